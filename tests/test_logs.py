@@ -130,6 +130,9 @@ SAMPLES = {
     journal.BufferPlanned("v3", 4096, 64, 1, 4, reuses="v1"): (
         "v3: 4 KiB at arena+64, steps 1 to 4, in place of v1"
     ),
+    journal.ArgumentCopied("x", "cuda:0", 2048, "it has strides (1, 6)"): (
+        "x: copied on cuda:0, 2 KiB a call: it has strides (1, 6)"
+    ),
     journal.KernelLowered("k0", "", ("exp", "sum"), ("exp",), 1e-3): (
         "k0: 2 operators, 1 recomputed, 1 ms"
     ),

@@ -286,6 +286,21 @@ def operator_classes() -> set[str]:
     return actual
 
 
+def test_no_code_depends_on_the_class_of_a_plan():
+    """Plans answer for themselves (`schedule/product_plan.py`)."""
+    wrong: list[str] = []
+    for path in sorted((PACKAGE / "codegen" / "llvm").rglob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Call(func=ast.Name("isinstance"), args=[_, kind]):
+                    names = [n.id for n in ast.walk(kind) if isinstance(n, ast.Name)]
+                    plans = [n for n in names if n.endswith("Plan") or n == "Contraction"]
+                    wrong += [f"{name_of(path)}:{node.lineno} asks for {n}" for n in plans]
+                case _:
+                    pass
+    report(wrong)
+
+
 # --- imports and the environment ----------------------------------------------------------------
 
 

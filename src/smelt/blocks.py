@@ -17,12 +17,7 @@ High-Performance Matrix Multiplication" (2008).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
-
-from smelt.dataclass import dataclass
-from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub, terms_of
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub, terms_of
 
 BLOCK = 2048
 """Positions of the vector axis per task, when that axis is a grid axis."""
@@ -178,61 +173,6 @@ single row, which reads longer runs of the other operand."""
 
 CHUNK_ROWS = 48
 """Multiple of the rows of a chunk, where a chunk has more: whole register tiles."""
-WHOLE, FIRST_ROW = -1, -2
-"""In place of the axis of a `ChunkSlice`: the whole value in every chunk; the number of the first
-row."""
-
-
-class ChunkSlice(NamedTuple):
-    """The slice of an operand or result that a chunk reads or makes.
-
-    A block along `axis` of the operand or result at index `place`, or all of it (`WHOLE`). A whole
-    result is combined with the previous chunks' result by the scalar operator `combine`.
-    """
-
-    place: int
-    axis: int
-    combine: str = ""
-
-
-def round_up_chunk_rows(rows: int) -> int:
-    """Round the rows of a chunk up to whole register tiles or k blocks.
-
-    A chunk of `DEPTH` rows or more is a multiple of `DEPTH`: products over rows pack as many.
-
-    >>> round_up_chunk_rows(100), round_up_chunk_rows(250), round_up_chunk_rows(300)
-    (144, 256, 512)
-    """
-    unit = CHUNK_ROWS if -(-rows // CHUNK_ROWS) * CHUNK_ROWS < DEPTH else DEPTH
-    return -(-rows // unit) * unit
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """Row chunking: a program's body runs for one block of rows after another.
-
-    The body's inputs are `reads`, then the previous result for each whole result; its results are
-    `makes`. The size `rows` holds the rows of the current block.
-    """
-
-    reads: tuple[ChunkSlice, ...]
-    makes: tuple[ChunkSlice, ...]
-    extent: Index
-    rows: str
-    block: int
-    """Maximum rows of a chunk."""
-
-    def ranges(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each chunk and the end of its rows.
-
-        There are as few chunks as `block` allows, of nearly equal length except the last one.
-        """
-        total = int(evaluate(self.extent, sizes))
-        times = max(-(-total // self.block), 1)
-        step = max(min(self.block, round_up_chunk_rows(-(-total // times))), 1)
-        for low in range(0, total, step):
-            yield low, min(low + step, total)
-
 
 TALL_COLUMNS, TALL_DEPTH = 128, 256
 """Maximum columns and k of a tall-skinny product (TSMM), where the work around the multiply-adds
@@ -424,25 +364,6 @@ def unfolded_rows(rows: Index, itemsize: int) -> Index:
     """Return the rows per task of several products whose rows are not reduced."""
     most = floordiv(rows, 8 * LEAST_TASKS)
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(UNFOLDED_COLUMN_BYTES // (8 * itemsize), most)))
-
-
-def rows_axis(
-    sides: Iterable[AbstractSet[str]], grid: Sequence[str], sizes: Mapping[str, int]
-) -> str | None:
-    """Return the axis of rows that a stream's tasks take in blocks, or None.
-
-    `sides` holds, for each operand of each product, the axes that only this operand has. Among the
-    axes of the sides that contain the grid's last such axis, the longest one at the first call's
-    sizes is chosen, whatever the layout.
-
-    >>> sizes = {"row": 1024, "group": 4, "column": 64}
-    >>> rows_axis([{"row", "group"}, {"column"}], ["row", "group"], sizes)
-    'row'
-    """
-    grid_sides = [on_grid for side in sides if (on_grid := [a for a in grid if a in side])]
-    last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
-    candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
-    return max(reversed(candidates), key=lambda a: sizes[a], default=None)
 
 
 # ---- scatter-reduce ------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import llvmlite
@@ -33,11 +35,13 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.device_code import DeviceCompiler
 from smelt.runtime.cache import Cache
 from smelt.runtime.code_identity import package_identity
+from smelt.runtime.cuda.chunks import prepare_chunks
 from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
-from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
-from smelt.runtime.executable_format import KernelUse, Recipe
+from smelt.runtime.cuda.loops import prepare_loop
+from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
+from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.steps import Sizes
 
@@ -106,14 +110,7 @@ class DeviceProgram:
         self._context = copy_context()  # the settings it is compiled under
         self.journal = journal
         self.recipe = self._compiled.recipe if recipe is None else recipe
-        self.executable = DeviceExecutable(
-            device,
-            self.recipe.size_names,
-            self.recipe.values,
-            [[self._step(k) for k in group] for group in self.recipe.launches],
-            self.recipe.arena,
-            self.recipe.outputs,
-        )
+        self.executable = self._executable(self.recipe, count())
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -132,7 +129,7 @@ class DeviceProgram:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel of each cluster."""
+        """The kernel of each cluster, those of loops' steps and chunks included."""
         return self._compiled.kernels
 
     @cached_property
@@ -149,10 +146,33 @@ class DeviceProgram:
         )
         return result
 
-    def _step(self, number: int) -> DeviceStep:
+    def _executable(self, recipe: Recipe, numbers: Iterator[int]) -> DeviceExecutable:
+        """Return the executable of a recipe, whose kernels take the next numbers."""
+
+        def step(use: Use) -> DeviceStep | HostStep:
+            if isinstance(use, KernelUse):
+                return self._step(use, next(numbers))
+            assert isinstance(use, ChunkedUse | LoopUse)
+            body = self._executable(use.body, numbers)
+            prepare = (
+                partial(prepare_loop, use.shape, use.wanted, body)
+                if isinstance(use, LoopUse)
+                else partial(prepare_chunks, use.rounds, body)
+            )
+            return HostStep(use.name, prepare, use.inputs, use.outputs)
+
+        steps = [step(use) for use in recipe.steps]
+        return DeviceExecutable(
+            self._device,
+            recipe.size_names,
+            recipe.values,
+            [[steps[k] for k in group] for group in recipe.launches],
+            recipe.arena,
+            recipe.outputs,
+        )
+
+    def _step(self, use: KernelUse, number: int) -> DeviceStep:
         """Return a step, whose code is found or compiled for the sizes of calls."""
-        use = self.recipe.steps[number]
-        assert isinstance(use, KernelUse)
         device, journal = self._device, self.journal
 
         def code_at(sizes: Sizes) -> LoadedCode:
@@ -160,13 +180,18 @@ class DeviceProgram:
             named = "".join(f" {n}={s}" for n, s in sorted(sizes.items()))
             parts = f"{use.stem.hex()}{named} {self._identity} {device.arch} {package_identity()}"
             name = hashlib.sha256(f"smelt gpu code 1\0{parts} {self._settings}".encode()).digest()
-            return find_loaded(device, name, lambda: self._compiled.code(number, sizes), journal)
+            return find_loaded(
+                device, name, lambda: self._compiled.code(number, sizes, device, journal), journal
+            )
 
         return DeviceStep(use.name, code_at, use.names, use.values)
 
     @cached_property
     def _settings(self) -> str:
-        return self._context.copy().run(knobs.fingerprint)
+        """What decides code besides the kernel: settings, and the device where schedules race."""
+        context = self._context.copy()
+        is_raced = context.run(knobs.TUNE.get) == "race"
+        return f"{context.run(knobs.fingerprint)} {self._device.model if is_raced else ''}"
 
 
 def _compiler_identity() -> str:

@@ -9,8 +9,8 @@ made here in the cache, and imports this module when something is missing there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend.gpus import GPUS, Gpu
@@ -19,23 +19,26 @@ from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
-from smelt.driver import number_values
+from smelt.driver import make_recipe
 from smelt.errors import DeviceKernelError, UnsupportedError
 from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import all_size_names, input_size_names
+from smelt.graph.walk import input_size_names
 from smelt.journal import Journal
 from smelt.kernel.canonical import canonical_kernel
-from smelt.kernel.device_code import DeviceCode, DeviceCompiler
+from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.runtime.cache import Cache
+from smelt.runtime.cuda.code import store_code, stored_code
+from smelt.runtime.cuda.driver import Device
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
-from smelt.types.expr import add
+from smelt.tune.schedules import race
+from smelt.types.expr import evaluate
 
 __all__ = ["CompiledForDevice", "plan_for_device"]
 
@@ -51,21 +54,53 @@ class CompiledForDevice:
     """The executable as serialisable data; a kernel's stem is the digest of its text."""
     compiler: DeviceCompiler
     arch: str
+    clusters: tuple[Cluster, ...]
+    """Those of the kernels, which parts that the host drives may be around."""
     plain: tuple[Kernel, ...]
     """The kernels with canonical names, which programs are printed from."""
 
-    def code(self, number: int, sizes: Sizes) -> tuple[bytes, Callable[[], DeviceCode]]:
+    tune: Literal["off", "remembered", "race"]
+    """The setting `tune` when it was planned."""
+    race_seconds: float
+    """Time in which the schedules of one kernel race."""
+
+    def code(
+        self, number: int, sizes: Sizes, device: Device, journal: Journal
+    ) -> tuple[bytes, Callable[[], DeviceCode]]:
         """Return the key of a kernel's code at these sizes, and what compiles it.
+
+        The schedules of a kernel race once per model of a device. The winner is stored under a key
+        of its own, and replaces what was compiled without a race.
 
         Raises DeviceKernelError for a kernel without a program.
         """
+        kernel = self.plain[number]
         try:
-            text, compile_for = self.compiler.prepare(self.plain[number], sizes)
+            text, compile_for = self.compiler.prepare(kernel, sizes)
         except DeviceKernelError as error:
-            error.origin = self.plan.clusters[number].nodes[-1].origin or error.origin
+            error.origin = self.clusters[number].nodes[-1].origin or error.origin
             raise
         parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
-        return hashlib.sha256(parts.encode()).digest(), lambda: compile_for(self.arch)
+        key = hashlib.sha256(parts.encode()).digest()
+        compiler = self.compiler
+        if not isinstance(compiler, SchedulingCompiler):
+            return key, lambda: compile_for(self.arch)
+        if self.tune == "off":
+            return _derived("not raced", key), lambda: compile_for(self.arch)
+        raced = _derived(f"raced on {device.model}", key)
+        if self.tune == "remembered":
+            return key, lambda: stored_code(raced) or compile_for(self.arch)
+
+        def run_race() -> DeviceCode:
+            code = race(kernel, sizes, compiler, device, self.race_seconds, journal)
+            store_code(key, code)
+            return code
+
+        return raced, run_race
+
+
+def _derived(what: str, key: bytes) -> bytes:
+    return hashlib.sha256(f"smelt gpu {what}\0".encode() + key).digest()
 
 
 def default_compiler(arch: str) -> DeviceCompiler:
@@ -97,36 +132,45 @@ def plan_for_device(
     machine = nearest_gpu(arch) if compiler.has_streams else host()
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
-        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
-        plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
-    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
-    graph = plan.graph  # its outputs are the plan's, which may share what the passes left apart
-    numbers, values = number_values(plan, graph.inputs)
-    named = [canonical_kernel(kernels[c]) for c in plan.clusters]
-    ends = [
-        add(s.offset, s.nbytes) for s in plan.slots if s.offset is not None and s.within is None
-    ]
-    recipe = Recipe(
-        tuple(dict.fromkeys((*input_size_names(graph), *all_size_names(graph)))),
-        tuple(values),
-        tuple(
-            _use(c, kernels[c], plain.text, names, numbers)
-            for c, (plain, names) in zip(plan.clusters, named, strict=True)
-        ),
-        tuple(map(tuple, plan.launches)),
-        tuple(ends),
-        tuple(numbers[n] for n in graph.outputs),
-        0,
-    )
+        graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
+        if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+            graph = fusion.fuse_loop_neighbors(graph, sizes, machine.tiling)
+        plan = fusion.plan(graph, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
+    clusters = dict(_flat_clusters(plan, sizes))
+    kernels = {c: _lower(c, {**here, **plan.sizes}, machine.tiling) for c, here in clusters.items()}
+    named = {c: canonical_kernel(k) for c, k in kernels.items()}
+
+    def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
+        plain, names = named[cluster]
+        return _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
+
     return CompiledForDevice(
-        graph,
+        plan.graph,  # its outputs are the plan's, which may share what the passes left apart
         plan,
         tuple(kernels.values()),
-        recipe,
+        make_recipe(plan, kernels, use),
         compiler,
         arch,
-        tuple(plain.kernel for plain, _ in named),
+        tuple(clusters),
+        tuple(plain.kernel for plain, _ in named.values()),
+        knobs.TUNE.get(),
+        knobs.TUNE_SECONDS.get() / max(len(named), 1),
     )
+
+
+def _flat_clusters(
+    plan: Plan, sizes: Mapping[str, int]
+) -> Iterator[tuple[Cluster, Mapping[str, int]]]:
+    """Yield the clusters that are kernels with their sizes, in the order of `Recipe.kernels`."""
+    for cluster in plan.clusters:
+        body, loop = cluster.body, cluster.loop
+        if body is not None:
+            yield from _flat_clusters(body.plan, {**sizes, body.chunks.rows: body.chunks.block})
+        elif loop is not None and loop.plan is not None:
+            step = {n: int(evaluate(e, sizes)) for n, e in loop.op.binding.items()}
+            yield from _flat_clusters(loop.plan, step)
+        else:
+            yield cluster, sizes
 
 
 def nearest_gpu(arch: str) -> Gpu:
@@ -144,23 +188,14 @@ def nearest_gpu(arch: str) -> Gpu:
 
 def _lower(cluster: Cluster, sizes: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Return the kernel of a cluster; raise for what no program of a device does."""
-    last = cluster.nodes[-1]
-    if cluster.body is not None:
-        raise DeviceKernelError(
-            kernel=cluster.name, missing="chunks of rows, a loop of the host", origin=last.origin
+    if cluster.is_extern:
+        node = next(n for n in cluster.nodes if not n.op.fusible)
+        raise UnsupportedError(
+            f"{node.op.name} calls a library of the CPU, and its operand is on a GPU",
+            origin=node.origin,
+            hint="Compute it by torch or CuPy outside of the function, or move the array with"
+            ' x.to_device("cpu").',
         )
-    if cluster.inner_plan is not None:
-        raise DeviceKernelError(
-            kernel=cluster.name, missing="steps of a loop, a plan of the host", origin=last.origin
-        )
-    for node in cluster.nodes:
-        if not node.op.fusible:
-            raise UnsupportedError(
-                f"{node.op.name} calls a library of the CPU, and its operand is on a GPU",
-                origin=node.origin,
-                hint="Compute it by torch or CuPy outside of the function, or move the array with"
-                ' x.to_device("cpu").',
-            )
     kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, tiling)
     if knobs.VERIFY.get():
         verify_kernel(kernel)
@@ -172,6 +207,7 @@ def _use(
     kernel: Kernel,
     plain_text: str,
     names: Mapping[str, str],
+    reads: Sequence[int],
     numbers: Mapping[Node, int],
 ) -> KernelUse:
     """Return the use of a kernel in a plan.
@@ -180,7 +216,7 @@ def _use(
     """
     originals = {name: short for short, name in names.items()}
     params = (*kernel.inputs, *kernel.outputs)
-    places = [numbers[n] for n in (*cluster.inputs, *cluster.outputs)]
+    places = [*reads, *(numbers[n] for n in cluster.outputs)]
     values = {originals.get(p.name, p.name): n for p, n in zip(params, places, strict=True)}
     stem = hashlib.sha256(plain_text.encode()).digest()
     return KernelUse(kernel.name, stem, "", (), names, values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -69,7 +69,7 @@ __all__ = [
     "host",
     "identify",
     "input_size_names",
-    "number_values",
+    "make_recipe",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -158,9 +158,9 @@ def _compile(
     """Compile a graph under the settings in force."""
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
-    graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, target.tiling)
     if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
-        graph = fusion.fuse_loop_neighbors(graph, sizes)
+        graph = fusion.fuse_loop_neighbors(graph, sizes, target.tiling)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = cluster_sizes(plan, sizes)
@@ -539,7 +539,12 @@ def assemble(
     `kernels` holds the compiled clusters. `graph` is the program, if it may run in NumPy for
     sizes that nothing can be compiled for.
     """
-    recipe = _recipe(plan, kernels, target, ahead)
+
+    def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
+        return _use(cluster, kernels[cluster], reads, numbers)
+
+    lowered = {cluster: built.named.kernel for cluster, built in kernels.items()}
+    recipe = make_recipe(plan, lowered, use, target.l3_bytes * 3 // 4, ahead)
     by_name = {m.named.kernel.name: m for m in kernels.values()}
 
     def look_up(use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
@@ -549,22 +554,31 @@ def assemble(
     return recipe, recipe.executable(codes, look_up, compiler, graph, target)
 
 
-def _recipe(
-    plan: Plan, kernels: Mapping[Cluster, BuiltKernel], target: Target, ahead: PreludeBuilder | None
+UseMaker: TypeAlias = Callable[[Cluster, Sequence[int], Mapping[Node, int]], KernelUse]
+"""Makes the use of a cluster's kernel from the values it reads and the number of each value."""
+
+
+def make_recipe(
+    plan: Plan,
+    kernels: Mapping[Cluster, Kernel],
+    make_use: UseMaker,
+    stream_above: int = 0,
+    ahead: PreludeBuilder | None = None,
 ) -> Recipe:
     """Return a plan as serialisable data.
 
-    `ahead` is the prelude, or None for a chunked part of another plan.
+    `kernels` are those of its clusters and of the plans within. `ahead` is the prelude; None: there
+    is none, or it is a part of another plan.
     """
     inputs = plan.graph.inputs if ahead is None else ahead.caller_inputs
-    numbers, values = number_values(plan, inputs)
+    numbers, values = _number_values(plan, inputs)
     held: dict[Value, int] = {}
 
     def reads(cluster: Cluster) -> list[int]:
         """Return the numbers of the values that a cluster reads, in order."""
         numbers_read: list[int] = []
         for k, node in enumerate(cluster.inputs):
-            param = kernels[cluster].named.kernel.inputs[k].name if cluster in kernels else ""
+            param = kernels[cluster].inputs[k].name if cluster in kernels else ""
             value = None if ahead is None else ahead.held_value(cluster.name, param, node)
             if value is not None and value not in held:
                 held[value] = len(values)
@@ -577,21 +591,30 @@ def _recipe(
         assert cluster.loop is not None
         return LoopUse(
             cluster.name,
-            LoopShape(op.carries, op.slices, op.length, op.reverse, op.results, op.names, op.sizes),
+            LoopShape(
+                op.carries,
+                op.slices,
+                op.length,
+                op.reverse,
+                op.results,
+                op.names,
+                op.sizes,
+                op.runs_once,
+            ),
             cluster.loop.wanted,
-            _recipe(body, kernels, target, None),
+            make_recipe(body, kernels, make_use, stream_above),
             tuple(places[x] for x in cluster.outputs[0].inputs),
             tuple(numbers[n] for n in cluster.outputs),
         )
 
     def step(cluster: Cluster) -> KernelUse | CallUse | ChunkedUse | LoopUse:
         if cluster in kernels:
-            return _use(cluster, kernels[cluster], reads(cluster), numbers)
+            return make_use(cluster, reads(cluster), numbers)
         if cluster.loop is not None and cluster.loop.plan is not None:
             return _loop(cluster, cluster.loop.op, cluster.loop.plan, reads(cluster))
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
-        body = _recipe(cluster.body.plan, kernels, target, None)
+        body = make_recipe(cluster.body.plan, kernels, make_use, stream_above)
         return ChunkedUse(
             cluster.name,
             cluster.body.chunks,
@@ -615,12 +638,12 @@ def _recipe(
             if s.offset is not None and s.within is None
         ),
         tuple(numbers[n] for n in plan.graph.outputs),
-        target.l3_bytes * 3 // 4,
+        stream_above,
         () if ahead is None else tuple(ahead.parts),
     )
 
 
-def number_values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
+def _number_values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
     """Number the values that the caller passes or that kernels write, with their storage."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []

@@ -156,6 +156,17 @@ class BufferPlanned(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ArgumentCopied(Fact):
+    """Programs of a device do not read an argument where it lies: calls copy it before."""
+
+    topic: ClassVar[str] = "memory"
+    argument: str
+    device: str
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConstantWeighed(Fact):
     """Whether a value computed from constant inputs alone is kept between calls.
 

@@ -148,6 +148,9 @@ def _text(fact: Fact) -> str:
             inplace = f", in place of {fact.reuses}" if fact.reuses else ""
             steps = f"steps {fact.first} to {fact.last}"
             return f"{fact.value}: {size} at {fact.place}+{fact.offset}, {steps}{inplace}"
+        case journal.ArgumentCopied():
+            size = knobs.values.show_bytes(fact.bytes)
+            return f"{fact.argument}: copied on {fact.device}, {size} a call: {fact.reason}"
         case journal.ConstantWeighed():
             size, room = map(knobs.values.show_bytes, (fact.bytes, fact.room_bytes))
             verdict = "kept" if fact.kept else "not kept"

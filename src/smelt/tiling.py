@@ -14,14 +14,16 @@ in `smelt.blocks`; `smelt.backend.gpu` has those for GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import prod
 
 from smelt import blocks
 from smelt.dataclass import dataclass
+from smelt.image_costs import ImageCosts
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
-__all__ = ["CPU_TILING", "Tiling"]
+__all__ = ["CPU_TILING", "Tiling", "rows_axis"]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,25 @@ class Tiling:
     """Most elements of a value that a visit of a stream makes, where it makes whole rows."""
     min_stream_rows: int = blocks.LEAST_STREAM_ROWS
     """Least rows per visit of such a stream."""
+    recurrence_columns: int = 64
+    """Neighbouring elements whose carried values a task of a recurrence has in registers."""
+    min_parallel_carry: int = 2048
+    """Elements of a carry from which a step takes any operator: all processors have a part."""
+    short_stream: int = 512
+    """Positions of an axis that one or two blocks of a contraction cover without a stream."""
+    short_consumed_stream: int = 112
+    """As `short_stream`, where another contraction consumes what is computed along the axis.
+
+    One block keeps that at hand as well. Reducing so few elements is faster than carrying states,
+    unless the row exceeds fast memory.
+    """
+    max_stream_sums: int = 1024
+    """Most columns whose sums a task of a stream keeps for its rows, to compute nothing twice."""
     min_stream_visits: int = blocks.STREAM_VISITS
     """Least blocks of a streamed axis for splitting it over the grid."""
 
+    unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
+    """Most rows and columns, and most summed positions, of a product that packs no operand."""
     thin: int = blocks.THIN
     """Most rows of a skinny product, which are all in one task."""
     thin_columns: int = blocks.THIN_COLUMNS
@@ -100,10 +118,22 @@ class Tiling:
     max_scatter_parts: int = blocks.SCATTER_PARTS
     """Most parts of such a row."""
 
-    chunk_rows: int = blocks.CHUNK_ROWS
-    """Multiple of the rows of a chunk, where a program runs in chunks of rows."""
-    chunk_depth: int = blocks.DEPTH
-    """Multiple of the rows of a longer chunk."""
+    image_costs: ImageCosts | None = ImageCosts()
+    """What the two orders of an image's axes cost; None keeps the order of the data."""
+    packs_stencils: bool = True
+    """Whether operands of short windowed contractions may be packed, instead of unrolling these."""
+    stencil_row_bytes: int = 64
+    """Most bytes of a stencil's row that vectors run across: about one vector."""
+    min_gated_rows: int = 192
+    """Least rows of a product of which two halves are combined that is computed as two.
+
+    With fewer, it runs at the bandwidth of its weights, which are better read from end to end.
+    """
+    min_gated_columns: int = 64
+    """Least columns of each half; narrower ones waste part of the register tiles."""
+
+    chunk_multiples: tuple[int, int] = (blocks.CHUNK_ROWS, blocks.DEPTH)
+    """Multiples of the rows of a chunk, and of a longer one; see `smelt.chunks.round_up_rows`."""
 
     # ---- reductions ----------------------------------------------------------------------------
 
@@ -174,15 +204,41 @@ class Tiling:
         """Return the columns per task of a product over windows."""
         return blocks.window_columns(itemsize)
 
+    def windows_per_task(
+        self, windows: Index, step: int, length: int, width: Index, itemsize: int
+    ) -> Index:
+        """Return how many of the windows a product for them takes in one task.
+
+        Each has `length` positions and starts `step` after the one before. They are along rows of
+        `width` positions, or along the innermost axis if that is 0.
+        """
+        columns = self.window_columns(itemsize)
+        return blocks.windows_per_task(windows, step, length, width, columns)
+
     def image_rows(self, lines: int, width: int) -> int:
         """Return the most image rows per task of a depthwise and a pointwise convolution."""
         tasks = min(lines * width // blocks.FUSED_DEPTHWISE_PIXELS, blocks.FUSED_DEPTHWISE_TASKS)
         return -(-lines // max(tasks, 1))
 
-    def round_up_chunk_rows(self, rows: int) -> int:
-        """Round the rows of a chunk up to whole blocks of products."""
-        return blocks.round_up_chunk_rows(rows)
-
 
 CPU_TILING = Tiling()
 """The blocks of every CPU: they do not depend on its caches, so that results do not either."""
+
+
+def rows_axis(
+    sides: Iterable[AbstractSet[str]], grid: Sequence[str], sizes: Mapping[str, int]
+) -> str | None:
+    """Return the axis of rows that a stream's tasks take in blocks, or None.
+
+    `sides` holds, for each operand of each product, the axes that only this operand has. Among the
+    axes of the sides that contain the grid's last such axis, the longest one at the first call's
+    sizes is chosen, whatever the layout.
+
+    >>> sizes = {"row": 1024, "group": 4, "column": 64}
+    >>> rows_axis([{"row", "group"}, {"column"}], ["row", "group"], sizes)
+    'row'
+    """
+    grid_sides = [on_grid for side in sides if (on_grid := [a for a in grid if a in side])]
+    last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
+    candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
+    return max(reversed(candidates), key=lambda a: sizes[a], default=None)

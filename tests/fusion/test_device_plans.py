@@ -52,7 +52,7 @@ PLANS = {
 
 def planned(name: str) -> tuple[Plan, dict[str, int]]:
     trace, sizes = MAKERS[name]()
-    graph = passes.run(trace.graph, Journal(), knobs.ROUNDING.get(), sizes)
+    graph = passes.run(trace.graph, Journal(), knobs.ROUNDING.get(), sizes, DEVICE.tiling)
     return fusion.plan(graph, DEVICE, Journal(), sizes), sizes
 
 

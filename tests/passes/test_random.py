@@ -10,6 +10,7 @@ from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
 
 from smelt import knobs, passes
+from smelt.backend import gpu
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
@@ -18,6 +19,7 @@ from smelt.ops.contract import Contract
 from smelt.ops.reduce import Reduce
 from smelt.passes import PASSES, Pass
 from smelt.passes.pipeline import run_steps
+from smelt.tiling import CPU_TILING, Tiling
 
 pytestmark = NIGHT
 
@@ -52,10 +54,10 @@ def test_each_pass_keeps_every_bit(step: Pass, program: Program) -> None:
 
 
 @effort(400)
-@given(graphs(max_nodes=16))
-def test_all_passes_keep_every_bit(program: Program) -> None:
+@given(graphs(max_nodes=16), st.sampled_from([CPU_TILING, gpu("h100").tiling]))
+def test_all_passes_keep_every_bit(program: Program, tiling: Tiling) -> None:
     with knobs.config(verify=True):
-        after = passes.run(program.graph)
+        after = passes.run(program.graph, tiling=tiling)
     check_bits(program, run(after, program.arrays))
 
 

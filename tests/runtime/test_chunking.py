@@ -12,7 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt import driver, fusion, knobs
-from smelt.blocks import WHOLE
+from smelt.chunks import WHOLE
 from smelt.errors import VerifyError
 from smelt.errors.reasons import REASONS
 from smelt.explain.analysis import memory_analysis
@@ -482,7 +482,7 @@ def test_the_plan_says_what_runs(name: str) -> None:
     assert text(again, graph=True) == printed
     ((number, body),) = again.chunked_clusters
     assert body.chunks == program.plan.chunked_clusters[0][1].chunks
-    assert "in rounds of rows=" in printed
+    assert "in rounds of rows=" in printed and " by 48, 256 over " in printed
     assert (number,) in program.plan.launches
 
 

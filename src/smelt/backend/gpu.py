@@ -187,7 +187,7 @@ class Gpu:
 
     @property
     def chunk_bytes(self) -> int | None:
-        """None: values between kernels stay in the device's memory."""
+        """None: without a limit of memory, values between kernels stay in the device's."""
         return None
 
     @property
@@ -316,4 +316,12 @@ def _tiling(processors: int) -> GpuTiling:
         product_columns=128,
         window_rows=128,
         fuses_depthwise=False,
+        recurrence_columns=128,
+        min_parallel_carry=128 * processors,
+        short_stream=FULL_TILE,
+        short_consumed_stream=FULL_TILE // 2,
+        image_costs=None,
+        packs_stencils=False,
+        min_gated_rows=2 * FULL_TILE,
+        min_gated_columns=FULL_TILE,
     )

@@ -70,7 +70,10 @@ class Machine(Protocol):
 
     @property
     def chunk_bytes(self) -> int | None:
-        """Bytes above which values between kernels are worth chunks of rows; None for never."""
+        """Bytes above which values between kernels are worth chunks of rows.
+
+        None if they are only under a limit of memory.
+        """
         ...
 
     @property

@@ -87,6 +87,16 @@ def block(x: Any, w: Any, q: Any, o: Any) -> Any:
     return x + (h * sm.sigmoid(h)) @ o
 
 
+def recurrence(xs: Any, w: Any) -> Any:
+    """Last state of a recurrent layer: a loop of products."""
+    return sm.scan(lambda h, x: (sm.tanh(h @ w + x), None), xs[0], xs)[0]
+
+
+def doubled(x: Any, w: Any) -> Any:
+    """A loop whose condition the host reads."""
+    return sm.while_loop(lambda h: sm.sum(h) < 1e4, lambda h: h + sm.abs(h @ w) + 1, x)
+
+
 CORRECT: Final[dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]] = {
     "map": (lambda x: sm.tanh(x) * 2 + 1, ((37, 100),)),
     "softmax": (softmax, ((33, 1000),)),
@@ -99,6 +109,8 @@ CORRECT: Final[dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
     "linear_gelu": (linear_gelu, ((65, 48), (48, 80), (80,))),
     "attention": (attention, ((1, 2, 70, 32),) * 3),
     "block": (block, ((20, 64), (64,), (64, 96), (96, 64))),
+    "recurrence": (recurrence, ((9, 20, 64), (64, 64))),
+    "condition": (doubled, ((20, 64), (64, 64))),
 }
 """Programs whose results are compared with the CPU's, with the shapes of their arrays."""
 DTYPES: Final[Mapping[str, Any]] = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}

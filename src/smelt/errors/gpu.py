@@ -100,8 +100,8 @@ class DeviceLayoutError(SmeltError, ValueError):
     What it means:
         The array has strides, or starts at an address that is not a multiple of 16 bytes.
     Why:
-        Programs of a device read contiguous arrays in vectors of 16 bytes. A silent copy would
-        cost more than most programs.
+        Programs of a device read contiguous arrays in vectors of 16 bytes. Functions of `sm.jit`
+        and `torch.compile` copy what is not; an executable that is called by itself does not.
     Example:
         from smelt.errors import DeviceLayoutError
 
@@ -120,8 +120,8 @@ class CaptureError(SmeltError, RuntimeError):
     """The current stream is recorded into a graph, which cannot have the call.
 
     What it means:
-        The call would load code, wait for the device or allocate memory outside of torch's pool,
-        which a capture forbids.
+        The call would load code, wait for the device (for the condition of a loop, for example) or
+        allocate memory outside of torch's pool, which a capture forbids.
     Why:
         The graph would hold addresses of memory that is freed, or the capture would fail later.
     Example:

@@ -20,9 +20,10 @@ __all__ = ["device_page", "with_device"]
 
 _NO_KERNEL = {
     "call": "a library call",
-    "rounds": "a part that runs in chunks of rows",
-    "loop": "a loop whose steps are kernels",
+    "rounds": "the host queues its kernels for one chunk of rows after another",
+    "loop": "the host queues the kernels of its steps",
 }
+_READS = "the host reads its condition, waits for that, and queues the kernels of a step"
 NOTE = "Times are predicted from published rates, not measured."
 LEVELS = 4
 """The highest level of a page, which has the assembly."""
@@ -72,7 +73,9 @@ def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | Non
 def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:
     floor = data.bytes / machine.memory_gbs
     if entry.kernel is None:
-        reason = _NO_KERNEL.get(data.kind, "no kernel")
+        loop = entry.cluster.loop
+        waits = loop is not None and not loop.op.length
+        reason = _READS if waits else _NO_KERNEL.get(data.kind, "no kernel")
         return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
     try:
         source, launches = programs(entry.kernel, entry.sizes, machine)

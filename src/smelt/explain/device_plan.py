@@ -1,20 +1,21 @@
 """Plan and lower a compiled graph again, for a machine that need not be there.
 
-The graph is the one that the CPU's plan is for: after the passes, without what constants decide.
+The program is simplified for that machine, and what constants decide is left out, as on a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt import fusion, knobs, lower
+from smelt import fusion, knobs, lower, passes
 from smelt.backend import Machine
 from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.graph.ir import Graph
-from smelt.journal import Journal, PassRan
+from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
+from smelt.passes.constant_subgraph import split_constant_subgraph
 
 __all__ = ["DevicePlan", "plan_for_device"]
 
@@ -34,11 +35,10 @@ class DevicePlan:
 
 def plan_for_device(compiled: Compiled, machine: Machine, sizes: Mapping[str, int]) -> DevicePlan:
     """Return the plan and kernels of a compiled graph for another machine."""
-    graph = compiled.plan.graph
     journal = Journal(full=True)
-    for fact in compiled.journal.of(PassRan):
-        journal.record(fact)
-    plan = fusion.plan(graph, machine, journal, sizes, fuse=bool(knobs.FUSE.get()))
+    graph = _simplified(compiled, machine, sizes, journal)
+    rest = split_constant_subgraph(graph).graph if knobs.CONSTANTS.get() else graph
+    plan = fusion.plan(rest, machine, journal, sizes, fuse=bool(knobs.FUSE.get()))
     rounding = knobs.ROUNDING.get()
     kernels = tuple(
         None
@@ -46,4 +46,17 @@ def plan_for_device(compiled: Compiled, machine: Machine, sizes: Mapping[str, in
         else lower.run(c, rounding, {**hints, **plan.sizes}, machine.tiling)
         for c, hints in zip(plan.all_clusters, cluster_sizes(plan, sizes), strict=True)
     )
-    return DevicePlan(compiled.graph, plan, kernels, machine, journal, compiled.size_names)
+    return DevicePlan(graph, plan, kernels, machine, journal, compiled.size_names)
+
+
+def _simplified(
+    compiled: Compiled, machine: Machine, sizes: Mapping[str, int], journal: Journal
+) -> Graph:
+    """Return the program after the passes for the machine, as the driver runs them."""
+    program = None if compiled.executable is None else compiled.executable.graph
+    if program is None:  # a part of another program, which has no graph of its own
+        return compiled.graph
+    graph = passes.run(program, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
+    if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+        graph = fusion.fuse_loop_neighbors(graph, sizes, machine.tiling)
+    return graph

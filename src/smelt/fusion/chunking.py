@@ -23,7 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from smelt.blocks import FIRST_ROW, WHOLE
+from smelt.chunks import FIRST_ROW, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.bitsets import Hints, at_hints

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from smelt import knobs
 from smelt.backend.machine import Machine
-from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
+from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_rows
 from smelt.fusion import memory, plan_single
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.checks import merge_plans, split_checks
@@ -109,10 +109,10 @@ def _plan(
 ) -> Plan:
     """Return the plan of a graph, leaving its checks where they are."""
     unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    if target.chunk_bytes is None:
-        return unchunked
     defaults = Hints(hints)
     available = _available_bytes(unchunked, defaults) if fuse else None
+    if target.chunk_bytes is None and available is None:
+        return unchunked
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
         if available is None:
@@ -239,7 +239,8 @@ def _plan_chunks(
     graph, large_values, may_rematerialize = unchunked.graph, list(large), True
     while True:
         try:
-            chunked = chunk_graph(graph, large_values, hints, value_bytes, target.tiling.chunk_rows)
+            multiple = target.tiling.chunk_multiples[0]
+            chunked = chunk_graph(graph, large_values, hints, value_bytes, multiple)
             break
         except NarrowSums as narrow:
             graph, renamed = widen_sums(graph, narrow.sums)
@@ -443,10 +444,9 @@ class _Composer:
         since every chunk reads and writes that.
         """
         parts, budget = self.parts, self.most * 3 // 4
-        tiling = self.target.tiling
-        multiple, depth = tiling.chunk_rows, tiling.chunk_depth
+        multiple, depth = multiples = self.target.tiling.chunk_multiples
         rows = first = chunk_rows(parts, self.hints, budget, multiple)
-        half = tiling.round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
+        half = round_up_rows(-(-at_hints(parts.extent, self.hints) // 2), multiples)
         candidate, kept_bytes = self._body(rows, thrifty)
         fitting_rows = min(rows_that_fit(kept_bytes, rows, budget, multiple), max(half, first))
         yield candidate, fitting_rows
@@ -486,7 +486,8 @@ class _Composer:
         outputs = tuple(p.node for p in parts.written)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
         makes = tuple(_cut(p, outputs) for p in parts.written)
-        chunks = Chunks(reads, makes, parts.extent, parts.rows, rows)
+        multiples = self.target.tiling.chunk_multiples
+        chunks = Chunks(reads, makes, parts.extent, parts.rows, rows, multiples)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
         chunk_body = _with_names(name, Body(chunks, body, inside))
         return Cluster(name, parts.members, inputs, outputs, body=chunk_body)

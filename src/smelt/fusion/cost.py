@@ -32,7 +32,7 @@ from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Position, Region
 from smelt.fusion.scatter import scatter_work
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.short_factors import converting_units
+from smelt.fusion.short_factors import converting_units, dot_factors
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.target import Kind, Level, Target
@@ -78,8 +78,6 @@ NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
 """Time of a step of a scan along a row, relative to a vectorised step: each waits for the last."""
-WORD_DOT_FACTOR = 2.0
-"""Multiply-adds of 16-bit integers per instruction that multiplies them in pairs."""
 SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
 STATE_SHARE = 0.5
@@ -100,8 +98,11 @@ class Model(CostModel):
         self.target = target
         self.converting: dict[int, int] = {}
         """Contractions of integers by dot-product instructions, and the units they need for it."""
-        for unit in units.units if target.has_word_dot else ():
-            if (converting := converting_units(units, unit)) is not None:
+        factors = dot_factors(target)
+        self.dot_factor = float(4 // factors[0].itemsize) if factors else 1.0
+        """Multiply-adds of short integers in an instruction, relative to those of full ones."""
+        for unit in units.units if factors else ():
+            if (converting := converting_units(units, unit, factors)) is not None:
                 self.converting[unit.number] = converting
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
@@ -113,7 +114,7 @@ class Model(CostModel):
         for e in unit.edges:
             width = max(width, self.units.values[e.producer].type.dtype.compute.itemsize)
         step = self.target.compute_ns(unit.trace.cost, 1.0, min(width, 8))
-        step /= WORD_DOT_FACTOR if unit.number in self.converting else 1.0
+        step /= self.dot_factor if unit.number in self.converting else 1.0
         return step * SERIAL if 0 <= unit.scan_axis == unit.rank - 1 else step
 
     # ---- parts ---------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class Model(CostModel):
             return self.step_ns
         step_ns = list(self.step_ns)
         for u in full:
-            step_ns[u] *= WORD_DOT_FACTOR
+            step_ns[u] *= self.dot_factor
         if not region.parts:
             return step_ns
         shares = shares_of_ranges(

@@ -84,6 +84,14 @@ class CostModel(ABC):
 
     counts_lanes = True
     """Whether vectors have lanes that short rows leave idle and strides access one by one."""
+    wide_sum_cost = 3.0
+    """Cost of reducing a single-precision element in double precision.
+
+    It takes conversions and twice as many steps. Charged in a stream for the reductions that an
+    unstreamed kernel does not have.
+    """
+    packed_stream_factor = 1.04
+    """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
 
     def __init__(
         self, units: Units, machine: Machine, hints: Hints, extra_bytes: int, cores: int, lanes: int

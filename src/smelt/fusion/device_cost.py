@@ -52,10 +52,13 @@ class DeviceModel(CostModel):
     """
 
     counts_lanes = False
+    packed_stream_factor = 1.0
 
     def __init__(self, units: Units, machine: Gpu, hints: Hints, extra_bytes: int = 0) -> None:
         super().__init__(units, machine, hints, extra_bytes, 1, machine.warp_size)
         self.gpu = machine
+        slowdown = machine.vector_gflops / machine.double_gflops
+        self.wide_sum_cost = max(type(self).wide_sum_cost, slowdown / INSTRUCTIONS)
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
 

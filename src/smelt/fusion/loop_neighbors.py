@@ -34,6 +34,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Body, Loop, loop_key
 from smelt.graph.walk import substitute_nodes, users, with_inputs
 from smelt.ops.create import Constant
+from smelt.tiling import CPU_TILING, Tiling
 from smelt.types.expr import Index, axis, product
 from smelt.types.tensor import Shape, TensorType
 
@@ -41,18 +42,18 @@ __all__ = ["fuse_loop_neighbors"]
 
 CHEAP_COST = 2.0
 """Cost of an operator that a step takes however few elements run in parallel."""
-PARALLEL_ELEMENTS = 2048
-"""Elements of a carry from which a step takes any operator: all cores have a part of them."""
 
 
-def fuse_loop_neighbors(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+def fuse_loop_neighbors(
+    graph: Graph, sizes: Mapping[str, int], tiling: Tiling = CPU_TILING
+) -> Graph:
     """Return the graph with elementwise neighbours inside the steps of recurrences.
 
     `sizes` are those of a call; they decide whether a costly operator is worth it.
     """
     hints = Hints(sizes)
     while any(isinstance(x.op, Loop) for x in graph.nodes()):
-        changed = _fuse_one(graph, hints)
+        changed = _fuse_one(graph, hints, tiling)
         if changed is None:
             break
         graph = changed
@@ -102,7 +103,7 @@ class _Run:
     results: tuple[Node, ...]
 
 
-def _fuse_one(graph: Graph, hints: Hints) -> Graph | None:
+def _fuse_one(graph: Graph, hints: Hints, tiling: Tiling) -> Graph | None:
     """Return the graph with one more operator inside a loop, None if there is none."""
     readers = users(graph)
     outputs = set(graph.outputs)
@@ -111,7 +112,7 @@ def _fuse_one(graph: Graph, hints: Hints) -> Graph | None:
             producer = run.inputs[k]
             inside = all(r in run.results for r in readers[producer])
             fits = producer not in outputs and run.inputs.count(producer) == 1
-            if inside and fits and _is_worth_it(producer, run, hints):
+            if inside and fits and _is_worth_it(producer, run, hints, tiling):
                 changed = _Step(run).take_producer(k)
                 if changed is not None:
                     return substitute_nodes(graph, changed)
@@ -120,7 +121,7 @@ def _fuse_one(graph: Graph, hints: Hints) -> Graph | None:
             if node in outputs or len(reading) != 1 or not _is_stacked(node):
                 continue
             (reader,) = reading
-            if _is_worth_it(reader, run, hints) and not _reads_others(reader, run):
+            if _is_worth_it(reader, run, hints, tiling) and not _reads_others(reader, run):
                 changed = _Step(run).take_reader(reader)
                 if changed is not None:
                     return substitute_nodes(graph, changed)
@@ -142,7 +143,7 @@ def _recurrences(graph: Graph) -> list[_Run]:
     return result
 
 
-def _is_worth_it(node: Node, run: _Run, hints: Hints) -> bool:
+def _is_worth_it(node: Node, run: _Run, hints: Hints, tiling: Tiling) -> bool:
     """Return whether a node is an elementwise operator that a step can take."""
     op = node.op
     if op.is_view or op.is_source or not op.fusible or not is_elementwise(node):
@@ -155,7 +156,7 @@ def _is_worth_it(node: Node, run: _Run, hints: Hints) -> bool:
             return False
     first = run.results[0]
     shape = first.type.shape[1 if _is_stacked(first) else 0 :]
-    is_parallel = at_hints(product(shape), hints) >= PARALLEL_ELEMENTS
+    is_parallel = at_hints(product(shape), hints) >= tiling.min_parallel_carry
     return is_parallel or trace_of(node).cost <= CHEAP_COST
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.blocks import SMALL, SMALL_DEPTH
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term
@@ -94,7 +93,8 @@ def packing_ns(
     True
     """
     smaller, larger = sorted(x.own_positions for x in operands)
-    if smaller <= target.tiling.thin or (larger <= SMALL and depth <= SMALL_DEPTH):
+    positions, max_depth = target.tiling.unpacked_product
+    if smaller <= target.tiling.thin or (larger <= positions and depth <= max_depth):
         return 0.0
     operand_ns = [
         0.0
@@ -103,7 +103,7 @@ def packing_ns(
             x.packed_elements
             - (
                 steps / min(SHARED_BYTES / itemsize, other.own_positions)
-                if alone or other.own_positions > SMALL
+                if alone or other.own_positions > positions
                 else 0.0
             ),
             0.0,

@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from smelt.blocks import Chunks
+from smelt.chunks import Chunks
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop

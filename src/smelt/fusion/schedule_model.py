@@ -248,7 +248,7 @@ class ScheduleModel:
         windows = self.region.windows.get(u)
         if windows:
             itemsize = self.units.values[u].type.dtype.compute.itemsize
-            self.cut |= task_positions(windows, self.sizes, self.tiling.window_columns(itemsize))
+            self.cut |= task_positions(windows, self.sizes, self.tiling, itemsize)
 
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
@@ -459,9 +459,8 @@ class ScheduleModel:
                             count *= recompute_ratio(
                                 region.windows[u],
                                 self.sizes,
-                                self.tiling.window_columns(
-                                    self.units.values[u].type.dtype.compute.itemsize
-                                ),
+                                self.tiling,
+                                self.units.values[u].type.dtype.compute.itemsize,
                             )
                         elif (
                             self.has_contractions

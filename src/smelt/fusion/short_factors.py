@@ -1,25 +1,30 @@
-"""Find contractions of integers whose factors fit 16 bits, which have dot-product instructions.
+"""Find contractions of integers whose factors are short enough for dot-product instructions.
 
-One such instruction multiplies two neighbours along the reduced axis, where a multiply-add of full
-integers takes as long for one. The code generator sees that factors are short by how the kernel
-computes them (`smelt.codegen.llvm.instructions.dot_product`): those that another kernel converted
-and stored are full integers.
+One such instruction multiplies two or four neighbours along the reduced axis, where a multiply-add
+of full integers takes as long for one. The code generator sees that factors are short by how the
+kernel computes them (`smelt.codegen.llvm.instructions.dot_product`): those that another kernel
+converted and stored are full integers.
 
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> text = "graph f(x: i8[m,k], w: i16[k,n]) { v0 = cast(x) {dtype=i32} v1 = cast(w) {dtype=i32} "
 >>> product = 'contract(v0, v1) {spec="m,k; k,n -> m,n"}'
 >>> units = Units(parse(f"{text} v2 = {product} return v2 }}"))
->>> converting_units(units, units.unit(4)) == 1 << 2 | 1 << 3
+>>> converting_units(units, units.unit(4), (i16,)) == 1 << 2 | 1 << 3
+True
+>>> converting_units(units, units.unit(4), (i8, u8)) is None
 True
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from smelt.fusion.units import Unit, Units
-from smelt.types.dtype import DType, i16, i32
+from smelt.target import Target
+from smelt.types.dtype import DType, i8, i16, i32, u8
 
 Range = tuple[int, int]
 
@@ -27,31 +32,38 @@ MOST_DEPTH = 8
 """Most operators between an array and a factor that are followed."""
 
 
-def converting_units(units: Units, unit: Unit) -> int | None:
+def dot_factors(target: Target) -> tuple[DType, ...]:
+    """Return the types of integers that dot-product instructions multiply."""
+    if target.has_word_dot:
+        return (i16,)
+    return (i8, u8) if target.has_byte_dot else ()
+
+
+def converting_units(units: Units, unit: Unit, factors: Sequence[DType]) -> int | None:
     """Return the units that make the factors of a contraction short.
 
-    They have to be in its kernel. None if the factors are never short.
+    They have to be in its kernel. None if the factors are never of one of the types `factors`.
     """
     if not unit.trace.dots or unit.node.type.dtype != i32 or len(unit.edges) < 2:
         return None
     needed = 0
     for edge in unit.edges:
-        members = _short_at(units, edge.producer)
+        members = _short_at(units, edge.producer, factors)
         if members is None:
             return None
         needed |= members
     return needed
 
 
-def _short_at(units: Units, v: int) -> int | None:
-    """Return the units by which a value fits 16 bits, None if it need not."""
+def _short_at(units: Units, v: int, factors: Sequence[DType]) -> int | None:
+    """Return the units by which a value is short, None if it need not be."""
     dtype = units.values[v].type.dtype
     if not dtype.is_integer:
         return None
-    if _fits(_dtype_range(dtype)):
+    if _fits(_dtype_range(dtype), factors):
         return 0
     value_range, members = _range(units, v, MOST_DEPTH)
-    return members if _fits(value_range) else None
+    return members if _fits(value_range, factors) else None
 
 
 def _range(units: Units, v: int, depth: int) -> tuple[Range, int]:
@@ -74,6 +86,6 @@ def _dtype_range(dtype: DType) -> Range:
     return int(info.min), int(info.max)
 
 
-def _fits(value_range: Range) -> bool:
-    low, high = _dtype_range(i16)
-    return low <= value_range[0] and value_range[1] <= high
+def _fits(value_range: Range, factors: Sequence[DType]) -> bool:
+    ranges = map(_dtype_range, factors)
+    return any(low <= value_range[0] and value_range[1] <= high for low, high in ranges)

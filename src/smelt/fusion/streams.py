@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from smelt.blocks import rows_axis
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
@@ -36,6 +35,7 @@ from smelt.fusion.window_recompute import is_window_term
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
+from smelt.tiling import rows_axis
 from smelt.types.affine import may_overlap
 from smelt.types.expr import Expr, axes_of
 
@@ -45,22 +45,6 @@ MASKING = 0.1
 Blocks that they rule out are not visited; in others they are mostly not computed. Parts that do not
 vary along the rows cost nothing.
 """
-WIDE_COST = 3.0
-"""Cost of reducing a single-precision element in double precision.
-
-It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
-does not have.
-"""
-SHORT_AXIS = 512
-"""Elements of an axis that one or two blocks of a contraction cover anyway."""
-SHORT_CONSUMED_AXIS = 112
-"""As `SHORT_AXIS`, where another contraction consumes what is computed along the axis.
-
-One block keeps that at hand as well. Reducing so few elements is faster than carrying states,
-unless the row exceeds fast memory.
-"""
-STREAM_CONTRACTION_FACTOR = 1.04
-"""Factor on the cost of streamed contractions: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
 """Slowdown of double-precision elements beyond their size where column sums are in memory."""
 
@@ -79,11 +63,12 @@ def cheapest_stream(model: CostModel, region: Region, *, beyond: bool) -> Cost |
     if any(map(may_overlap, window_terms)) or (window_terms and not beyond):
         return None  # tasks are blocks of windows, whose short rows are kept
     masked, products = is_masked(model, region), has_products(model, region)
+    short, short_consumed = model.tiling.short_stream, model.tiling.short_consumed_stream
     for a in streamable(model, region):
         n = model.extents[region.axes[a]]
-        is_long = not products or n > SHORT_AXIS
-        is_consumed = n > SHORT_CONSUMED_AXIS and _is_consumed(model, region, a)
-        relieves_memory = beyond and (not products or n > SHORT_CONSUMED_AXIS)
+        is_long = not products or n > short
+        is_consumed = n > short_consumed and _is_consumed(model, region, a)
+        relieves_memory = beyond and (not products or n > short_consumed)
         is_stored_along = any(region.masks[u][0] >> a & 1 for u in bits(region.stored))
         # results along the axis are stored at every position
         may_skip = masked and not is_stored_along
@@ -144,7 +129,13 @@ class _Prediction:
         )
         self.name = f"a{a}"
         self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
-        inside = inner_columns(cascade.states, collected.roots.values(), self.name, self.sizes)
+        inside = inner_columns(
+            cascade.states,
+            collected.roots.values(),
+            self.name,
+            self.sizes,
+            model.tiling.max_stream_sums,
+        )
         self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))} - inside
         self.cut: dict[str, int] = {}
         """Grid axes of which a task takes a block, with the block's size."""
@@ -219,7 +210,7 @@ class _Prediction:
         )
         return Cost(
             total,
-            (STREAM_CONTRACTION_FACTOR if packed else 1.0) * objective_ns,
+            (model.packed_stream_factor if packed else 1.0) * objective_ns,
             launch,
             arithmetic,
             touch,
@@ -481,10 +472,10 @@ class _Prediction:
                 case "apply":
                     cost = SCALARS[t.op].cost
                 case "cast":
-                    cost = MOVE_COST if t.dtype.bits < 64 else WIDE_COST / 2
+                    cost = MOVE_COST if t.dtype.bits < 64 else self.model.wide_sum_cost / 2
                 case "reduce":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
-                    cost += WIDE_COST if t in self.extra else 0.0
+                    cost += self.model.wide_sum_cost if t in self.extra else 0.0
                 case "dot":
                     axes = axes | set(t.over)
                     cost = UNBLOCKED_COST if t in self.slow else STEP_COST

@@ -47,7 +47,7 @@ from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import NoReturn
 
-from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
+from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.errors import PlanTextError
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan, Slot
 from smelt.fusion.traffic import traffic
@@ -69,7 +69,8 @@ _CLUSTER = re.compile(
     r"(?: in steps (?P<steps>of one kernel|\{))?"
 )
 _ROUNDS = re.compile(
-    r"of (?P<rows>\w+)=(?P<block>\d+) over (?P<extent>.+?) reads ?(?P<reads>.*?)"
+    r"of (?P<rows>\w+)=(?P<block>\d+) by (?P<small>\d+), (?P<large>\d+) over (?P<extent>.+?)"
+    r" reads ?(?P<reads>.*?)"
     r" makes ?(?P<makes>.*?) as ?(?P<pairs>.*)"
 )
 _HEAD = re.compile(r"plan (?P<name>\S+)(?: for (?P<sizes>(?:\w+=\d+ ?)+))? \{")
@@ -121,8 +122,10 @@ def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
     pairs = [
         f"{inner_names[x]}={names[n]}" for x, n in body.of.items() if not isinstance(x.op, Constant)
     ]
+    small, large = chunks.multiples
     return (
-        f"in rounds of {chunks.rows}={chunks.block} over {expr_text(chunks.extent)} reads"
+        f"in rounds of {chunks.rows}={chunks.block} by {small}, {large}"
+        f" over {expr_text(chunks.extent)} reads"
         f" {', '.join(cut(c, cluster.inputs) for c in chunks.reads)} makes"
         f" {', '.join(cut(c, cluster.outputs) for c in chunks.makes)} as {' '.join(pairs)} {{"
     )
@@ -304,7 +307,8 @@ class _Reader:
         """Parse a chunked body: the rest of the line, then lines up to the brace."""
         m = _ROUNDS.fullmatch(head)
         if m is None:
-            _fail(self.source, self.at, "`of NAME=ROWS over .. reads .. makes .. as ..`")
+            form = "`of NAME=ROWS by ROWS, ROWS over .. reads .. makes .. as ..`"
+            _fail(self.source, self.at, form)
         cuts = [
             [self.cut(c.strip(), values) for c in m[side].split(",") if c.strip()]
             for side, values in (("reads", ins), ("makes", outs))
@@ -315,7 +319,9 @@ class _Reader:
         pairs = [pair.split("=") for pair in m["pairs"].split()]
         if any(len(p) != 2 or p[0] not in inner_values or p[1] not in self.values for p in pairs):
             _fail(self.source, self.at, "values of the rounds and of the whole")
-        chunks = Chunks(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
+        multiples = int(m["small"]), int(m["large"])
+        reads, makes = map(tuple, cuts)
+        chunks = Chunks(reads, makes, extent, m["rows"], int(m["block"]), multiples)
         return Body(chunks, plan, {inner_values[x]: self.values[n] for x, n in pairs})
 
     def loop(self, steps: str, outs: tuple[Node, ...]) -> LoopBody:

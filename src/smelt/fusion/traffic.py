@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.blocks import WHOLE
+from smelt.chunks import WHOLE
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import Region, build_region, region_of

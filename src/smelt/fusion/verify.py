@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-from smelt.blocks import FIRST_ROW, WHOLE, ChunkSlice
+from smelt.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.units import is_free, is_library

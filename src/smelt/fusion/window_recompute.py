@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from smelt.blocks import windows_per_task
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Term
+from smelt.tiling import Tiling
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 from smelt.windows import is_window
@@ -91,21 +91,25 @@ def is_window_term(term: Term) -> bool:
     return isinstance(term, Expr) and len(axes_of(term)) > 1
 
 
-def task_positions(windows: Sequence[Window], sizes: Sequence[int], columns: int) -> dict[int, int]:
-    """Return the positions of each window's axis that one task of about `columns` columns takes."""
+def task_positions(
+    windows: Sequence[Window], sizes: Sequence[int], tiling: Tiling, itemsize: int
+) -> dict[int, int]:
+    """Return the positions of each window's axis that one task takes."""
     counts: dict[int, int] = {}
     width = 0
     for w in windows[::-1]:
         length = w.length(sizes[w.tap])
-        count = windows_per_task(sizes[w.axis], w.step, length, width, columns)
+        count = tiling.windows_per_task(sizes[w.axis], w.step, length, width, itemsize)
         counts[w.axis] = max(int(evaluate(count, {})), 1)
         width = max(width, 1) * ((counts[w.axis] - 1) * w.step + length)
     return counts
 
 
-def recompute_ratio(windows: Sequence[Window], sizes: Sequence[int], columns: int) -> float:
+def recompute_ratio(
+    windows: Sequence[Window], sizes: Sequence[int], tiling: Tiling, itemsize: int
+) -> float:
     """Return the positions that tasks compute per pair of a window and a tap."""
-    counts, ratio = task_positions(windows, sizes, columns), 1.0
+    counts, ratio = task_positions(windows, sizes, tiling, itemsize), 1.0
     for w in windows:
         n = counts[w.axis]
         ratio *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])

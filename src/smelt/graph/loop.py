@@ -34,6 +34,7 @@ from smelt.errors import ShapeError
 from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
+from smelt.ops.create import Constant
 from smelt.ops.spec import Array, Sizes, TensorOp
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute
@@ -142,6 +143,12 @@ class Loop(TensorOp):
     def results(self) -> int:
         """Number of results that the body has, without the stacked carries."""
         return len(self.body.graph.outputs)
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether it runs at most once: the first carry is false after a step."""
+        last = self.body.graph.outputs[0].op if not self.length else None
+        return isinstance(last, Constant) and not last.value
 
     def saved(self, carry: int) -> Loop:
         """Return the operator of the stacked values of a carry before all steps."""

@@ -34,7 +34,7 @@ Variant = str
 """What a specialised code variant assumes about the sizes; "" assumes nothing.
 
 "small": all contractions are small. "rows" ("columns"): contractions have few rows (columns).
-"tiny", "narrow": convolution windows slide over tiny images, or along narrow image rows.
+"narrow": convolution windows slide along narrow image rows.
 "transposed": rows so short that the array is transposed. For a kernel with one contraction:
 "tall_skinny" (few columns, short reduction), "panels" (many rows and columns, reduction short
 enough for a single pass), "small_m" (as "panels" with fewer rows), "k_blocked" (any reduction

@@ -13,8 +13,8 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
@@ -28,6 +28,8 @@ __all__ = [
     "DeviceCode",
     "DeviceCompiler",
     "Launch",
+    "ScheduledLaunch",
+    "SchedulingCompiler",
 ]
 
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null"]
@@ -155,6 +157,40 @@ class DeviceCompiler(Protocol):
 
         The latter takes an architecture such as sm_90. Raises DeviceKernelError for kernels that
         are not printed.
+        """
+        ...
+
+
+class ScheduledLaunch(Protocol):
+    """A schedule of one launch of a kernel."""
+
+    @property
+    def blocks(self) -> str:
+        """The schedule in words."""
+        ...
+
+
+@runtime_checkable
+class SchedulingCompiler(DeviceCompiler, Protocol):
+    """Compiler that knows several schedules of a kernel, which a device may race."""
+
+    def schedules(self, kernel: Kernel, sizes: Mapping[str, int]) -> Sequence[Sequence[Any]]:
+        """Return the schedules of each launch of a kernel, the fastest predicted first.
+
+        They are `ScheduledLaunch`es, whatever else the compiler keeps in them.
+        """
+        ...
+
+    def compile_schedules(
+        self,
+        kernel: Kernel,
+        sizes: Mapping[str, int],
+        every: Sequence[Sequence[Any]],
+        arch: str,
+    ) -> DeviceCode:
+        """Compile the first of the schedules of each launch that passes the gates.
+
+        Raises DeviceCompileError and DeviceKernelError where none does.
         """
         ...
 

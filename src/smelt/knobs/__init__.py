@@ -209,9 +209,9 @@ TUNE: Knob[Literal["off", "remembered", "race"]] = Knob(
     "tune",
     values.choice("off", "remembered", "race"),
     "remembered",
-    "What to do if the cost model is unsure: measure the plans at the first call and store the "
-    "fastest on disk (race), use earlier results of this machine (remembered), or trust the model "
-    "(off).",
+    "What to do if the cost model is unsure: measure the plans at the first call (on a GPU, the "
+    "schedules of kernels) and store the fastest on disk (race), use earlier results of this "
+    "machine (remembered), or trust the model (off).",
     values="off | remembered | race",
     changes="plan",
 )

@@ -27,7 +27,7 @@ def run(
     split and whether vectors run across rows, and nothing else.
     """
     if cluster.loop is not None:
-        return recurrence(cluster, cluster.loop, rounding)
+        return recurrence(cluster, cluster.loop, rounding, tiling)
     definition = define(cluster, rounding)
     if definition.scatter is not None:
         return scatter_kernel(cluster.name, definition, definition.scatter, tiling)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.blocks import FIRST_ROW, WHOLE, ChunkSlice
+from smelt.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node

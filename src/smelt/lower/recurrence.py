@@ -41,17 +41,15 @@ from smelt.lower.assign_axes import remove_dead
 from smelt.lower.define import Definition, define
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
+from smelt.tiling import Tiling
 from smelt.types.expr import Index, axes_of, sub
 
 __all__ = ["recurrence"]
 
-CHANNELS = 64
-"""Elements of the last dimension whose carried values a task has in registers."""
 
-
-def recurrence(cluster: Cluster, loop: LoopBody, rounding: str) -> Kernel:
+def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> Kernel:
     """Return the kernel of a loop that is a recurrence (`smelt.fusion.loops`)."""
-    return _Recurrence(cluster, loop, rounding).kernel()
+    return _Recurrence(cluster, loop, rounding, tiling).kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,8 @@ class _Step:
 
 
 class _Recurrence:
-    def __init__(self, cluster: Cluster, loop: LoopBody, rounding: str) -> None:
-        self.cluster, self.loop, self.op = cluster, loop, loop.op
+    def __init__(self, cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> None:
+        self.cluster, self.loop, self.op, self.tiling = cluster, loop, loop.op, tiling
         self.graph = instantiate(loop.op)
         self.step = self._define(rounding)
         d = self.step.definition
@@ -158,7 +156,8 @@ class _Recurrence:
         """Return the blocks of the result's axes: each element is independent."""
         used = {a for s in self.step.stores for a in _axes(s)}
         names = [a for a in self.step.definition.axes if a in used]
-        return tuple(Block(a, CHANNELS if k == len(names) - 1 else 1) for k, a in enumerate(names))
+        columns = self.tiling.recurrence_columns
+        return tuple(Block(a, columns if k == len(names) - 1 else 1) for k, a in enumerate(names))
 
     def _state(self, k: int, before: list[Statement]) -> State:
         """Return a carry as a state, whose initial value is bound in `before`."""

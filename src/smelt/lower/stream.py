@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 
-from smelt.blocks import rows_axis
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
@@ -65,7 +64,7 @@ from smelt.lower.substitute import drop_unread, fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
-from smelt.tiling import Tiling
+from smelt.tiling import Tiling, rows_axis
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 
@@ -114,7 +113,10 @@ class _Streamed:
         """Return the kernel with all passes."""
         d, self.hints = self.d, hints
         sizes = {a: assign_axes.estimate_size(n.extent, hints) for a, n in d.axes.items()}
-        inside = {self.axis, *inner_columns(self.cascade.states, self.roots, self.axis, sizes)}
+        columns = inner_columns(
+            self.cascade.states, self.roots, self.axis, sizes, self.tiling.max_stream_sums
+        )
+        inside = {self.axis, *columns}
         grid = [a for a in assign_axes.independent_axes(d, self.read.facts) if a.name not in inside]
         self.grid = [a.name for a in grid]
         cut, size = self._choose_blocks(grid, hints)

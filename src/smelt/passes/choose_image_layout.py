@@ -10,9 +10,9 @@ packing of the weights instead, in every call unless they are prepacked.  So the
 graph with channels-last windowed results, keeps permutations that do not cancel as kernels of their
 own, and compares the predicted times of both graphs.
 
-The prediction uses the sizes of the first call, and counts only costs that differ between the
-orders.  Graphs that contract computed values over pixels (gradients of weights) read values in both
-orders and are left unchanged.
+The prediction uses the sizes of the first call and the machine's figures (`smelt.image_costs`), and
+counts only costs that differ between the orders. Graphs that contract computed values over pixels
+(gradients of weights) read values in both orders and are left unchanged.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from math import ceil, prod
 from smelt import knobs
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
+from smelt.image_costs import ImageCosts
 from smelt.journal import Journal, OrderChosen
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
@@ -34,6 +35,7 @@ from smelt.passes.propagate_layouts import (
     permuted_values,
     propagate_permutations,
 )
+from smelt.tiling import CPU_TILING
 from smelt.types.expr import Index, axes_of, evaluate
 
 __all__ = ["choose_image_layout"]
@@ -42,48 +44,19 @@ Sizes = Mapping[str, int]
 
 ASSUMED_IMAGE_SIZE = 64
 """Value of a size that is not known."""
-ASSUMED_LANES = 16
-"""float32 elements of a vector (AVX-512)."""
 MAX_TIME_RATIO = 0.95
 """Choose channels last if its predicted time is at most this part of the other: predictions err."""
 
-# Costs are nanoseconds of one core, fitted to single convolutions of ResNet-18 and MobileNetV2
-# (batches of 1 and 8, float32, AVX-512).  Pairs are (channels first, channels last).
-NS_PER_FLOP = 1 / 270
-"""ns of one multiplication or addition of a contraction."""
-CONTRACT_FLOP_FACTORS, WINDOW_FLOP_FACTORS = (1.10, 1.05), (1.08, 0.99)
-"""Factors on `NS_PER_FLOP` with full vectors: plain contractions, contractions over windows."""
-MIN_WINDOW_FILL = 0.75
-"""Minimum fill of vectors in contractions over windows, whose vectors span several image rows."""
-CONTRACT_NS_PER_BYTE, WINDOW_NS_PER_BYTE = (0.022, 0.010), (0.040, 0.050)
-"""ns of a byte of the data and results of plain and windowed contractions."""
-DEPTHWISE_NS = ((0.25, 0.0088), (0.12, 0.0115))
-"""Depthwise convolutions: ns of an element (of the result or the data, whichever has more), and ns
-of each product."""
-PACK_NS_PER_BYTE, TRANSPOSED_PACK_NS_PER_BYTE, PREPACKED_NS_PER_BYTE = (0.06, 0.11), 0.026, 0.01
-"""ns of a byte of channels-last weights.
-
-`PACK_NS_PER_BYTE`: packed in the call (plain, windowed).  `TRANSPOSED_PACK_NS_PER_BYTE`: packed in
-the call by tile transposes, where all taps of a channel are contiguous.  `PREPACKED_NS_PER_BYTE`:
-read prepacked."""
-GATHERED_STORE_NS = 0.25
-"""ns of an element of a windowed result computed from channels-first data with weights packed in
-the call: accumulators hold pixels of one channel, so the channels-last store gathers."""
-TRANSPOSED_READ_NS = 0.15
-"""ns of an element of channels-first data that is transposed while it is packed, as where weights
-are prepacked or channels are few."""
-FEW_CHANNELS = 4
-"""Maximum number of input channels that count as few."""
-PERMUTE_NS = 0.4
-"""ns of an element of a permutation kernel."""
-
 
 def choose_image_layout(
-    graph: Graph, sizes: Sizes | None = None, journal: Journal | None = None
+    graph: Graph,
+    sizes: Sizes | None = None,
+    journal: Journal | None = None,
+    costs: ImageCosts | None = CPU_TILING.image_costs,
 ) -> Graph:
     """Move channels of windowed results last if that is predicted to be faster.
 
-    `sizes` are those of the first call.
+    `sizes` are those of the first call. Without `costs` the order is kept.
 
     >>> from smelt.graph.text import parse, text
     >>> graph = parse('''graph f(x: f32[8,16,58,58], k: f32[16,3,3], w: f32[256,16]) {
@@ -101,6 +74,8 @@ def choose_image_layout(
     ... ]
     ['b,c,u,v,i,j; c,i,j -> b,u,v,c', 'b,c,u,v; o,c -> b,u,v,o']
     """
+    if costs is None:
+        return graph
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]
     if not _is_read(graph, windowed) or any(all(map(_is_computed, x.inputs)) for x in windowed):
         return graph
@@ -108,7 +83,7 @@ def choose_image_layout(
     if channels_last is graph:
         return graph
     known_sizes = dict.fromkeys(input_size_names(graph), ASSUMED_IMAGE_SIZE) | dict(sizes or {})
-    first, last = (_predicted(x, known_sizes) for x in (graph, channels_last))
+    first, last = (_predicted(x, known_sizes, costs) for x in (graph, channels_last))
     chosen = last < MAX_TIME_RATIO * first
     if journal is not None:
         journal.record(OrderChosen(len(windowed), chosen, first, last))
@@ -130,7 +105,7 @@ def _is_read(graph: Graph, windowed: Sequence[Node]) -> bool:
     return False
 
 
-def _predicted(graph: Graph, sizes: Sizes) -> float:
+def _predicted(graph: Graph, sizes: Sizes, costs: ImageCosts) -> float:
     """Return the predicted ns of everything whose cost depends on the order.
 
     Which constants are prepacked is known only after planning; here the knob CONSTANTS_EXTRA
@@ -141,14 +116,14 @@ def _predicted(graph: Graph, sizes: Sizes) -> float:
     prepacked = (
         extra is None or sum(_count(t.shape, sizes) * t.dtype.itemsize for t in constants) <= extra
     )
-    total = sum(PERMUTE_NS * _count(x.type.shape, sizes) for x in permuted_values(graph))
+    total = sum(costs.permute_ns * _count(x.type.shape, sizes) for x in permuted_values(graph))
     for node in graph.nodes():
         if isinstance(node.op, Contract):
-            total += _contraction(node, sizes, prepacked=prepacked)
+            total += _contraction(node, sizes, costs, prepacked=prepacked)
     return total
 
 
-def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
+def _contraction(node: Node, sizes: Sizes, costs: ImageCosts, *, prepacked: bool) -> float:
     """Return the predicted ns of a contraction, or 0 where the order makes no difference."""
     op = node.op
     assert isinstance(op, Contract)
@@ -174,7 +149,7 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
             else max(out_channels, shared_channels)
         )
         filled = (
-            vector_length / (ceil(vector_length / ASSUMED_LANES) * ASSUMED_LANES)
+            vector_length / (ceil(vector_length / costs.lanes) * costs.lanes)
             if vector_length
             else 1.0
         )
@@ -182,34 +157,39 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         read = _count(_source(x).type.shape, sizes)
         across = channels and _windowed(node) and bool(set(inner) & set(pixels))
         if {*op.out} <= data_axes:  # depthwise
-            element_ns, term_ns = DEPTHWISE_NS[channels]
+            element_ns = costs.depthwise_element_ns[channels]
+            term_ns = costs.depthwise_term_ns[channels]
             elements = max(read, count(op.out))
             return (
                 elements * element_ns / filled
                 + count(op.out) * term_ns * product_terms
-                + PERMUTE_NS * read * across
+                + costs.permute_ns * read * across
             )
         weights, windowed = sides[1 - data][1], _windowed(node)
         if windowed:
-            filled = max(filled, MIN_WINDOW_FILL)
+            filled = max(filled, costs.min_window_fill)
         rates, byte = (
-            (WINDOW_FLOP_FACTORS, WINDOW_NS_PER_BYTE)
+            (costs.window_flop_factors, costs.window_byte_ns)
             if windowed
-            else (CONTRACT_FLOP_FACTORS, CONTRACT_NS_PER_BYTE)
+            else (costs.contract_flop_factors, costs.contract_byte_ns)
         )
-        time = 2 * count(op.out) * product_terms * NS_PER_FLOP * rates[channels] / filled
+        time = 2 * count(op.out) * product_terms * costs.flop_ns * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
         time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
         is_prepacked = prepacked and _is_constant(weights)
         if across:
-            transposes = is_prepacked or product_terms <= FEW_CHANNELS * _taps(x)
-            time += TRANSPOSED_READ_NS * read if transposes else GATHERED_STORE_NS * count(op.out)
+            transposes = is_prepacked or product_terms <= costs.few_channels * _taps(x)
+            time += (
+                costs.transposed_read_ns * read
+                if transposes
+                else costs.gathered_store_ns * count(op.out)
+            )
         taps = {a for d in {*range(len(terms))} - {*memory_order(x)} for a in axes_of(terms[d])}
         runs = windowed and _has_contiguous_taps(*sides[1 - data], {*op.reduction_axes()}, taps)
-        rate = TRANSPOSED_PACK_NS_PER_BYTE if runs else PACK_NS_PER_BYTE[windowed]
-        rate = PREPACKED_NS_PER_BYTE if is_prepacked else rate
+        rate = costs.transposed_packed_byte_ns if runs else costs.packed_byte_ns[windowed]
+        rate = costs.prepacked_byte_ns if is_prepacked else rate
         return time + rate * nbytes * _count(weights.type.shape, sizes)
     return 0.0
 

@@ -49,6 +49,7 @@ from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
 from smelt.passes.views import move_views
+from smelt.tiling import CPU_TILING, Tiling
 from smelt.types.expr import Index, evaluate, sizes_of
 
 Rounding = Literal["fast", "eager", "exact"]
@@ -114,10 +115,12 @@ def run(
     journal: Journal | None = None,
     rounding: Rounding = "eager",
     sizes: Mapping[str, int] | None = None,
+    tiling: Tiling = CPU_TILING,
 ) -> Graph:
     """Run all passes that `rounding` allows until nothing changes.
 
-    `sizes` are those of a call; image layouts are chosen for them.  Inputs, and types and values of
+    `sizes` are those of a call and `tiling` the machine's answers; the last passes, such as that
+    for image layouts, decide by both.  Inputs, and types and values of
     the outputs stay: bit for bit (except for the payload of NaNs, and the order in which floats are
     summed) unless `rounding` is "fast".  Sums over windows that become contractions also multiply
     the zeros of the padding, unless `rounding` is "exact".
@@ -132,29 +135,42 @@ def run(
         if graph is before:
             break
     before = graph
-    *steps, views_behind = [_with_sizes(step, sizes, journal) for step in PASSES if step.last]
+    *steps, views_behind = [_for_call(step, sizes, tiling, journal) for step in PASSES if step.last]
     graph = run_steps(graph, steps, journal)
     if graph is not before:
         graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
     graph = run_steps(graph, [views_behind], journal)
-    return simplify_bodies(graph, partial(_simplified, rounding=rounding, sizes=sizes or {}))
+    simplified = partial(_simplified, rounding=rounding, sizes=sizes or {}, tiling=tiling)
+    return simplify_bodies(graph, simplified)
 
 
 def _simplified(
-    step: Graph, binding: Mapping[str, Index], *, rounding: Rounding, sizes: Mapping[str, int]
+    step: Graph,
+    binding: Mapping[str, Index],
+    *,
+    rounding: Rounding,
+    sizes: Mapping[str, int],
+    tiling: Tiling,
 ) -> Graph:
     """Run all passes on the step of a loop."""
     is_known = all(name in sizes for e in binding.values() for name in sizes_of(e))
     here = {n: int(evaluate(e, sizes)) for n, e in binding.items()} if is_known else None
-    return run(step, None, rounding, here)
+    return run(step, None, rounding, here, tiling)
 
 
-def _with_sizes(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
-    if step.function is split_gated_matmul:
-        return replace(step, function=partial(split_gated_matmul, sizes=sizes))
-    if step.function is not choose_image_layout:
-        return step
-    return replace(step, function=partial(choose_image_layout, sizes=sizes, journal=journal))
+def _for_call(
+    step: Pass, sizes: Mapping[str, int] | None, tiling: Tiling, journal: Journal | None
+) -> Pass:
+    """Return a pass bound to the sizes and the machine that it asks."""
+    costs = tiling.image_costs
+    bound: Mapping[Callable[..., Graph], Callable[[Graph], Graph]] = {
+        split_gated_matmul: partial(split_gated_matmul, sizes=sizes, tiling=tiling),
+        choose_image_layout: partial(
+            choose_image_layout, sizes=sizes, journal=journal, costs=costs
+        ),
+        mark_packed_stencils: partial(mark_packed_stencils, tiling=tiling),
+    }
+    return replace(step, function=bound.get(step.function, step.function))
 
 
 def _is_enabled(step: Pass, rounding: Rounding) -> bool:

@@ -12,7 +12,7 @@ reads, or a matrix whose rows are sliced (each part would pack the other factor 
 
 With few rows, a matmul runs at the bandwidth of its weights and stores little, so that reading one
 array from end to end is faster.  Narrow parts do not fill the tiles that the whole matmul fills.
-The thresholds apply to the sizes of the first call.
+The machine's thresholds apply to the sizes of the first call.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Slice
 from smelt.passes.compose import simplify_view
 from smelt.passes.views import slice_operand
+from smelt.tiling import CPU_TILING, Tiling
 from smelt.types.expr import Index, add, evaluate, sub
 
 __all__ = ["split_gated_matmul"]
@@ -40,13 +41,11 @@ Readers = Mapping[Node, Sequence[Node]]
 
 ASSUMED_SIZE = 192
 """Value of a size that is not known."""
-MIN_GATED_ROWS = 192
-"""Minimum rows of a matmul that is split (AVX-512, float32, reductions of 64 to 1024)."""
-MIN_COLUMNS = 64
-"""Minimum columns of each part; narrower ones waste part of the register tiles."""
 
 
-def split_gated_matmul(graph: Graph, sizes: Sizes | None = None) -> Graph:
+def split_gated_matmul(
+    graph: Graph, sizes: Sizes | None = None, tiling: Tiling = CPU_TILING
+) -> Graph:
     """Split matmuls whose slices are combined elementwise.
 
     >>> from smelt.graph.text import parse, text
@@ -81,7 +80,7 @@ def split_gated_matmul(graph: Graph, sizes: Sizes | None = None) -> Graph:
     for node in nodes:
         if isinstance(node.op, Contract):
             chain = _elementwise_chain(node, readers, outputs)
-            split = _find_split(chain, readers, known_sizes) if chain else None
+            split = _find_split(chain, readers, known_sizes, tiling) if chain else None
             splits.update(dict.fromkeys(readers[chain[-1]], split) if split else {})
 
     def change(node: Node, old: Node) -> Node:
@@ -120,7 +119,9 @@ def _elementwise_chain(product: Node, readers: Readers, outputs: set[Node]) -> l
     return []
 
 
-def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split | None:
+def _find_split(
+    chain: Sequence[Node], readers: Readers, sizes: Sizes, tiling: Tiling
+) -> _Split | None:
     """Return the axis along which disjoint slices are combined again, or None."""
     op, shape, parts = chain[0].op, chain[0].type.shape, readers[chain[-1]]
     assert isinstance(op, Contract)
@@ -144,8 +145,9 @@ def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split
     if len(factor) != 1 or names[factor[0]].count(op.out[a]) != 1:
         return None
     rows = [n for n, name in zip(shape, op.out, strict=True) if name not in names[factor[0]]]
-    is_narrow = min(_extent(region.sizes[a], sizes) for region in regions) < MIN_COLUMNS
-    if is_narrow or prod(_extent(n, sizes) for n in rows) < MIN_GATED_ROWS:
+    columns = min(_extent(region.sizes[a], sizes) for region in regions)
+    is_narrow = columns < tiling.min_gated_columns
+    if is_narrow or prod(_extent(n, sizes) for n in rows) < tiling.min_gated_rows:
         return None
     if not _are_disjoint(regions, a) or not _are_combined(parts, readers):
         return None

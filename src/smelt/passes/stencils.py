@@ -12,6 +12,7 @@ also stay if their rows are too short for a vector, so that vectors may run acro
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from smelt.graph import build
@@ -20,13 +21,14 @@ from smelt.graph.walk import rebuild
 from smelt.ops.contract import Contract
 from smelt.ops.view import Window
 from smelt.passes.propagate_layouts import memory_order
+from smelt.tiling import CPU_TILING, Tiling
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
 __all__ = ["mark_packed_stencils"]
 
 
-def mark_packed_stencils(graph: Graph) -> Graph:
+def mark_packed_stencils(graph: Graph, tiling: Tiling = CPU_TILING) -> Graph:
     """Mark windowed contractions that pack their operands, so that they are not unrolled.
 
     >>> from smelt.graph.text import parse, text
@@ -47,10 +49,12 @@ def mark_packed_stencils(graph: Graph) -> Graph:
       return v3
     }
     """
-    return rebuild(graph, _mark)
+    if not tiling.packs_stencils:
+        return graph
+    return rebuild(graph, partial(_mark, tiling=tiling))
 
 
-def _mark(node: Node) -> Node:
+def _mark(node: Node, *, tiling: Tiling) -> Node:
     op = node.op
     if not isinstance(op, Contract) or op.packed or len(op.reduction_axes()) < _MIN_WINDOW_AXES:
         return node
@@ -69,7 +73,8 @@ def _mark(node: Node) -> Node:
         and (reused[1 - k] or not reused[k] or _is_read_in_place(op, *sides[1 - k]))
         for k, s in enumerate(sides)
     )
-    short_rows = _has_short_rows(op, extents, node.inputs[0].type.dtype.itemsize) and all(
+    itemsize = node.inputs[0].type.dtype.itemsize
+    short_rows = _has_short_rows(op, extents, tiling.stencil_row_bytes // itemsize) and all(
         not _is_computed(x) or _is_from_contraction(x) for x in node.inputs
     )
     if not computed and not short_rows and not strided_operand:
@@ -79,8 +84,6 @@ def _mark(node: Node) -> Node:
 
 _MIN_WINDOW_AXES = 2
 """Minimum number of reduction axes: along a single one, adjacent results share vectors."""
-_MAX_ROW_BYTES = 64
-"""Maximum bytes of a row that is computed across rows instead: about one vector."""
 _MAX_RECOMPUTES = 4
 """Maximum terms per element for which recomputing the operand is cheaper than packing."""
 
@@ -108,13 +111,13 @@ def _is_reused(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...]
     )
 
 
-def _has_short_rows(op: Contract, extents: dict[str, Index], itemsize: int) -> bool:
-    """Whether result rows fill no vector and both operands share an outer axis.
+def _has_short_rows(op: Contract, extents: dict[str, Index], most: int) -> bool:
+    """Whether result rows have `most` elements or fewer and both operands share an outer axis.
 
     A contraction can then run its vectors across rows, along that axis (as of channels).
     """
     row_length = extents[op.out[-1]]
-    if not isinstance(row_length, int) or row_length * itemsize > _MAX_ROW_BYTES:
+    if not isinstance(row_length, int) or row_length > most:
         return False
     left, right = ({a for t in terms for a in axes_of(t)} for terms in (op.left, op.right))
     return bool({*op.out[:-1]} & left & right)

@@ -31,7 +31,14 @@ from smelt.runtime.contradictions import CONTRADICTIONS, floor_ns
 from smelt.runtime.executable import Executable, Prepared
 from smelt.runtime.interpreter import is_supported
 from smelt.runtime.library_calls import LocateError, with_library_calls
-from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Slab, size_class
+from smelt.runtime.memory import (
+    RING_BLOCKS,
+    RING_LIMIT,
+    STOCK,
+    Slab,
+    address_of,
+    size_class,
+)
 from smelt.runtime.native_call_code import (
     FrontEndClasses,
     RecordList,
@@ -63,6 +70,11 @@ MAX_LOCKED_NS: Final = 20_000.0
 
 Releasing and retaking it costs about a tenth of that, and other threads wait no longer than for a
 slow Python function.
+"""
+MAX_OUT_COMPARISONS: Final = 1 << 14
+"""Most pairs of arrays that a recorded call with `out=` tests for shared memory.
+
+Each test takes about 2 ns; Python finds overlaps in logarithmic time.
 """
 MAX_SOLO_NS: Final = 1_000_000.0
 """Predicted time up to which single-threaded kernels run without the pool, in ns.
@@ -104,14 +116,18 @@ class ArgumentTree:
     order of `leaves`; `rows` hold kind, item, length, first item and keys of the containers.
     """
 
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], last: str = "") -> None:
+        """Find the arguments; those of the keyword `last` come after all others."""
         self.positional, self.names = len(args), tuple(kwargs)
         self.leaves: list[Any] = []
         self.places: list[int] = []
         self.rows: list[tuple[int, int, int, int, tuple[Any, ...]]] = []
         self._items = [*args, *kwargs.values()]
         order = {name: len(args) + k for k, name in enumerate(kwargs)}
-        for place in (*range(len(args)), *(order[name] for name in sorted(kwargs))):
+        names = sorted(kwargs, key=lambda name: (name == last, name))
+        self.last = order.get(last, -1)
+        """Item that the keyword `last` passes, -1 for none."""
+        for place in (*range(len(args)), *(order[name] for name in names)):
             self._walk(place)
 
     @property
@@ -157,11 +173,13 @@ class ResultNest(NamedTuple):
 class Argument(NamedTuple):
     """Requirement on an argument: an array like `example`, or a number.
 
-    `number` is a Python or NumPy scalar type, or a truth value that must be identical.
+    `number` is a Python or NumPy scalar type, or a truth value that must be identical. `replaces`
+    marks an array of `out=`: the argument that is the same memory, -1 for none.
     """
 
     example: Array | None
     number: type | bool = float
+    replaces: int | None = None
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -214,14 +232,17 @@ def write_record(
     `turns` lists the dimensions of the written array that each result has, None for all in order.
     With `refuse` the plan has an additional truth-value result that is not returned: if it is
     true, `refuse` raises. A plan with library calls can be recorded only with `tell`, which
-    locates their errors.
+    locates their errors. The last arguments may be the arrays of `out=`, one for each result.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
-    places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
+    outs = [k for k, a in enumerate(arguments) if a.replaces is not None]
+    if not _outs_fit(prepared, arguments, sources, outs, len(arrays)):
+        return None
+    places = [*sources, *outs, *range(len(arrays), len(arrays) + len(prepared.results) - len(outs))]
     runner, inputs = None, [x for k in sources if (x := arrays[k]) is not None]
     if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
         prepared, runner = with_library_calls(prepared, inputs, tell)
-    if not _is_simple(prepared, runner) or any(over >= 0 for *_, over in prepared.results):
+    if not _is_simple(prepared, runner):
         return None
 
     references: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
@@ -238,6 +259,8 @@ def write_record(
         types,
         {
             "COUNT": len(arguments),
+            "OUT": nests.last + 1 if outs else 0,
+            "OUT_COUNT": len(outs),
             "SCOPE": id(scope),
             "PRINTED": id(printed),
             "CAPTURED_COUNT": len(captured),
@@ -296,6 +319,28 @@ def record_by_address(
     return _build_record(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
 
 
+def _outs_fit(
+    p: Prepared, arguments: Sequence[Argument], sources: Sequence[int], outs: list[int], count: int
+) -> bool:
+    """Return whether results can be written where they belong: `outs`, or else new memory.
+
+    A result that replaces an input needs an array of `out=` that is this input.
+    """
+    replaced = [sources[over] if over >= 0 else -1 for *_, over in p.results]
+    if not outs:
+        return all(k < 0 for k in replaced)
+    is_last = outs == [*range(len(arguments) - len(outs), len(arguments))]
+    if not is_last or len(outs) * count > MAX_OUT_COMPARISONS:
+        return False
+    for k, replaces in zip(outs, replaced):
+        a = arguments[k]
+        read = a.replaces if a.replaces in sources else -1  # others may be overwritten
+        contiguous = a.example is not None and a.example.flags.carray
+        if read != replaces or not contiguous:
+            return False
+    return True
+
+
 def _is_simple(p: Prepared, runner: object = None) -> bool:
     """Return whether a call runs kernels only, or has a function that runs it."""
     return runner is not None or (len(p.segments) <= 1 and not _calls_libraries(p))
@@ -325,6 +370,8 @@ def _build_record(
     ring = _ring_assigner()
     results = array("q")
     returned = p.results[:-1] if words.get("REFUSE") else p.results
+    if words.get("OUT"):
+        returned = []
     fresh = [(r[1:4], p) for r, p in zip(returned, turns or [None] * len(returned)) if r[-1] < 0]
     for ((shape, dtype, nbytes), permutation), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, references, ring(nbytes), permutation)
@@ -411,24 +458,31 @@ def _argument_rows(
             is_type = isinstance(a.number, type)
             kind = _NUMBERS.get(a.number, code.KIND_SCALAR) if is_type else code.KIND_SAME
             references.append(a.number)
-            rows.extend((kind, id(a.number), 0, 0, 0, 0, place))
+            rows.extend((kind, id(a.number), 0, 0, 0, 0, place, 0, 0, -1))
         else:
-            rows.extend(_array_row(a.example, place, references))
+            rows.extend(_array_row(a.example, place, references, a.replaces))
     return rows
 
 
-def _array_row(data: Array, place: int, references: list[Any]) -> tuple[int, ...]:
+def _array_row(
+    data: Array, place: int, references: list[Any], replaces: int | None = None
+) -> tuple[int, ...]:
     dims, strides = array("q", data.shape), array("q", data.strides)
     flags = data.flags.num & code.READABLE
     references += [data.dtype, dims, strides]
+    low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
+    start = address_of(data) if data.size else 0
     return (
-        code.KIND_ARRAY,
+        code.KIND_ARRAY if replaces is None else code.KIND_OUT,
         id(data.dtype),
         flags,
         data.ndim,
         dims.buffer_info()[0],
         0 if flags & 1 else strides.buffer_info()[0],
         place,
+        low - start,
+        high - start,
+        -1 if replaces is None else replaces,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.blocks import Chunks, ChunkSlice
+from smelt.chunks import Chunks, ChunkSlice
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse as parse_graph
@@ -36,7 +36,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 5
+FORMAT = 6
 """Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -305,7 +305,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         s = use.shape
         return {
             "loop": use.name,
-            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results],
+            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results, s.runs_once],
             "names": s.names,
             "sizes": _texts(s.sizes),
             "wanted": use.wanted,
@@ -322,6 +322,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
             "extent": text(r.extent),
             "rows": r.rows,
             "block": r.block,
+            "multiples": r.multiples,
             "body": use.body.to_data(),
             "inputs": use.inputs,
             "outputs": use.outputs,
@@ -346,7 +347,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
 
 
 def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
-    carries, slices, length, reverse, results = facts["shape"]
+    carries, slices, length, reverse, results, runs_once = facts["shape"]
     shape = LoopShape(
         int(carries),
         int(slices),
@@ -355,6 +356,7 @@ def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
         int(results),
         tuple(facts["names"]),
         _indices(facts["sizes"]),
+        bool(runs_once),
     )
     return LoopUse(
         facts["loop"],
@@ -374,8 +376,14 @@ def _use_from_data(facts: Mapping[str, Any]) -> Use:
             tuple(ChunkSlice(int(p), int(a), str(c)) for p, a, c in facts[side])
             for side in ("reads", "makes")
         )
+        small, large = map(int, facts["multiples"])
         rounds = Chunks(
-            reads, makes, parse_sizes(facts["extent"]), facts["rows"], int(facts["block"])
+            reads,
+            makes,
+            parse_sizes(facts["extent"]),
+            facts["rows"],
+            int(facts["block"]),
+            (small, large),
         )
         return ChunkedUse(
             facts["rounds"],

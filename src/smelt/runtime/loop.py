@@ -10,7 +10,7 @@ write in turn; slices of sequences and of stacked results are passed by address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from itertools import count as count_up
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from smelt.runtime.executable import Executable, RepeatedKernels
 from smelt.runtime.launch_table import Prepared
 from smelt.runtime.memory import Block, allocate
+from smelt.runtime.steps import Sizes
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 
@@ -39,6 +40,20 @@ class LoopShape(NamedTuple):
     """Results of a step, without those that are carries before it."""
     names: tuple[str, ...]
     sizes: tuple[Index, ...]
+    runs_once: bool = False
+    """Whether a condition is false after a step."""
+
+    def moments(self, sizes: Sizes) -> range | None:
+        """Return the numbers of the steps, in the order in which they run; None: a condition."""
+        if not self.length:
+            return None
+        steps = range(int(evaluate(self.length[0], sizes)))
+        return steps[::-1] if self.reverse else steps
+
+    def step_sizes(self, sizes: Sizes, order: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the step's sizes in the order of their names."""
+        named = {n: int(evaluate(e, sizes)) for n, e in zip(self.names, self.sizes, strict=True)}
+        return tuple(named[n] for n in order)
 
 
 class LoopCall:
@@ -49,7 +64,7 @@ class LoopCall:
         step.nested = True
         self.stacked = sorted({k for k in wanted if shape.carries <= k < shape.results})
 
-    def __call__(self, sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
+    def __call__(self, sizes: Sizes, inputs: list[Array], outputs: list[Array]) -> None:
         """Run all steps, writing into `outputs`."""
         s, count = self.shape, self.shape.carries
         operands = [np.require(x, requirements="C") for x in inputs]
@@ -57,7 +72,7 @@ class LoopCall:
         carry = [x.copy() for x in operands[:count]]
         buffers = carry, [np.empty_like(x) for x in carry]
         run = self._runner(
-            self._sizes(sizes),
+            s.step_sizes(sizes, self.step.size_names),
             buffers,
             operands[count : count + s.slices],
             operands[count + s.slices :],
@@ -65,7 +80,8 @@ class LoopCall:
         )
         saved = [(k, targets[s.results + k]) for k in range(count) if s.results + k in targets]
         side = 0
-        for t in self._moments(sizes):
+        moments = s.moments(sizes)
+        for t in count_up() if moments is None else moments:
             if not s.length and not buffers[side][0]:
                 break
             for k, history in saved:
@@ -78,13 +94,6 @@ class LoopCall:
         for k, target in zip(self.wanted, outputs, strict=True):
             if target is not targets[k]:  # a result that is wanted twice
                 target[...] = targets[k]
-
-    def _moments(self, sizes: Mapping[str, int]) -> Iterable[int]:
-        """Return the numbers of the steps, in the order in which they run."""
-        if not self.shape.length:
-            return count_up()
-        length = int(evaluate(self.shape.length[0], sizes))
-        return range(length - 1, -1, -1) if self.shape.reverse else range(length)
 
     def _runner(
         self,
@@ -156,16 +165,10 @@ class LoopCall:
 
         return run
 
-    def prepare(self, sizes: Mapping[str, int]) -> int:
+    def prepare(self, sizes: Sizes) -> int:
         """Prepare a step at these sizes; return the bytes that the loop needs besides results."""
-        p = self.step.prepared(self._sizes(sizes))
+        p = self.step.prepared(self.shape.step_sizes(sizes, self.step.size_names))
         return p.arena_bytes + 2 * sum(nbytes for *_, nbytes, _ in p.results)
-
-    def _sizes(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the step's sizes."""
-        pairs = zip(self.shape.names, self.shape.sizes, strict=True)
-        named = {n: int(evaluate(e, sizes)) for n, e in pairs}
-        return tuple(named[n] for n in self.step.size_names)
 
 
 def _slice(x: Array, t: int) -> Array:

@@ -24,7 +24,7 @@ from typing import Final
 
 from smelt.runtime.memory import RING_BLOCKS
 from smelt.runtime.native_call_entry import AT, CALL
-from smelt.runtime.native_call_match import ARGUMENTS, MATCH, NESTS, OBJECTS
+from smelt.runtime.native_call_match import ARGUMENTS, MATCH, NESTS, OBJECTS, OUTS
 from smelt.runtime.native_call_run import ANSWER, BUILD, MEMORY, RUN
 
 SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
@@ -37,6 +37,9 @@ _STATE_WORDS: Final = (
     *(
         "LOCAL",
         "FOLLOWING",
+        "PENDING",
+        "SAMPLED",
+        "MEMBERS",
         "ZERO",
         "FALLBACK",
         "LINE",
@@ -54,11 +57,11 @@ _STATE_WORDS: Final = (
     *("SOURCE", "EMPTY", "NONE"),
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
-    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET"),
+    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET", "SET_SIZE"),
     *("STRING_COMPARE", "LIST_NEW", "LIST_SET", "DICT_NEW", "DICT_SET"),
     *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
-    *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),
+    *("MALLOC", "FREE", "NO_MEMORY", "CLEAR", "LET_GO", "TAKE_BACK"),
 )
 STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
 """Byte offsets into the process-wide state that the native code reads."""
@@ -75,6 +78,8 @@ _RECORD_WORDS: Final = (
     "SCOPE",  # the settings in force, and their text
     "PRINTED",
     "ARGUMENTS",  # rows of arguments
+    "OUT",  # one more than the item that is `out=`, or 0
+    "OUT_COUNT",  # number of its arrays, which are the last arguments
     "CAPTURED",  # rows of captured arrays, and their number
     "CAPTURED_COUNT",
     "RESULTS",  # rows of results, and their number
@@ -103,18 +108,19 @@ _RECORD_WORDS: Final = (
 RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
 """Byte offsets into a record."""
 
-ARGUMENT_WORDS: Final = 7
+ARGUMENT_WORDS: Final = 10
 """Words of an argument's row.
 
 Kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions, strides (0:
-contiguous), item.
+contiguous), item, first and last byte relative to the elements, argument whose memory it is (-1:
+its own).
 """
 CAPTURED_WORDS: Final = 2 + ARGUMENT_WORDS
 """Words of a captured array's row.
 
 Value, array, and what the array must still be, as an argument's row.
 """
-KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME = 0, 1, 2, 3, 4
+KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME, KIND_OUT = 0, 1, 2, 3, 4, 5
 NEST_WORDS: Final = 5
 """Words of a container's row.
 
@@ -128,6 +134,8 @@ Kind, number of items, index of each (-1: None), keys. Indices count the results
 """
 READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
+WRITEABLE: Final = 0x400
+"""NumPy's flag WRITEABLE."""
 
 RESULT_WORDS: Final = 7
 """Words of a result's row.
@@ -164,6 +172,7 @@ def ir() -> str:
         "BYTES_AT": BYTES_AT,
         "CARRAY": _CARRAY,
         "READABLE": READABLE,
+        "WRITEABLE": WRITEABLE,
         "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS,
         "NEST_BYTES": 8 * NEST_WORDS,
         "CAPTURED_BYTES": 8 * CAPTURED_WORDS,
@@ -180,7 +189,8 @@ def ir() -> str:
         "KIND_INT": KIND_INT,
         "KIND_SCALAR": KIND_SCALAR,
         "KIND_SAME": KIND_SAME,
+        "KIND_OUT": KIND_OUT,
         "SCALAR_AT": SCALAR_AT,
     }
-    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, BUILD, ANSWER, CALL, AT)
+    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, OUTS, MEMORY, RUN, BUILD, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

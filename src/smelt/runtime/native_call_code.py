@@ -60,7 +60,10 @@ class FrontEndClasses(NamedTuple):
     source: object
     """Operator of a result's value."""
     state: object
-    """Object with a counter `following`: while it is not 0, calls are left to Python."""
+    """Object with a counter `following`: while it is not 0, calls are left to Python.
+
+    So are calls with `out=` while its list `pending` or its weak set `sampled` has members.
+    """
 
 
 class RecordList(bytes):
@@ -101,6 +104,9 @@ def _fill() -> None:
         "EMPTY": id(_EMPTY),
         "NONE": id(None),
         "FOLLOWING": id(_FOLLOWING),
+        "PENDING": id(_PENDING),
+        "SAMPLED": id(_SAMPLED),
+        "MEMBERS": id(_MEMBERS),
         "ZERO": id(0),
         "DATA_PTR": id(_DATA_PTR),
         "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
@@ -136,6 +142,10 @@ def _set(words: Mapping[str, int]) -> None:
 _EMPTY: Final[tuple[()]] = ()
 _DATA_PTR: Final = sys.intern("data_ptr")
 _FOLLOWING: Final = sys.intern("following")
+_PENDING: Final = sys.intern("pending")
+_SAMPLED: Final = sys.intern("sampled")
+_MEMBERS: Final = sys.intern("data")
+"""Name of the set that a `weakref.WeakSet` keeps its members in."""
 _VALUES: Final = ("VALUE", "FOREIGN", "WATCHED")
 _FUNCTIONS: Final = {
     "INCREF": "Py_IncRef",
@@ -151,6 +161,7 @@ _FUNCTIONS: Final = {
     "TUPLE_GET": "PyTuple_GetItem",
     "LIST_SIZE": "PyList_Size",
     "LIST_GET": "PyList_GetItem",
+    "SET_SIZE": "PySet_Size",
     "STRING_COMPARE": "PyUnicode_Compare",
     "LIST_NEW": "PyList_New",
     "LIST_SET": "PyList_SetItem",
@@ -168,6 +179,7 @@ _FUNCTIONS: Final = {
     "MALLOC": "PyMem_Malloc",
     "FREE": "PyMem_Free",
     "NO_MEMORY": "PyErr_NoMemory",
+    "CLEAR": "PyErr_Clear",
     "LET_GO": "PyEval_SaveThread",
     "TAKE_BACK": "PyEval_RestoreThread",
 }

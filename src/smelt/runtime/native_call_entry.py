@@ -111,8 +111,11 @@ entry:
     + """
   %leaves = call i64 @number(ptr %record, i64 $COUNT)
   %arrays = getelementptr i8, ptr %room, i64 0
-  %found = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %room)
-  br i1 %found, label %hold.begin, label %leave
+  %alike = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %room)
+  br i1 %alike, label %outs, label %leave
+outs:
+  %writable = call i1 @outs_fit(ptr %state, ptr %record, ptr %arrays)
+  br i1 %writable, label %hold.begin, label %leave
 hold.begin:                                       ; before anything may run Python code
   %owner = call ptr @word(ptr %record, i64 $OWNER)
   call void @hold(ptr %state, ptr %owner)
@@ -134,7 +137,8 @@ hold.more:
   br label %hold.test
 
 answer:
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 false)
+  %out = call ptr @out_argument(ptr %record, ptr %args)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 false, ptr %out)
   store ptr %result, ptr %result.at
   br label %drop.test
 drop.test:
@@ -156,6 +160,7 @@ done:
   call void @drop(ptr %state, ptr %owner)
   br label %leave
 leave:
+  %found = phi i1 [ false, %room.ready ], [ false, %outs ], [ true, %done ]
   call void @give_room(ptr %state, ptr %heap)
   ret i1 %found
 room.refuse:
@@ -303,7 +308,7 @@ put:
 run:
   %owner = call ptr @word(ptr %record, i64 $OWNER)
   call void @hold(ptr %state, ptr %owner)
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 true)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 true, ptr null)
   call void @drop(ptr %state, ptr %owner)
   br label %leave
 leave:

@@ -437,7 +437,12 @@ look:
                                 i64 $KIND_FLOAT, label %float
                                 i64 $KIND_INT, label %int
                                 i64 $KIND_SCALAR, label %scalar
-                                i64 $KIND_SAME, label %same ]
+                                i64 $KIND_SAME, label %same
+                                i64 $KIND_OUT, label %out ]
+out:                                               ; a Smelt array would get another value
+  %plain.type = call ptr @word(ptr %state, i64 $NDARRAY)
+  %is.plain = icmp eq ptr %type, %plain.type
+  br i1 %is.plain, label %array, label %no
 array:
   %data = call ptr @elements(ptr %state, ptr %x)
   %none = icmp eq ptr %data, null
@@ -519,6 +524,163 @@ c.fits:                                            ; it may have been resized in
 c.more:
   %c.next = add i64 %c, 1
   br label %c.test
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+"""
+
+OUTS: Final = """
+; Whether bytes `first` to `end` are apart from an array, whose row says where its memory lies.
+define internal i1 @is_apart(ptr %array, ptr %row, i64 %first, i64 %end) alwaysinline {
+  %base = call i64 @number(ptr %array, i64 $ND_DATA)
+  %low.offset = call i64 @number(ptr %row, i64 56)
+  %high.offset = call i64 @number(ptr %row, i64 64)
+  %low = add i64 %base, %low.offset
+  %high = add i64 %base, %high.offset
+  %before = icmp ule i64 %high, %first
+  %after = icmp ule i64 %end, %low
+  %apart = or i1 %before, %after
+  ret i1 %apart
+}
+
+; Whether the arrays of `out=` may be written, and overlap each other and what is read as recorded.
+define internal i1 @outs_apart(ptr %state, ptr %record, ptr %arrays) {
+entry:
+  %n = call i64 @number(ptr %record, i64 $COUNT)
+  %outs = call i64 @number(ptr %record, i64 $OUT_COUNT)
+  %begin = sub i64 %n, %outs
+  %rows = call ptr @word(ptr %record, i64 $ARGUMENTS)
+  %captured = call ptr @word(ptr %record, i64 $CAPTURED)
+  %captured.count = call i64 @number(ptr %record, i64 $CAPTURED_COUNT)
+  br label %outs.test
+outs.test:
+  %o = phi i64 [ %begin, %entry ], [ %o.next, %captured.test ]
+  %over = icmp sge i64 %o, %n
+  br i1 %over, label %yes, label %out
+out:
+  %o.next = add i64 %o, 1
+  %array.at = getelementptr ptr, ptr %arrays, i64 %o
+  %array = load ptr, ptr %array.at
+  %row.offset = mul i64 %o, $ARGUMENT_BYTES
+  %row = getelementptr i8, ptr %rows, i64 %row.offset
+  %first = call i64 @number(ptr %array, i64 $ND_DATA)
+  %bytes = call i64 @number(ptr %row, i64 64)
+  %end = add i64 %first, %bytes
+  %replaced = call i64 @number(ptr %row, i64 72)
+  %flags.at = getelementptr i8, ptr %array, i64 $ND_FLAGS
+  %flags = load i32, ptr %flags.at
+  %writeable = and i32 %flags, $WRITEABLE
+  %locked = icmp eq i32 %writeable, 0
+  br i1 %locked, label %no, label %test
+test:
+  %k = phi i64 [ 0, %out ], [ %k.next, %look ], [ %k.next, %same ], [ %k.next, %compare ]
+  %k.over = icmp sge i64 %k, %o
+  br i1 %k.over, label %captured.test, label %look
+look:
+  %k.next = add i64 %k, 1
+  %x.at = getelementptr ptr, ptr %arrays, i64 %k
+  %x = load ptr, ptr %x.at
+  %is.number = icmp eq ptr %x, null
+  br i1 %is.number, label %test, label %which
+which:
+  %is.replaced = icmp eq i64 %k, %replaced
+  br i1 %is.replaced, label %same, label %compare
+same:
+  %x.first = call i64 @number(ptr %x, i64 $ND_DATA)
+  %is.same = icmp eq i64 %x.first, %first
+  br i1 %is.same, label %test, label %no
+compare:
+  %x.offset = mul i64 %k, $ARGUMENT_BYTES
+  %x.row = getelementptr i8, ptr %rows, i64 %x.offset
+  %x.apart = call i1 @is_apart(ptr %x, ptr %x.row, i64 %first, i64 %end)
+  br i1 %x.apart, label %test, label %no
+captured.test:
+  %c = phi i64 [ 0, %test ], [ %c.next, %captured.look ]
+  %c.over = icmp sge i64 %c, %captured.count
+  br i1 %c.over, label %outs.test, label %captured.look
+captured.look:
+  %c.next = add i64 %c, 1
+  %c.offset = mul i64 %c, $CAPTURED_BYTES
+  %c.value = getelementptr i8, ptr %captured, i64 %c.offset
+  %c.row = getelementptr i8, ptr %c.value, i64 16
+  %c.array = call ptr @word(ptr %c.value, i64 8)
+  %c.apart = call i1 @is_apart(ptr %c.array, ptr %c.row, i64 %first, i64 %end)
+  br i1 %c.apart, label %captured.test, label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Whether no operator of this thread waits to read memory; runs no Python code.
+define internal i1 @nothing_pending(ptr %state) {
+entry:
+  %local = call ptr @word(ptr %state, i64 $LOCAL)
+  %attribute = call ptr @word(ptr %state, i64 $GET_ATTRIBUTE)
+  %pending.name = call ptr @word(ptr %state, i64 $PENDING)
+  %pending = call ptr %attribute(ptr %local, ptr %pending.name)
+  %no.pending = icmp eq ptr %pending, null
+  br i1 %no.pending, label %no, label %list
+list:
+  %list.size = call ptr @word(ptr %state, i64 $LIST_SIZE)
+  %waiting = call i64 %list.size(ptr %pending)
+  call void @drop(ptr %state, ptr %pending)
+  %none.waits = icmp eq i64 %waiting, 0
+  br i1 %none.waits, label %samples, label %no
+samples:
+  %sampled.name = call ptr @word(ptr %state, i64 $SAMPLED)
+  %sampled = call ptr %attribute(ptr %local, ptr %sampled.name)
+  %no.sampled = icmp eq ptr %sampled, null
+  br i1 %no.sampled, label %no, label %members
+members:
+  %members.name = call ptr @word(ptr %state, i64 $MEMBERS)
+  %set = call ptr %attribute(ptr %sampled, ptr %members.name)
+  call void @drop(ptr %state, ptr %sampled)
+  %no.set = icmp eq ptr %set, null
+  br i1 %no.set, label %no, label %count
+count:
+  %set.size = call ptr @word(ptr %state, i64 $SET_SIZE)
+  %many = call i64 %set.size(ptr %set)
+  call void @drop(ptr %state, ptr %set)
+  %none = icmp eq i64 %many, 0
+  br i1 %none, label %yes, label %no
+yes:
+  ret i1 true
+no:
+  %clear = call ptr @word(ptr %state, i64 $CLEAR)
+  call void %clear()
+  ret i1 false
+}
+
+; The argument `out=` of a call, or null.
+define internal ptr @out_argument(ptr %record, ptr %args) {
+entry:
+  %item = call i64 @number(ptr %record, i64 $OUT)
+  %fresh = icmp eq i64 %item, 0
+  br i1 %fresh, label %none, label %read
+read:
+  %index = sub i64 %item, 1
+  %at = getelementptr ptr, ptr %args, i64 %index
+  %out = load ptr, ptr %at
+  ret ptr %out
+none:
+  ret ptr null
+}
+
+; Whether a call may write its results into its arrays of `out=`, if it has any.
+define internal i1 @outs_fit(ptr %state, ptr %record, ptr %arrays) {
+entry:
+  %out = call i64 @number(ptr %record, i64 $OUT)
+  %fresh = icmp eq i64 %out, 0
+  br i1 %fresh, label %yes, label %check
+check:
+  %apart = call i1 @outs_apart(ptr %state, ptr %record, ptr %arrays)
+  br i1 %apart, label %ask, label %no
+ask:
+  %idle = call i1 @nothing_pending(ptr %state)
+  ret i1 %idle
 yes:
   ret i1 true
 no:

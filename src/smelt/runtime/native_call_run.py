@@ -394,8 +394,9 @@ fail:
 
 ; Return the results of a call: a new reference, or null with an exception set. The room holds the
 ; arguments' arrays, then numbers: for an argument without an array the number itself, or, with
-; `told`, its address. All addresses and the kernels' frame follow.
-define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, i1 %told) {
+; `told`, its address. All addresses and the kernels' frame follow. `given` is what `out=` names,
+; which is the result, or null.
+define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, i1 %told, ptr %given) {
 entry:
   %arena.at = alloca i64
   store i64 0, ptr %arena.at
@@ -410,7 +411,7 @@ entry:
   %frame.at = call i64 @number(ptr %record, i64 $FRAME_AT)
   %frame = getelementptr i8, ptr %arrays, i64 %frame.at
   %out.at = alloca ptr
-  store ptr null, ptr %out.at
+  store ptr %given, ptr %out.at
   %flag.at = alloca [64 x i8], align 64
   store i8 0, ptr %flag.at
   %flag.own = ptrtoint ptr %flag.at to i64
@@ -418,6 +419,12 @@ entry:
   store i64 %flag.own, ptr %flag.to
   %single = call i64 @number(ptr %record, i64 $SINGLE)
   %several = icmp eq i64 %single, 0
+  %is.given = icmp ne ptr %given, null
+  br i1 %is.given, label %given.hold, label %kind
+given.hold:
+  call void @hold(ptr %state, ptr %given)
+  br label %results.test
+kind:
   br i1 %several, label %tuple.make, label %results.test
 tuple.make:
   %tuple.new = call ptr @word(ptr %state, i64 $TUPLE_NEW)
@@ -428,7 +435,7 @@ tuple.make:
   %no.tuple = icmp eq ptr %fresh, null
   br i1 %no.tuple, label %fail, label %results.test
 results.test:
-  %r = phi i64 [ 0, %entry ], [ 0, %tuple.make ], [ %r.next, %result.next ]
+  %r = phi i64 [ 0, %given.hold ], [ 0, %kind ], [ 0, %tuple.make ], [ %r.next, %result.next ]
   %r.over = icmp sge i64 %r, %result.count
   br i1 %r.over, label %arena, label %result
 result:

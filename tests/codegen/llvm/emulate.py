@@ -23,6 +23,7 @@ from unittest.mock import patch
 from weakref import WeakValueDictionary
 
 import pytest
+from tests.codegen.llvm.arm_instructions import execute
 
 from smelt.runtime import code, elf, executable
 from smelt.runtime.loader import load as load_native
@@ -71,8 +72,12 @@ class Machine:
         self.image = elf.link(object_code, symbols, self._resolve)
         self.nbytes = self.image.nbytes
         self.engine: Any = None
+        self.unknown = ""
+        """An instruction that stopped the last call."""
         self.lent: dict[int, int] = {}
         """Runs of pages that the emulator may use during a call: address to bytes."""
+        self.pages: list[int] = []
+        """Where pages of the object begin, which may follow memory that a call touches."""
         for address in self.image.addresses.values():
             _FUNCTIONS[address] = self
 
@@ -90,6 +95,7 @@ class Machine:
         engine.reg_write(arm.UC_ARM64_REG_SP, top)
         try:
             engine.emu_start(address, _RETURN)
+            assert not self.unknown, self.unknown
         finally:
             for page, nbytes in self.lent.items():
                 engine.mem_unmap(page, nbytes)
@@ -112,25 +118,40 @@ class Machine:
         engine.mem_map(_STACK, _STACK_BYTES, both)
         engine.hook_add(u.UC_HOOK_CODE, self._library, begin=_STUBS, end=_STUBS + 0xFFF)
         unmapped = u.UC_HOOK_MEM_READ_UNMAPPED | u.UC_HOOK_MEM_WRITE_UNMAPPED
-        engine.hook_add(unmapped, self._lend)
+        engine.hook_add(unmapped, self.lend)
+        engine.hook_add(u.UC_HOOK_INTR, self._execute)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.image.memory))
         for first, last, right in zip(
             (0, *self.image.ends), self.image.ends, (run, read, both), strict=False
         ):
             if first < last:
                 engine.mem_map_ptr(base + first, last - first, right, base + first)
+                self.pages.append(base + first)
         _ALIVE.append(self)
         if len(_ALIVE) > _ENGINES:
             _ALIVE.popleft().engine = None
         return engine
 
-    def _lend(self, engine: Any, _: int, address: int, size: int, __: int, ___: Any) -> bool:
+    def _execute(self, engine: Any, _: int, __: Any) -> None:
+        """Do what an instruction does that the emulator does not know."""
+        arm = _unicorn().arm64_const
+        at = engine.reg_read(arm.UC_ARM64_REG_PC)
+        word = int.from_bytes(engine.mem_read(at, 4), "little")
+        done = execute(word, lambda n: engine.reg_read(arm.UC_ARM64_REG_Q0 + n))
+        if done is None:
+            self.unknown = f"instruction {word:#x} at {at:#x}"
+            engine.emu_stop()
+            return
+        engine.reg_write(arm.UC_ARM64_REG_Q0 + done[0], done[1])
+        engine.reg_write(arm.UC_ARM64_REG_PC, at + 4)
+
+    def lend(self, engine: Any, _: int, address: int, size: int, __: int, ___: Any) -> bool:
         """Map the pages of an access and those behind it, if this process may read them."""
         for page in sorted({x // _PAGE * _PAGE for x in (address, address + size - 1)}):
             if any(start <= page < start + nbytes for start, nbytes in self.lent.items()):
                 continue
-            limit = min((x for x in self.lent if x > page), default=page + _MOST_LENT)
-            end = page
+            mapped = (x for x in (*self.lent, *self.pages) if x > page)
+            limit, end = min(mapped, default=page + _MOST_LENT), page
             while end < min(limit, page + _MOST_LENT) and _is_readable(end):
                 end += _PAGE
             if end == page:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from tests.codegen.llvm.test_contractions import matrices
 import smelt as sm
 from smelt.backend import backend_of
 from smelt.codegen.build import code_variants, described, select_variant
+from smelt.codegen.llvm.products.drivers import DRIVERS
+from smelt.codegen.llvm.schedule.product_plan import Driver
 from smelt.errors import ArgumentError
 from smelt.target import Isa, Target
 
@@ -68,3 +72,7 @@ def test_a_language_that_is_not_written() -> None:
     target = Target.for_isa("avx2")
     with pytest.raises(ArgumentError, match="schedule"):
         backend_of(target).text(fuse(PLAIN, "portable").kernel, "ptx", target, None)
+
+
+def test_every_driver_that_a_plan_names_is_in_the_table() -> None:
+    assert set(DRIVERS) == set(get_args(Driver))

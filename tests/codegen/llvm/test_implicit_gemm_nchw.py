@@ -14,7 +14,7 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.conv_plan import MAX_NARROW_ROW, MAX_TAPS, MAX_TINY_IMAGE, ConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import MAX_NARROW_ROW, MAX_TAPS, ConvPlan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import select_variant
 from smelt.target import Target
@@ -75,7 +75,7 @@ def large(p: int = 1, s: int = 7) -> str:
     [
         (plain(), ((1, 3, 5, 7), (4, 3, 3, 3))),
         (plain(), ((2, 2, 1, 1), (1, 2, 3, 3))),
-        (plain(), ((25, 30, 7, 7), (13, 30, 3, 3))),  # several tasks of tiny images
+        (plain(), ((25, 30, 7, 7), (13, 30, 3, 3))),  # several tasks
         (plain(s=2, p=0), ((90, 2, 6, 5), (4, 2, 3, 3))),
         (plain(), ((1, 40, 4, 5), (13, 40, 3, 3))),  # two blocks of channels
         (plain(), ((1, 1, 40, 33), (5, 1, 3, 3))),  # several pieces of rows
@@ -122,12 +122,7 @@ def test_short_rows_have_no_padding_between_them() -> None:
         select_variant(kernel.variants, {"b": 1, "c": 3, "o": 4, "h": 9, "w": MAX_NARROW_ROW + 1})
         == ""
     )
-    assert (
-        select_variant(
-            kernel.variants, {"b": 1, "c": 3, "o": 4, "h": MAX_TINY_IMAGE, "w": MAX_TINY_IMAGE}
-        )
-        == "tiny"
-    )
+    assert dict(kernel.variants).keys() == {"narrow"}  # for images of a few pixels as well
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

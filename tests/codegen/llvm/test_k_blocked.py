@@ -38,8 +38,8 @@ from smelt.blocks import (
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.contract import register_tile
-from smelt.codegen.llvm.schedule.tall_skinny import k_blocked_task
+from smelt.codegen.llvm.schedule.fused_gemm_plan import k_blocked_task
+from smelt.codegen.llvm.schedule.register_tile import register_tile
 from smelt.graph.text import parse
 from smelt.runtime.loader import load
 from smelt.target import CACHE_SHARE, Target

@@ -191,13 +191,13 @@ def test_few_colours_need_no_panels() -> None:
 
 
 def test_taps_with_positions_of_their_own_are_not_transposed() -> None:
-    """Variants for tiny images are not transposed.
+    """Variants for short rows are not transposed.
 
     They pack the input of each tap apart, and taps along the row last: their vectors are no pixels
     of the row.
     """
     kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})
     (phase,) = program(kernel).phases
-    nests = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
+    nests = schedule(phase, Target.for_isa("avx512"), "narrow").products.values()
     assert nests
     assert not any(isinstance(c, NhwcConvPlan) and c.transposes_result for c in nests)

@@ -6,8 +6,11 @@ whole.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -30,7 +33,7 @@ from tests.lower.test_goldens import CASES, SIZES, Case, arrays_for
 
 import smelt as sm
 from smelt import knobs, lower
-from smelt.codegen.build import asm_text
+from smelt.codegen.build import asm_text, llvm_text
 from smelt.errors import TargetError, UnsupportedError
 from smelt.graph.text import parse as parse_graph
 from smelt.kernel.interp import run as run_kernel
@@ -56,6 +59,18 @@ def test_memory_outside_of_buffers_is_forbidden() -> None:
         call = emulate.function(kernel.loaded.address(function.symbol), KERNEL)
         with pytest.raises(Exception, match="READ_UNMAPPED"):
             call(frame.ctypes.data, 0, 1, 0)
+
+
+@emulate.needed
+def test_lent_memory_ends_where_code_begins() -> None:
+    """Pages behind what is touched may be those of the code, which the emulator has already."""
+    machine = emulate.Machine.__new__(emulate.Machine)
+    room = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    machine.lent, machine.pages = {}, [first + 2 * mmap.PAGESIZE]
+    engine = SimpleNamespace(mem_map_ptr=lambda *_: None)
+    assert machine.lend(engine, 0, first, 8, 0, None)
+    assert machine.lent == {first: 2 * mmap.PAGESIZE}
 
 
 # ---- corpora -------------------------------------------------------------------------------------
@@ -152,17 +167,20 @@ def test_every_register_tile_of_short_numbers(pair: str) -> None:
 
 
 @emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "neon-bf16"])
 @pytest.mark.parametrize("pair", [p for p in PAIRS if "bf" not in p])
-def test_sums_of_extreme_bytes_are_exact(pair: str) -> None:
-    test_dot_product.test_extremes_are_exact(pair, "neon")
+def test_sums_of_extreme_bytes_are_exact(pair: str, isa: Isa) -> None:
+    test_dot_product.test_extremes_are_exact(pair, isa)
 
 
 @emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "neon-bf16"])
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("spec", test_dot_product.LAYOUTS)
-def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str) -> None:
+def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str, isa: Isa) -> None:
+    """The second set has instructions that the emulator executes by models of them."""
     first, second = pair.split()
-    kernel = test_dot_product.product_kernel(pair, spec, "neon")
+    kernel = test_dot_product.product_kernel(pair, spec, isa)
     for m, n, k in ((1, 1, 1), (13, 33, 17), (17, 65, 70)):
         x, y = test_dot_product.drawn(first, (m, k), m), test_dot_product.drawn(second, (k, n), n)
         right = test_dot_product.wanted(x, y)
@@ -171,6 +189,34 @@ def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str) -> None:
         for at_end in (False, True):
             (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
             assert np.array_equal(actual, right), (m, n, k)
+
+
+# ---- rows that end inside of a vector ------------------------------------------------------------
+
+
+def sum_of_rows(dtype: str) -> str:
+    return f"graph f(x: {dtype}[m,n], y: {dtype}[n]) {{\n  v0 = add(x, y)\n  return v0\n}}"
+
+
+@emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "portable"])
+@pytest.mark.parametrize("dtype", ["i8", "bf16", "f32", "f64"])
+def test_rows_of_every_length_end_at_forbidden_pages(dtype: str, isa: Isa) -> None:
+    kernel = fuse(sum_of_rows(dtype), isa)
+    for n in range(1, 40):
+        x = np.arange(3 * n).reshape(3, n).astype(kernel.graph.inputs[0].type.dtype.numpy)
+        for at_end in (False, True):
+            (actual,) = run_guarded(kernel, [x, x[0]], at_end=at_end)
+            assert np.array_equal(actual, x + x[0]), n
+
+
+@pytest.mark.parametrize("source", [sum_of_rows("f32"), sum_of_rows("i8")])
+def test_ends_of_rows_are_accessed_in_runs(source: str) -> None:
+    """Where no instruction takes a mask, LLVM would access each lane by itself."""
+    kernel = lower.run(one_cluster(parse_graph(source)), "eager", {})
+    assert "llvm.masked" not in llvm_text(kernel, NEON)
+    assert "llvm.masked" not in llvm_text(kernel, Target.for_isa("portable"))
+    assert "llvm.masked" in llvm_text(kernel, Target.for_isa("avx512"))
 
 
 # ---- instructions --------------------------------------------------------------------------------
@@ -191,21 +237,23 @@ def test_products_multiply_by_an_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "isa", "instruction"),
+    ("pair", "isa", "instructions"),
     [
-        ("i8 i8", "neon", "sdot"),
-        ("u8 u8", "neon", "udot"),
-        ("u8 i8", "neon", "sdot"),  # the left operand is packed with its sign flipped
-        ("i8 u8", "neon", "udot"),
-        ("u8 i8", "neon-bf16", "usdot"),
-        ("i8 u8", "neon-bf16", "usdot"),
-        ("i8 i8", "neon-bf16", "sdot"),
-        ("bf16 bf16", "neon-bf16", "bfdot"),
+        ("i8 i8", "neon", {"sdot"}),
+        ("u8 u8", "neon", {"udot"}),
+        ("u8 i8", "neon", {"sdot"}),  # the left operand is packed with its sign flipped
+        ("i8 u8", "neon", {"udot"}),
+        ("u8 i8", "neon-bf16", {"usdot", "usmmla"}),
+        ("i8 u8", "neon-bf16", {"usdot"}),
+        ("i8 i8", "neon-bf16", {"sdot", "smmla"}),
+        ("u8 u8", "neon-bf16", {"udot", "ummla"}),
+        ("bf16 bf16", "neon-bf16", {"bfdot", "bfmmla"}),
     ],
 )
-def test_dot_product_instructions(pair: str, isa: Isa, instruction: str) -> None:
-    dots = {"sdot", "udot", "usdot", "bfdot"}
-    assert dots & mnemonics(test_dot_product.source(pair), isa) == {instruction}
+def test_dot_product_instructions(pair: str, isa: Isa, instructions: set[str]) -> None:
+    """Squares of sums take two units along k, and the last one a dot product."""
+    dots = {"sdot", "udot", "usdot", "bfdot", "smmla", "ummla", "usmmla", "bfmmla"}
+    assert dots & mnemonics(test_dot_product.source(pair), isa) == instructions
 
 
 def test_what_no_instruction_multiplies_is_multiplied_as_it_is() -> None:

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.k_blocked import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.contract import register_tile
+from smelt.codegen.llvm.schedule.register_tile import register_tile
 from smelt.graph.text import parse
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text

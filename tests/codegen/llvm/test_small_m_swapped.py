@@ -26,7 +26,8 @@ from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny import small_m_columns, tall_skinny_plans
+from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans
+from smelt.codegen.llvm.schedule.fused_gemm_plan import small_m_columns
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target
@@ -84,7 +85,7 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     )
     for code, transposed in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
-        (actual,) = tall_skinny_plans(phase, target, "small_m")
+        (actual,) = fused_gemm_plans(phase, target, "small_m")
         assert actual.swapped == transposed
 
 

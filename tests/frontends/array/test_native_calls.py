@@ -8,8 +8,10 @@ import os
 import pickle
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +329,129 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(OutOfMemory):
                 f(x)
     np.testing.assert_array_equal(f(x)[1], x - 1.0)
+
+
+# Results in the caller's arrays
+
+
+def formulas(x: Any, y: Any) -> Any:
+    return {"sum": x + y, "nest": (x * 2 - y, [sm.flip(x) * y])}
+
+
+def _outs(arrays: Any) -> Any:
+    first, second, third = arrays
+    return {"sum": first, "nest": (second, [third])}
+
+
+def _draw(room: Any, base: Any) -> Any:
+    """An array to write into: alone, an input, a part of a common buffer, or a wrong one."""
+    kinds: list[Callable[[], Any]] = [
+        lambda: base, lambda: room[:6], lambda: room[6:12], lambda: room[3:9],
+        lambda: room[2:14:2], lambda: np.zeros(12)[::2], lambda: np.zeros(5),
+        lambda: np.zeros(6, "f4"), lambda: np.zeros(6).view(Sub), lambda: sm.asarray(np.zeros(6)),
+        lambda: np.frombuffer(bytes(48), np.float64), lambda: np.zeros((1, 6)), lambda: None,
+    ]  # fmt: skip
+    return np.zeros(6) if rng.random() < 0.5 else kinds[int(rng.integers(len(kinds)))]()
+
+
+def test_arrays_written_into_are_as_in_python() -> None:
+    """Any mixture of arrays, of which some overlap, gives the results or the error of Python."""
+    native: Any = sm.jit(formulas)
+    python: Any = sm.jit(formulas)
+    for _ in range(400):
+        state = rng.bit_generator.state
+        ends: list[Any] = []
+        for f, use in ((python, False), (native, True), (native, True), (native, True)):
+            rng.bit_generator.state = state
+            room, x, y = np.arange(14.0), np.arange(6.0), np.ones(6)
+            y = room[7:13] if rng.random() < 0.3 else y
+            x = sm.asarray(x, copy=False) if rng.random() < 0.3 else x
+            outs = _outs([_draw(room, y) for _ in range(3)])
+            later = (
+                sm.asarray(room) * 2.0 if rng.random() < 0.3 else None
+            )  # reads what it holds now
+            with nullcontext() if use else knobs.config(native_calls=False):
+                try:
+                    assert f(x, y, out=outs) is outs
+                    end: Any = None
+                except SmeltError as error:
+                    end = type(error), str(error)
+            leaves = (room, x, y, later, outs["sum"], outs["nest"][0], outs["nest"][1][0])
+            ends.append((end, [np.asarray(a).tolist() for a in leaves if a is not None]))
+        assert all(end == ends[0] for end in ends[1:])
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_calls_into_arrays_are_native(replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    f: Any = sm.jit(lambda p, g, m: (p - m * 0.5, m * 0.9 + g))
+    shift = sm.asarray(np.full(40, 0.25))
+    g: Any = sm.jit(lambda x: sm.exp(x) + shift)
+    p, m, x = (rng.standard_normal(40) for _ in range(3))
+    outs = (p, m) if replaced else (np.empty(40), np.empty(40))
+    alone = x if replaced else np.empty(40)
+    for _ in range(3):
+        f(p, x, m, out=outs)
+        g(x, out=alone)
+    assert f.line is not None
+    monkeypatch.setattr(Jit, "_call_into", None)
+    before = [sys.getrefcount(a) for a in (p, m, x, alone, outs)]
+    expected: Any = None
+    value: Any = None
+    for _ in range(100):
+        expected = p - m * 0.5, m * 0.9 + x
+        assert f(p, x, m, out=outs) is outs
+        np.testing.assert_allclose(outs, expected)
+        x[...] = rng.standard_normal(40)
+        value = np.exp(x) + 0.25
+        assert g(x, out=alone) is alone
+        np.testing.assert_allclose(alone, value)
+    del expected, value
+    assert [sys.getrefcount(a) for a in (p, m, x, alone, outs)] == before
+    for other in (np.empty(40)[::-1], sm.asarray(np.empty(40))):
+        with pytest.raises(TypeError, match="NoneType"):  # no record fits: Python answers
+            g(x, out=other)
+
+
+def test_what_is_pending_reads_an_array_before_it_is_written() -> None:
+    f: Any = sm.jit(lambda x: x + 1.0)
+    x, out = np.arange(2000.0), np.zeros(2000)
+    for _ in range(4):
+        f(x, out=out)
+        out[...] = 3.0
+        later = sm.asarray(out) * 2.0
+        f(x, out=out)
+        assert (np.asarray(later) == 6.0).all()
+        assert (out == x + 1.0).all()
+
+
+def test_complex_arguments_of_calls_into_arrays() -> None:
+    z, out, both = np.array([3 + 4j, 5 + 12j]), np.zeros(2), np.zeros(2, complex)
+    f: Any = sm.jit(sm.abs)
+    g: Any = sm.jit(lambda z: z * 2)
+    for k in range(4):
+        assert f(z + 0 * k, out=out) is out and out.tolist() == [5.0, 13.0]
+        assert g(z, out=both) is both and both.tolist() == (z * 2).tolist()
+        out[...], both[...] = 0.0, 0.0
+
+
+@pytest.mark.clock
+def test_calls_into_arrays_take_no_longer_than_others() -> None:
+    f: Any = sm.jit(lambda p, g, m: (p - m * 0.5, m * 0.9 + g))
+    p, g, m = (rng.standard_normal(40) for _ in range(3))
+    outs = np.empty(40), np.empty(40)
+
+    def best(call: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            times.append((time.perf_counter() - start) / 200)
+        return min(times)
+
+    plain = best(lambda: f(p, g, m))
+    assert best(lambda: f(p, g, m, out=outs)) < plain + 0.5e-6
+    assert best(lambda: f(p, g, m, out=(p, m))) < plain + 0.5e-6
 
 
 # What a record depends on

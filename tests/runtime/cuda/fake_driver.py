@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.runtime.cuda.copies import _Copy2D
 from smelt.runtime.cuda.driver import SIGNATURES
 
 TYPES = {
@@ -45,6 +46,8 @@ NAMES = {
     900: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
 }
 POISON = 0xA5
+EVENT_MS = 0.001
+"""Least time between two events."""
 
 
 class FakeError(AssertionError):
@@ -65,6 +68,7 @@ class Event:
         self.stream: Stream | None = None
         self.marks: deque[Callable[[], None]] = deque()
         self.done = True
+        self.reached_ms = 0.0
 
 
 class Block:
@@ -116,6 +120,9 @@ class FakeDriver:
         self.pinned: dict[int, Any] = {}
         self.contexts: list[int] = []
         self.error: BaseException | None = None
+        self.clock_ms = 0.0
+        """Time of the device: each launch takes `launch_ms` of it."""
+        self.launch_ms: Callable[[dict[str, Any]], float] = lambda data: 1.0
         self.used = self.most_used = 0
         self._handles = itertools.count(0x1000)
         self._callbacks: dict[str, Any] = {}
@@ -257,7 +264,12 @@ class FakeDriver:
             "arguments": arguments,
         }
         self.launches.append(launch)
-        self._queue(stream, lambda: ENGINES[data["engine"]](self, data, launch))
+
+        def execute() -> None:
+            self.clock_ms += self.launch_ms(data)
+            ENGINES[data["engine"]](self, data, launch)
+
+        self._queue(stream, execute)
         return OK
 
     # ---- streams and events ----------------------------------------------------------------------
@@ -307,7 +319,7 @@ class FakeDriver:
         e.stream, e.done = self.streams[stream or 0], False
 
         def mark() -> None:
-            e.done = True
+            e.done, e.reached_ms = True, self.clock_ms
 
         self._queue(stream, mark)
 
@@ -323,7 +335,8 @@ class FakeDriver:
         self._reach(self.events[event])
 
     def cuEventElapsedTime(self, place: int, first: int, last: int) -> None:
-        ctypes.c_float.from_address(place).value = 1.0
+        elapsed = self.events[last].reached_ms - self.events[first].reached_ms
+        ctypes.c_float.from_address(place).value = max(elapsed, EVENT_MS)
 
     def cuEventDestroy_v2(self, event: int) -> None:
         del self.events[event]
@@ -429,8 +442,20 @@ class FakeDriver:
     def cuMemcpyDtoDAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
         self._queue(stream, lambda: self._write(to, self._read(source, n)))
 
-    def cuMemsetD8Async(self, to: int, value: int, n: int, stream: int | None) -> None:
-        self._queue(stream, lambda: self._write(to, bytes([value]) * n))
+    def cuMemcpy2DAsync_v2(self, copy: int, stream: int | None) -> int:
+        c = _Copy2D.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_Copy2D)).from_address(copy))
+        if (c.from_kind, c.to_kind) != (2, 2) or min(c.from_pitch, c.to_pitch) < c.width:
+            return INVALID
+
+        def work() -> None:
+            for k in range(c.height):
+                self._write(c.to + k * c.to_pitch, self._read(c.source + k * c.from_pitch, c.width))
+
+        self._queue(stream, work)
+        return OK
+
+    def cuMemsetD32Async(self, to: int, value: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, value.to_bytes(4, "little") * n))
 
     def cuPointerGetAttribute(self, place: int, attribute: int, pointer: int) -> int:
         try:

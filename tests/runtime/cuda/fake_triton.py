@@ -45,6 +45,7 @@ class FakeTriton(KernelCompiler):
             "constants": dict(entry.constants),
             "types": list(entry.signature.values()),
             "warps": entry.warps,
+            "aligned": [name in entry.aligned for name in entry.signature],
             "arguments": [*kinds, "ptr", "ptr"],
         }
         data["scratch"] = scratch = 128 * text.count("tl.make_tensor_descriptor(")
@@ -67,8 +68,9 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
     assert launch["threads"] == 32 * data["warps"]
     tensors: list[tuple[Tensor, Any]] = []
     values: list[Any] = []
-    for argument, kind in zip(arguments, data["types"], strict=True):
+    for argument, kind, aligned in zip(arguments, data["types"], data["aligned"], strict=True):
         if kind.startswith("*"):
+            assert not (aligned and argument % 16), "a vector is read between two vectors"
             block, offset = fake.block_at(argument)
             view = block.view(offset, DTYPES[kind[1:]])
             tensors.append((Tensor(view, stored=True), view))

@@ -117,14 +117,18 @@ def main() -> None:
     scans = sm.jit(
         lambda x: sm.cumulative_sum(sm.cumulative_sum(sm.cumulative_sum(x, axis=0), axis=1), axis=0)
     )
+    w = sm.asarray(np.ones((100, 100), np.float32), device="cuda:0")
+    steps = sm.jit(lambda x, w: sm.scan(lambda h, _: (h @ w + x, None), x, None, 1000)[0])
     for name, function, arguments in (
         ("1 array, 1 kernel", double, (x,)),
         ("8 arrays, 1 kernel", total, (x, *more)),
         ("1 array, 3 kernels", scans, (x,)),
+        ("a loop of 1000 steps, 1 kernel each", steps, (x, w)),
     ):
         function(*arguments)
-        times = timeit.repeat(lambda f=function, a=arguments: f(*a), number=1000, repeat=9)
-        print(f"{name}: {min(times) * 1e3:.1f} us")
+        number = 5 if function is steps else 1000
+        times = timeit.repeat(lambda f=function, a=arguments: f(*a), number=number, repeat=9)
+        print(f"{name}: {min(times) / number * 1e6:.1f} us")
 
 
 if __name__ == "__main__":

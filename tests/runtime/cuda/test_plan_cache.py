@@ -86,6 +86,26 @@ def compiler(tmp_path):
         yield
 
 
+def test_a_stored_plan_has_the_steps_of_its_loops(fake):
+    def scan(xs, w, h):
+        return sm.scan(lambda h, x: (sm.tanh(h @ w + x), h), h, xs)
+
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(s).astype(np.float32) for s in ((4, 3, 8), (8, 8), (3, 8))]
+    wanted = sm.jit(scan)(*arrays)
+    compiled_entries = []
+    for _ in range(2):
+        engine = FakeTriton()
+        device_code._ALIVE.clear()
+        with use_compiler(engine):
+            results = sm.jit(scan)(*[sm.asarray(a, device="cuda:0") for a in arrays])
+        for y, w in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(y.to_device("cpu")), w, 1e-5, 1e-5)
+        compiled_entries.append(len(engine.compiled))
+        del results, y
+    assert compiled_entries[0] and not compiled_entries[1]
+
+
 def graph(operator="exp"):
     return parse(f"""
 graph f(x: f32[n,50]) {{

@@ -1,8 +1,4 @@
-"""Traced programs of torch on a device, with FakeTensors and the fake driver.
-
-torch has no GPU here: graphs are traced with FakeTensors on "cuda", and called with stand-ins of
-tensors whose memory the fake driver owns.
-"""
+"""Traced programs of torch on a device, with FakeTensors and the fake driver."""
 
 from __future__ import annotations
 
@@ -12,102 +8,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.runtime.cuda.fake_triton import FakeTriton
 
-import smelt as sm
-from smelt.device import use_compiler
 from smelt.errors import DeviceKernelError, FallbackWarning, OutsideError
-from smelt.runtime.cuda import memory as cuda_memory
-from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
-from smelt.runtime.cuda.driver import system_driver
-from smelt.runtime.cuda.memory import driver_memory
-from smelt.types.dtype import f32, from_numpy
+from smelt.runtime.cuda.buffer import DeviceBuffer
+from smelt.types.dtype import f32
 
 torch = pytest.importorskip("torch")
 
+from tests.runtime.cuda.fake_torch import Tensor, fake_torch, new_tensor, put  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from smelt.frontends.torch import device_segment  # noqa: E402
 from smelt.frontends.torch.backend import compile_traced  # noqa: E402
 from smelt.frontends.torch.lower import device_of  # noqa: E402
 
 pytestmark = pytest.mark.peer
 
 
-class Tensor:
-    """Stand-in of a tensor on the fake device."""
-
-    is_cuda = True
-
-    def __init__(self, buffer: DeviceBuffer) -> None:
-        self.buffer = buffer
-        self.shape = torch.Size(buffer.shape)
-        self.device = torch.device("cuda", 0)
-
-    @property
-    def dtype(self):
-        return device_segment.to_torch(self.buffer.dtype)
-
-    def data_ptr(self):
-        return self.buffer.address
-
-    def stride(self, d=None):
-        return self.buffer.strides if d is None else self.buffer.strides[d]
-
-    def size(self, d):
-        return self.shape[d]
-
-    def dim(self):
-        return len(self.shape)
-
-    def is_contiguous(self):
-        return self.buffer.is_contiguous
-
-    def permute(self, order):
-        buffer = self.buffer
-        shape, strides = (tuple(x[a] for a in order) for x in (buffer.shape, buffer.strides))
-        return Tensor(replace(buffer, shape=shape, strides=strides))
-
-    def clone(self):
-        data = copy_to_host(self.buffer)
-        return Tensor(copy_to_device(data, self.buffer.dtype, driver_memory(self.buffer.device), 0))
-
-    def copy_(self, other):
-        """Copy in the stream, as torch does; `other` has the same type and shape."""
-        device = self.buffer.device
-        with device.current():
-            device.driver.call(
-                "cuMemcpyDtoDAsync_v2", self.data_ptr(), other.data_ptr(), self.buffer.nbytes, 0
-            )
-
-    def numpy(self):
-        return copy_to_host(self.buffer)
-
-
-def new_tensor(shape, strides, dtype, device):
-    """Stand-in of `torch.empty_strided`, counted by `new_tensor.calls`."""
-    new_tensor.calls += 1
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    block = driver_memory(device).allocate(nbytes, 0)
-    return Tensor(DeviceBuffer(block.address, shape, strides, dtype, device, 0, block))
-
-
-new_tensor.calls = 0
-
-
 @pytest.fixture(autouse=True)
 def on_fake_driver(fake, monkeypatch):
-    """Torch's stream is the default one, and its allocator the fake driver's."""
-
-    class Memory(cuda_memory.DriverMemory):
-        is_capturable = True
-
-    monkeypatch.setattr(device_segment, "TorchMemory", Memory)
-    monkeypatch.setattr(device_segment, "current_stream", lambda device: 0)
-    monkeypatch.setattr(device_segment, "as_tensor", lambda buffer, device: Tensor(buffer))
-    monkeypatch.setattr(device_segment, "new_tensor", new_tensor)
-    with use_compiler(FakeTriton()), sm.config(cache=False):
+    with fake_torch(monkeypatch):
         yield
 
 
@@ -119,11 +39,6 @@ def traced(function, *shapes, dtypes=None):
             torch.empty(s, device="cuda", dtype=k) for s, k in zip(shapes, kinds, strict=True)
         ]
     return make_fx(function)(*examples)
-
-
-def put(x):
-    device = system_driver().device(0)
-    return Tensor(copy_to_device(x, from_numpy(x.dtype), driver_memory(device), 0))
 
 
 def call(graph, *arrays, **settings):

@@ -14,15 +14,13 @@ from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
-from smelt.codegen.llvm.schedule.conv_plan import small_image_variants
-from smelt.codegen.llvm.schedule.depthwise import transposed_variants
-from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
-from smelt.codegen.llvm.schedule.tall_skinny import (
+from smelt.codegen.llvm.schedule.fused_gemm_forms import (
     panel_variants,
     small_m_variants,
     tall_variants,
     wide_variants,
 )
+from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass
@@ -84,11 +82,10 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
         if any(c.prepacked for c in s.blocked):
             short, panels, few = {}, {}, {}
         if s.products:
-            plans = s.products.values()
+            packed = s.products.packed
             usual = (
                 *contraction_variants(s.phase, s.blocked),
-                *small_image_variants(s.phase, plans),
-                *transposed_variants(s.phase, plans),
+                *(packed[0].variants(s.phase, packed) if packed else ()),
             )
             near = cached_small_variants(s.phase, s.blocked, usual) if few else ()
             variants_by_phase.append(

@@ -76,12 +76,11 @@ from smelt.codegen.llvm.loops.versioning import (
     run_versions,
     version_condition,
 )
-from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm, Driver, choose_driver
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import DirectStores
+from smelt.codegen.llvm.products.drivers import ProductDriver, driver_of
 from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
 from smelt.codegen.llvm.schedule.build_nests import Nest, find_identity_copy
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.mask_ranges import (
     RowGroupEmitter,
     find_row_groups,
@@ -144,18 +143,15 @@ class NestEmitter:
         self.range_targets: Sequence[RangeStoreTarget] = ()
         """Destinations of range stores in the tile that is being emitted."""
         self.direct = DirectStores(self)
-        self.products: BlockedGemm | Driver = BlockedGemm(self)
+        self.products: ProductDriver | None = None
+        """The product that is being emitted, or the last one."""
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
         """Emit one nest, inside the loops of `scope`."""
-        if isinstance(nest.product, Contraction):
-            self.products = BlockedGemm(self)
-            self.products.run(nest, nest.product)
-            return
         if nest.product is not None:
-            self.products = choose_driver(self, nest, nest.product)
+            self.products = driver_of(self, nest, nest.product)
             self.products.run()
             return
         if nest.store_range is not None:
@@ -544,7 +540,7 @@ class NestEmitter:
         """Store what later nests need."""
         for item in self.saves:
             value = self.get(item, scope, False)
-            if self.nest.packed:
+            if self.nest.packed and self.products is not None:
                 self.products.put(self.nest, value, scope)
             else:
                 self.scratch.store((item, 0), self.s.materialised[item], value, scope)

@@ -7,17 +7,16 @@ be stored in panels in the first place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from smelt.blocks import SMALL, SMALL_DEPTH
-from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
-from smelt.codegen.llvm.schedule.contract import Contraction, contractions
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
+from smelt.codegen.llvm.schedule.product_plan import PanelOperand, ProductPlan
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
@@ -37,32 +36,30 @@ def prepackable_panels(
     for c in _candidates(kernel, target):
         panel = _panel(kernel, c, constant, open_sizes=open_sizes)
         if panel is not None and panel.param not in panel_of and _helps(kernel, panel, target):
-            panel_of[panel.param] = panel, _rows(kernel, c)
+            panel_of[panel.param] = panel, _rows(kernel, c.operand)
     return tuple(panel_of.values())
 
 
-_Panelled = Contraction | NhwcConvPlan
-"""Plans whose inner loop reads an operand in panels."""
+@dataclass(frozen=True, slots=True)
+class _Panelled:
+    """A plan, and its operand that the inner loop reads in panels."""
+
+    plan: ProductPlan
+    operand: PanelOperand
 
 
-def _operand(c: _Panelled) -> Item:
-    """Return the operand that is read in panels."""
-    return c.left if isinstance(c, NhwcConvPlan) else c.right
-
-
-def _rows(kernel: Kernel, c: _Panelled) -> Index:
+def _rows(kernel: Kernel, c: PanelOperand) -> Index:
     """Return the rows that are multiplied with the operand, in all tasks.
 
     An axis that the code has split counts once, as a whole.
     """
-    access = plain_load(_operand(c))
+    access = plain_load(c.item)
     assert access is not None
     operand_axes = {
         a for x in loads(kernel) if x.param == access.buffer for e in x.index for a in axes_of(e)
     }
     rows: Index = 1
-    axes = sorted(c.item.axes - {c.n}) if isinstance(c, NhwcConvPlan) else (c.m, *c.outer)
-    names = (a.partition(".")[0] for a in axes if a is not None)
+    names = (a.partition(".")[0] for a in c.row_axes)
     for a in dict.fromkeys(names):
         if a not in operand_axes:
             rows = mul(rows, kernel.axis(a).extent)
@@ -71,11 +68,14 @@ def _rows(kernel: Kernel, c: _Panelled) -> Index:
 
 def _products(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     for phase in program(kernel).phases:
-        yield from _panelled(schedule(phase, target))
+        yield from _panelled(schedule(phase, target).products.values())
 
 
-def _panelled(phase_schedule: Schedule) -> Iterator[_Panelled]:
-    return (c for c in phase_schedule.products.values() if isinstance(c, _Panelled))
+def _panelled(plans: Iterable[ProductPlan]) -> Iterator[_Panelled]:
+    for c in plans:
+        operand = c.panel_operand()
+        if operand is not None:
+            yield _Panelled(c, operand)
 
 
 def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
@@ -86,60 +86,47 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     """
     for number, phase in enumerate(program(kernel).phases):
         phase_schedule = schedule(phase, target)
-        if phase_schedule.products and all(
-            isinstance(p, ConvPlan) for p in phase_schedule.products.values()
-        ):
+        plans = phase_schedule.products
+        if plans and all(c.driver == "nchw" for c in plans.values()):
             nhwc = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
-            yield from _panelled(nhwc)
-        if phase_schedule.blocked or not _has_plain_columns(phase_schedule):
-            yield from _panelled(phase_schedule)
+            yield from _panelled(nhwc.products.values())
+        if not plans.packed or not all(c.has_plain_columns for c in plans.packed):
+            yield from _panelled(plans.values())
         else:  # planned anew, since the schedule has rewritten the phase
-            yield from contractions(program(kernel).phases[number], target).values()
-
-
-def _has_plain_columns(phase_schedule: Schedule) -> bool:
-    """Return whether all plans have columns on several axes, but no windows."""
-    return bool(phase_schedule.products) and all(
-        isinstance(p, ConvPlan | NhwcConvPlan) and not any(c.tap for c in p.columns)
-        for p in phase_schedule.products.values()
-    )
+            yield from _panelled(contractions(program(kernel).phases[number], target).values())
 
 
 def _panel(
     kernel: Kernel, c: _Panelled, constant: frozenset[str], *, open_sizes: bool
 ) -> Panel | None:
     """Return how the operand of a contraction is to be packed, or None."""
-    access, operand = plain_load(_operand(c)), _operand(c)
-    packs = isinstance(c, NhwcConvPlan) or c.kind == "packed"
-    if open_sizes and isinstance(c, NhwcConvPlan) and contiguous_filters(c) is not None:
+    plan, operand = c.plan, c.operand
+    access, group = plain_load(operand.item), operand.group
+    if open_sizes and operand.is_transposed:
         return None  # a task that packs transposed filters quickly has its panels in cache
-    if not packs or c.prepacked or access is None or access.buffer not in constant:
+    packs = operand.packs and not operand.is_prepacked
+    if not packs or access is None or access.buffer not in constant:
         return None
-    group, together = (None, 1) if isinstance(c, NhwcConvPlan) else (c.group, c.group_size)
-    if not packs_stored_bits(operand, c.item, group, kernel.param(access.buffer).dtype):
+    if not packs_stored_bits(operand.item, plan.item, group, kernel.param(access.buffer).dtype):
         return None
     reads = {x.index for x in loads(kernel) if x.param == access.buffer}
     if len(reads) != 1:
         return None
     (index,) = reads
-    across, along = _dimension(index, c.n), _dimension(index, c.k)
+    across, along = _dimension(index, plan.n), _dimension(index, plan.k)
     if across is None or along is None or across == along:
         return None
     shape = kernel.param(access.buffer).shape
     columns, depth = shape[across], shape[along]
-    if open_sizes and not all(isinstance(d, int) for d in shape):
-        return Panel(access.buffer, across, along, c.tile.columns, together)
-    if not isinstance(columns, int) or not isinstance(depth, int) or columns < c.tile.columns:
-        return None
-    if not all(isinstance(d, int) for d in shape):
-        return None
-    small = (
-        columns <= SMALL
-        and depth <= SMALL_DEPTH
-        and group is None
-        and not isinstance(c, NhwcConvPlan)
+    panel = Panel(
+        access.buffer, across, along, plan.tile.columns, 1 if group is None else group.count
     )
-    return None if small else Panel(access.buffer, across, along, c.tile.columns, together)
+    if not all(isinstance(d, int) for d in shape):
+        return panel if open_sizes else None
+    if not isinstance(columns, int) or not isinstance(depth, int) or columns < panel.width:
+        return None
+    in_place = operand.is_small and columns <= SMALL and depth <= SMALL_DEPTH
+    return None if in_place else panel
 
 
 def _dimension(index: tuple[Index, ...], axis: str) -> int | None:
@@ -153,9 +140,9 @@ def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
     plans = [
         c
         for c in _products(read_panels(kernel, panel), target)
-        if (access := plain_load(_operand(c))) and access.buffer == panel.param
+        if (access := plain_load(c.operand.item)) and access.buffer == panel.param
     ]
-    return bool(plans) and all(c.prepacked for c in plans)
+    return bool(plans) and all(c.operand.is_prepacked for c in plans)
 
 
 __all__ = ["prepackable_panels"]

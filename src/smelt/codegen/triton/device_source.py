@@ -136,7 +136,7 @@ def source_of_stages(
         "\n\n".join(["\n".join([*imports, ""]), *programs]),
         tuple(_entry(stage, params, sizes, is_wide) for stage in stages),
         tuple(workspaces),
-        tuple(p.name for p in kernel.inputs if p.shape),
+        tuple(p.name for p in (*kernel.inputs, *kernel.outputs) if _is_in_vectors(p)),
         is_wide and all(s.program.has_wide_offsets for s in stages),
     )
 
@@ -163,7 +163,7 @@ def _entry(
         program.name,
         constants,
         {**pointers, **numbers},
-        tuple(f"ptr_{p}" for p in program.pointers if params[p].shape),
+        tuple(f"ptr_{p}" for p in program.pointers if _is_in_vectors(params[p])),
         stage.schedule.warps_of(total),
         (_programs(stage),),
         (
@@ -174,6 +174,11 @@ def _entry(
         stage.schedule.stages,
         tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
     )
+
+
+def _is_in_vectors(p: Param) -> bool:
+    """Return whether neighbouring elements of a parameter may be known to be adjacent."""
+    return bool(p.shape) and (p.strides is None or 1 in p.strides)
 
 
 def _programs(stage: Stage) -> Index:

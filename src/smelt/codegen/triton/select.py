@@ -118,22 +118,29 @@ class SelectingCompiler:
 
         Raises DeviceKernelError for kernels that are not printed.
         """
-        rounded = {s: power_of_two(n) for s, n in sizes.items()}
-        every = candidates(kernel, rounded, self.device, self.policy, sizes)
+        every = self.schedules(kernel, sizes)
         sources = [
             source_of_stages(kernel, [print_stage(c.launch, c.schedule)], sizes)
             for of_launch in every
             for c in of_launch
         ]
-        return repr(sources), lambda arch: self._compile(kernel, sizes, every, arch)
+        return repr(sources), lambda arch: self.compile_schedules(kernel, sizes, every, arch)
 
-    def _compile(
+    def schedules(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[tuple[Candidate, ...], ...]:
+        """Return the candidates of each launch; see `SchedulingCompiler`."""
+        rounded = {s: power_of_two(n) for s, n in sizes.items()}
+        return candidates(kernel, rounded, self.device, self.policy, sizes)
+
+    def compile_schedules(
         self,
         kernel: Kernel,
         sizes: Mapping[str, int],
         every: Iterable[Sequence[Candidate]],
         arch: str,
     ) -> DeviceCode:
+        """Compile the first candidate of each launch that passes; see `SchedulingCompiler`."""
         device = replace(self.device, arch=arch)
         launches = [_best(kernel, c, sizes, device, self._compiler) for c in every]
         programs = {x.stage.program.name: x.program for x in launches}

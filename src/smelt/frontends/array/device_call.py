@@ -15,21 +15,24 @@ import numpy as np
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.device import DeviceProgram, compile_for_device
-from smelt.errors import CaptureError, DeviceError, OutsideError, UnsupportedError
+from smelt.errors import CaptureError, DeviceError, OutsideError
 from smelt.frontends.array.ahead_of_time import signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
 from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of, place_of
+from smelt.frontends.array.device_layout import contiguous, is_readable
+from smelt.frontends.array.device_out import run_into, targets_of
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.results import match_parameters, pack
 from smelt.frontends.array.trace import Argument, Result, Trace, record_call
 from smelt.graph.bounds_checks import BoundsChecks
+from smelt.journal import ArgumentCopied
 from smelt.knobs import fingerprint
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
 from smelt.runtime.cuda.flags import DeferredFlags, deferred_flags
 from smelt.runtime.cuda.memory import DriverMemory
-from smelt.runtime.cuda.recorded_call import RecordedCall
+from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall
 from smelt.types.dtype import bool_, from_numpy
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class _Recording:
     program: DeviceProgram
     uploads: dict[int, DeviceBuffer]
     """Captured arrays of the CPU that nobody writes to, by number, on the device."""
+    copied: set[int]
+    """Inputs that calls copied, which the journal says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,13 +152,10 @@ def _exact_key(structure: Hashable, leaves: Sequence[Any]) -> Hashable:
 def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     """Run a jitted function on arrays of a GPU and return its results there.
 
-    Raises UnsupportedError for `out=`, DeviceError for arrays elsewhere, and what compiling and
-    running on a device raise. A donated array keeps its memory.
+    With `out` they are written there. Raises OutArgumentError, StructureError and AliasError about
+    `out`, DeviceError for arrays elsewhere, and what compiling and running on a device raise. A
+    donated array keeps its memory.
     """
-    if out is not None:
-        raise UnsupportedError(
-            "out= on a GPU: results have memory of their own", hint="Use the returned arrays."
-        )
     buffers = [buffer_of(x) if is_on_gpu(x) else None for x in bound.leaves]
     place = next(place_of(x, b) for x, b in zip(bound.leaves, buffers) if b is not None)
     _check_places(bound, buffers, place)
@@ -161,25 +163,72 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     arguments = [_argument(*pair) for pair in zip(bound.leaves, buffers, strict=True)]
     recording, sizes = _find(jit, bound, arguments, place)
     trace = recording.trace
-    names = bound.names
     inputs = [
         _number(arguments[k], place) if (b := buffers[k]) is None else b for k in trace.arguments
     ]
     inputs += [_captured(recording, k, place) for k in range(len(trace.captured))]
-    inputs += [_size_carrier(sizes[k], place) for k in trace.size_inputs]
-    labels = [names[k] for k in trace.arguments]
     if trace.bounds.flag is not None and place.device.is_capturing(place.stream):
         raise CaptureError(
             reason="positions are checked by the host",
             hint="Record with sm.config(check_positions=False) what may be captured.",
         )
+    targets = None if out is None else targets_of(out, trace, sizes, inputs, arguments, place)
+    readable = [_readable(k, b, recording, bound, place) for k, b in enumerate(inputs)]
+    readable += [_size_carrier(sizes[k], place) for k in trace.size_inputs]
+    labels = [bound.names[k] for k in trace.arguments]
     in_order = _program_sizes(recording, sizes)
-    results = recording.program.executable.run(inputs, in_order, place.stream, place.memory, labels)
-    _defer_flag(trace, results, place.stream, deferred_flags(place.device))
-    repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
-    structure = None if bound.is_flat else (bound.tree, bound.statics)
-    repeats.note(structure, bound.leaves, recording, inputs, in_order, place)
+    flags = deferred_flags(place.device)
+
+    def run(direct: Sequence[DeviceBuffer | None] = ()) -> list[DeviceBuffer]:
+        execute = recording.program.executable.run
+        results = execute(readable, in_order, place.stream, place.memory, labels, direct)
+        _defer_flag(trace, results, place.stream, flags)
+        return results
+
+    if targets is not None:
+        others = {
+            k: _other_result(r, arguments, buffers, place)
+            for k, r in enumerate(trace.results)
+            if r.kind != "graph"
+        }
+        run_into(run, trace, targets, inputs, others, place)
+        return out
+    results = run()
+    if all(a is b for a, b in zip(inputs, readable)):
+        repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
+        structure = None if bound.is_flat else (bound.tree, bound.statics)
+        repeats.note(structure, bound.leaves, recording, readable, in_order, place)
     return pack(trace, _leaves(trace, results, arguments, bound))
+
+
+def _readable(
+    k: int, buffer: DeviceBuffer, recording: _Recording, bound: BoundCall, place: Place
+) -> DeviceBuffer:
+    """Return input `k` as programs read it, a copy if need be."""
+    if is_readable(buffer):
+        return buffer
+    if k not in recording.copied:
+        recording.copied.add(k)
+        reason = (
+            f"it begins {buffer.address % VECTOR_BYTES} bytes past a multiple of {VECTOR_BYTES}"
+            if buffer.is_contiguous
+            else f"it has strides {buffer.strides} for shape {buffer.shape}"
+        )
+        name = bound.names[recording.trace.arguments[k]]
+        fact = ArgumentCopied(name, place.device.name, buffer.nbytes, reason)
+        recording.program.journal.record(fact)
+    return contiguous(buffer, place)
+
+
+def _other_result(
+    r: Result, arguments: Sequence[Argument], buffers: Sequence[DeviceBuffer | None], place: Place
+) -> DeviceBuffer:
+    """Return a result that the graph does not compute, on the device."""
+    if r.kind == "argument":
+        buffer = buffers[r.position]
+        return _number(arguments[r.position], place) if buffer is None else buffer
+    data = evaluate(r.value)
+    return copy_to_device(data, from_numpy(data.dtype), place.memory, place.stream)
 
 
 def _defer_flag(
@@ -241,7 +290,7 @@ def _find(
     sizes = trace.match(*measures)
     assert sizes is not None, "a recording does not hold for the call it was made in"
     program = compile_for_device(trace.graph, trace.hints, place.device)
-    recordings.insert(0, _Recording(trace, program, {}))
+    recordings.insert(0, _Recording(trace, program, {}, set()))
     del recordings[_KEPT:]
     return recordings[0], sizes
 

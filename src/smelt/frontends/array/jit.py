@@ -36,9 +36,16 @@ from smelt.frontends.array.results import (
     pack,
     run_call,
 )
-from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBER_TYPES, ExactCall, count_call
+from smelt.frontends.array.shortcut import (
+    MOST_RECORDS,
+    NUMBER_TYPES,
+    ExactCall,
+    Outputs,
+    count_call,
+)
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.transformed import function_text
+from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
 from smelt.imports import fork_safe_import
 from smelt.knobs import fingerprint
@@ -117,7 +124,7 @@ class Jit(Generic[P, R]):
             flags = data.flags.num & _INPUT_FLAGS
             key += data.dtype, data.shape, flags if flags & 1 else (flags, memory_order(data))
         if out is not None:
-            return self._call_into(out, key, buffers, lambda: self.options.bind(args, {}))
+            return self._call_into(out, key, buffers, (args, kwargs), None)
         exact = tuple(key)
         known_call = self._exact.get(exact)
         if known_call is None:
@@ -183,7 +190,7 @@ class Jit(Generic[P, R]):
 
     def _call_nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call with containers, numbers, keywords or options."""
-        out, on_device = None, self.known_device_calls
+        out, keywords, on_device = None, kwargs, self.known_device_calls
         if on_device is not None and not kwargs and self._plain:
             results = on_device.answer(None, args)
             if results is not NotImplemented:
@@ -196,7 +203,7 @@ class Jit(Generic[P, R]):
             results = on_device.answer((bound.tree, bound.statics), bound.leaves)
             if results is not NotImplemented:
                 return results
-        if self.options.donate or (out is not None and out.__class__ is not np.ndarray):
+        if self.options.donate:
             return self._call_general(bound, None, out)
         key: list[Any] = [fingerprint(), bound.tree, bound.statics]
         buffers: list[Buffer] = []
@@ -213,7 +220,7 @@ class Jit(Generic[P, R]):
             key += data.dtype, data.shape, flags if flags & 1 else (flags, memory_order(data))
             key.append(_KINDS.get(x.__class__))
         if out is not None:
-            return self._call_into(out, key, buffers, lambda: bound)
+            return self._call_into(out, key, buffers, (args, keywords), bound)
         exact: Hashable = tuple(key)
         known_call = self._exact.get(exact)
         if known_call is _BY_VALUE:
@@ -227,14 +234,30 @@ class Jit(Generic[P, R]):
         return results
 
     def _call_into(
-        self, out: Any, key: list[Any], buffers: list[Buffer], bound: Callable[[], BoundCall]
+        self,
+        out: Any,
+        key: list[Any],
+        buffers: list[Buffer],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        bound: BoundCall | None,
     ) -> Any:
-        """Answer a call with `out=`; `key` describes the arguments."""
-        exact = (*key, "out", out.dtype, out.shape, out.flags.num & _OUT_FLAGS)
-        known_call = self._exact.get(exact)
-        if known_call is not None and _run_known_into(known_call, buffers, out):
-            return out
-        return self._call_general(bound(), exact, out)
+        """Answer a call with `out=`; `key` describes the arguments, `bound` has them if known."""
+        args, kwargs = call
+        targets, tree = ([out], LEAF) if out.__class__ is np.ndarray else flatten(out)
+        replaces = _replaced(targets, buffers)
+        exact = replaces and (*key, "out", tree, replaces, *map(_out_key, targets))
+        known_call = self._exact.get(exact) if exact else None
+        if replaces and known_call is not None and len(buffers) == known_call.trace.leaves:
+            places = {id(x): k for x, k in zip(targets, replaces, strict=True)}
+            ordered = leaves_like("out=", out, known_call.trace.tree)
+            if all(id(x) in places for x in ordered):  # no parts of a complex array
+                outputs = Outputs(ordered, [places[id(x)] for x in ordered])
+                if _run_known_into(known_call, buffers, outputs):
+                    if self._noticed and self._plain and known_call.records_made <= MOST_RECORDS:
+                        leaves = args if bound is None else bound.leaves
+                        count_call(self, known_call, args, kwargs, leaves, outputs)
+                    return out
+        return self._call_general(bound or self.options.bind(args, {}), exact or None, out)
 
     def _call_general(self, bound: BoundCall, exact: Hashable, out: Any) -> Any:
         """Answer any call and remember it under the key `exact`."""
@@ -252,7 +275,7 @@ class Jit(Generic[P, R]):
         except Exception as error:
             fork_safe_import("smelt.tracebacks").hide_frames(error)
             raise
-        simple = out is None or (trace.single and not trace.value_dependent)
+        simple = out is None or not trace.value_dependent
         if exact is not None and simple and _is_repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
@@ -384,22 +407,55 @@ def _run_known(known_call: ExactCall, buffers: list[Buffer]) -> Any:
     return pack(trace, [Array.of(leaf(data)) for data in results])
 
 
-def _run_known_into(known_call: ExactCall, buffers: list[Buffer], out: Buffer) -> bool:
-    """Run the recording of an earlier call into `out`; return whether that was possible."""
-    trace, sizes = known_call.trace, known_call.sizes
+def _out_key(target: Buffer) -> tuple[Any, ...]:
+    return target.dtype, target.shape, target.flags.num & _OUT_FLAGS
+
+
+def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, ...] | None:
+    """Return the argument that is the same memory as each array of `out=`.
+
+    -1 stands for none.  None if they overlap in another way, or are no plain arrays.
+    """
+    if any(x.__class__ is not np.ndarray for x in targets):
+        return None
+    written, read = Spans(targets), Spans(buffers)
+    replaced: list[int] = []
+    for target in targets:
+        overlapping = read.overlapping(target)
+        if len(written.overlapping(target)) > 1 or len(overlapping) > 1:
+            return None
+        if overlapping and not is_same_memory(target, buffers[overlapping[0]]):
+            return None
+        replaced.append(overlapping[0] if overlapping else -1)
+    return tuple(replaced)
+
+
+def _run_known_into(known_call: ExactCall, buffers: list[Buffer], outputs: Outputs) -> bool:
+    """Run the recording of an earlier call into arrays of `out=`.
+
+    Returns whether that is possible.  The recording of `known_call` becomes the variant that
+    overwrites arguments, if some are.
+    """
+    trace, sizes, targets = known_call.trace, known_call.sizes, outputs.arrays
     if not trace.reads_all_leaves:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
-        buffers += [evaluate(x) for x in trace.captured]
-    target: Buffer | None = out
-    if any(np.may_share_memory(out, x) for x in buffers):
-        trace, target = overwriting_trace(trace, [out], buffers), None
-        if trace is known_call.trace:
+        captured = [evaluate(x) for x in trace.captured]
+        read = Spans(captured)
+        if any(read.overlapping(x) for x in targets):
             return False
-    flush_readers(out)  # pending operators read the old values
-    results = trace.run(buffers, sizes, (target, *[None] * (len(trace.graph.outputs) - 1)))
-    if target is None and not is_same_memory(out, results[0]):
-        out[...] = results[0]
+        buffers += captured
+    free = [None if k in trace.arguments else x for x, k in zip(targets, outputs.replaces)]
+    if any(x is None for x in free) and not trace.donate:
+        trace = overwriting_trace(trace, targets, buffers)
+        if not trace.donate:
+            return False
+        known_call.trace = trace
+    flush_readers(*targets)  # pending operators read the old values
+    results = trace.run(buffers, sizes, [*free, *[None] * (len(trace.graph.outputs) - len(free))])
+    for target, data in zip(targets, results, strict=True):
+        if not is_same_memory(target, data):
+            target[...] = data
     return True
 
 

@@ -24,6 +24,7 @@ from smelt.types.dtype import from_numpy
 
 __all__ = [
     "buffers_of",
+    "check_targets",
     "is_same_memory",
     "match_parameters",
     "overwriting_trace",
@@ -185,6 +186,21 @@ def _targets(
 ) -> list[Buffer]:
     """Return the memory for each leaf of the result, checked."""
     targets = [_target(x) for x in out_leaves]
+    check_targets(trace, sizes, targets, buffers, arguments)
+    return targets
+
+
+def check_targets(
+    trace: Trace,
+    sizes: tuple[int, ...],
+    targets: Sequence[Buffer],
+    buffers: Sequence[Buffer],
+    arguments: Sequence[Argument],
+) -> None:
+    """Check the memory for each leaf of the result; no element is read.
+
+    Raises StructureError, OutArgumentError and AliasError.
+    """
     types = _result_types(trace, sizes, arguments)
     for target, expected in zip(targets, types, strict=True):
         if expected is None:
@@ -204,7 +220,6 @@ def _targets(
                 hint="Give an array of its own: np.empty(shape, dtype).",
             )
     _check_overlaps(targets, buffers)
-    return targets
 
 
 def _type_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:

@@ -3,8 +3,8 @@
 `Jit.__call__` finds an `ExactCall`: the recording and the sizes for arguments of certain types and
 shapes.  From the second such call on, it is encoded as a record (`smelt.runtime.call_cache`), and
 calls that match the record run without Python.  The following stay with Python: donated and static
-arguments, `out=`, containers other than tuples, lists and dicts, recordings that depend on values
-of numbers, and results that are arguments.
+arguments, Smelt arrays in `out=`, containers other than tuples, lists and dicts, recordings that
+depend on values of numbers, and results that are arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from smelt.types.dtype import from_numpy
 if TYPE_CHECKING:
     from smelt.runtime.call_cache import Record
 
-__all__ = ["ExactCall", "HasRecords", "count_call"]
+__all__ = ["ExactCall", "HasRecords", "Outputs", "count_call"]
 
 _SLOTS = {
     name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
@@ -56,6 +56,19 @@ class ExactCall:
     """Memory of the captured arrays that the record reads."""
 
 
+class Outputs(NamedTuple):
+    """Arrays of `out=`, one for each result.
+
+    `replaces` has the argument that is the same memory, -1 for none.
+    """
+
+    arrays: Sequence[Buffer] = ()
+    replaces: Sequence[int] = ()
+
+
+NO_OUTPUTS = Outputs()
+
+
 class HasRecords(Protocol):
     """Function that has records."""
 
@@ -69,10 +82,12 @@ def count_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
+    outputs: Outputs = NO_OUTPUTS,
 ) -> None:
     """Count a call that Python answered and, if it repeats, make a native record.
 
-    `leaves` are the arrays and numbers that the front end found in the arguments.
+    `leaves` are the arrays and numbers that the front end found in the arguments.  `outputs` are
+    the arrays of the keyword `out`, if that is not an argument of the function.
     """
     exact.calls += 1
     if (
@@ -89,7 +104,7 @@ def count_call(
         ready = _install(type(home))
         if ready is None:
             return
-        record = _record(exact, args, kwargs, leaves) if ready else None
+        record = _record(exact, args, kwargs, leaves, outputs) if ready else None
         exact.records_made += 1 if record is not None else MOST_RECORDS + 1
         if record is None:
             return
@@ -119,13 +134,19 @@ def _install(owner: type) -> bool | None:
 
 
 def _record(
-    exact: ExactCall, entries: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    exact: ExactCall,
+    entries: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outputs: Outputs,
 ) -> Record | None:
     """Encode a call; None if only Python can make it."""
     trace, sizes = exact.trace, exact.sizes
     calls = _calls()
-    nests = calls.ArgumentTree(entries, kwargs)
+    nests = calls.ArgumentTree(entries, kwargs, "out" if outputs.arrays else "")
     arguments = [_argument(x) for x in leaves]
+    arguments += [(x, float, k) for x, k in zip(*outputs, strict=True)]
+    leaves = [*leaves, *outputs.arrays]
     executable: Any = trace.executable.executable
     captured = [(x, x.data) for x in trace.captured]
     if (
@@ -148,19 +169,20 @@ def _record(
     ]
     has_plain_inputs = trace.permutations is None and not trace.size_inputs
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
+    plain = trace.single or _is_tuple(trace) or outputs.arrays
     record: Record | None = calls.write_record(
         prepared,
         [calls.Argument(*a) for a in arguments if a is not None],
         nests,
         captured,
         sources,
-        types,
-        None if trace.single or _is_tuple(trace) else partial(pack, trace),
+        [] if outputs.arrays else types,
+        None if plain else partial(pack, trace),
         partial(refuse_out_of_bounds, trace.bounds.readers) if has_flag else None,
         single=trace.single,
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
-        result_nests=() if trace.single or _is_tuple(trace) else _result_nests(trace),
+        result_nests=() if plain else _result_nests(trace),
     )
     return record
 
@@ -171,7 +193,7 @@ def _locate_error(
     trace.locate_error(error, inputs, sizes)
 
 
-def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
+def _argument(x: Any) -> tuple[Any, ...] | None:
     kind = x.__class__
     if kind is bool:  # a constant of the recording
         return None, x

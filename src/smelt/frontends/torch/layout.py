@@ -264,7 +264,7 @@ def materialize(x: torch.Tensor) -> torch.Tensor:
     (False, -2.0)
     """
     if x._is_zerotensor():
-        return torch.zeros(x.shape, dtype=x.dtype)
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     return x.resolve_neg()
 
 

@@ -21,16 +21,14 @@ LEAST_COST = 4.0
 """Cost of an operand's element from which it counts as computed; loads and casts cost less."""
 REDUCTION_COST = 4.0
 """Least cost of a reduction within an element."""
-MAX_COLUMNS = 1024
-"""Most columns whose sums a task keeps for its rows, so that all of them stay in L2."""
 
 
 def inner_columns(
-    states: Iterable[State], roots: Iterable[Term], axis: str, sizes: Mapping[str, int]
+    states: Iterable[State], roots: Iterable[Term], axis: str, sizes: Mapping[str, int], most: int
 ) -> frozenset[str]:
     """Return the axes that only cheap operands of carried contractions along `axis` have.
 
-    Their other operand must be expensive. Empty where these axes have too many positions at
+    Their other operand must be expensive. Empty where these axes have more than `most` positions at
     `sizes`, or where one of `roots` is stored along `axis`.
     """
     if any(axis in t.axes for t in roots):
@@ -41,7 +39,7 @@ def inner_columns(
             for computed, other in (s.block.args, s.block.args[::-1]):
                 if _cost(computed) >= LEAST_COST > _cost(other):
                     names |= other.axes - computed.axes
-    return frozenset(names) if prod(sizes[a] for a in names) <= MAX_COLUMNS else frozenset()
+    return frozenset(names) if prod(sizes[a] for a in names) <= most else frozenset()
 
 
 def _cost(t: Term) -> float:

@@ -19,7 +19,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.tables import LoadedCode
 
-__all__ = ["find_loaded"]
+__all__ = ["find_loaded", "store_code", "stored_code"]
 
 _LOCK: Final = threading.Lock()
 _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
@@ -51,7 +51,7 @@ def find_loaded(
         journal.record(CacheMiss(key.hex(), "no cache" if store is None else "not stored"))
         code = compile_code()
         if store is not None:
-            store.put(key, code.to_data(), b"".join(code.images))
+            _put(store, key, code)
             journal.record(CacheStored(key.hex(), sum(map(len, code.images))))
         loaded = _load(device, key, code)
     if store is not None:
@@ -86,6 +86,21 @@ def _load(device: Device, key: bytes, code: DeviceCode) -> LoadedCode:
     with _LOCK:
         _ALIVE[id(device), key] = loaded
     return loaded
+
+
+def store_code(key: bytes, code: DeviceCode) -> None:
+    """Store code under a key, in place of what is stored there."""
+    if knobs.CACHE.get():
+        _put(Cache.default(), key, code)
+
+
+def stored_code(key: bytes) -> DeviceCode | None:
+    """Return the code that is stored under a key, or None."""
+    return _stored(Cache.default(), key) if knobs.CACHE.get() else None
+
+
+def _put(store: Cache, key: bytes, code: DeviceCode) -> None:
+    store.put(key, code.to_data(), b"".join(code.images))
 
 
 def _stored(store: Cache, key: bytes) -> DeviceCode | None:

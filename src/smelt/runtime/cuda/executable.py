@@ -19,10 +19,15 @@ from smelt.errors import CaptureError, DeviceError, DeviceLayoutError, OutOfMemo
 from smelt.knobs.values import show_bytes
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
+from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall, launch_frame
-from smelt.runtime.cuda.tables import DeviceStep, PreparedLaunches, prepare_launches
+from smelt.runtime.cuda.recorded_call import (
+    VECTOR_BYTES,
+    RecordedCall,
+    fill_frame,
+    launch_frame,
+)
+from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, prepare_launches
 from smelt.runtime.steps import Value
 from smelt.types.expr import Index
 
@@ -40,7 +45,7 @@ class DeviceExecutable:
         device: Device,
         size_names: tuple[str, ...],
         values: Sequence[Value],
-        groups: Sequence[Sequence[DeviceStep]],
+        groups: Sequence[Sequence[DeviceStep | HostStep]],
         arena: Sequence[Index],
         outputs: Sequence[int],
     ) -> None:
@@ -65,13 +70,18 @@ class DeviceExecutable:
         stream: int,
         memory: Memory,
         names: Sequence[str] = (),
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> list[DeviceBuffer]:
         """Queue the plan's kernels in a stream and return its outputs; see `compute`.
 
-        An output that is an input is returned as it is.
+        `out` has arrays to write into, by output (None: allocate): contiguous, of the right shape
+        and dtype, and apart from all inputs. An output that is an input is returned as it is, and
+        one that is another output, too.
         """
-        results = self.compute(inputs, sizes, stream, memory, names)
         computed = [n for n, v in enumerate(self.values) if v.place == "output"]
+        by_output = dict(reversed([*zip(self.outputs, out)]))
+        targets = [by_output.get(n) for n in computed]
+        results = self.compute(inputs, sizes, stream, memory, names, targets)
         by_value = dict(zip(computed, results, strict=True))
         return [
             by_value[v] if v in by_value else inputs[self.values[v].number] for v in self.outputs
@@ -84,11 +94,12 @@ class DeviceExecutable:
         stream: int,
         memory: Memory,
         names: Sequence[str] = (),
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> list[DeviceBuffer]:
         """Queue the plan's kernels in a stream and return what they compute, each value once.
 
         `inputs` are the plan's inputs and `sizes` the values of `size_names`; `names` are the
-        inputs' names, for messages.
+        inputs' names, for messages. `out` has arrays for what is computed, as in `run`.
 
         Raises DeviceLayoutError, DeviceError, DeviceSizeError, DeviceMemoryError, OutOfMemory and
         CaptureError before anything runs, DriverCallError if a launch fails.
@@ -101,15 +112,17 @@ class DeviceExecutable:
                 if capturing:
                     raise CaptureError(reason="the program is loaded by its first call")
                 p = self._prepare(sizes)
+            if capturing and p.operations is None:
+                raise CaptureError(reason="the host reads the condition of a loop or branch")
             if capturing and not memory.is_capturable:
                 raise CaptureError(reason="results would lie outside of torch's memory pool")
             _check_layouts(p, inputs, names)
-            _check_memory_limit(p)
-            self._wait_for_inputs(inputs, stream)
-            block, results = self._allocate(p, inputs, stream, memory)
+            _check_memory_limit(p, out)
+            self._wait_for_inputs([*inputs, *(x for x in out if x is not None)], stream)
+            block, results = self._allocate(p, inputs, stream, memory, out)
             frame = _fill_frame(p, inputs, results, block)
-            direct = p.count < LEAST_LAUNCHES or capturing
-            launch_frame(self.device, p, frame, stream, None if direct else self._graphs[sizes])
+            replayed = is_replayed(p.operations) and not capturing
+            launch_frame(self.device, p, frame, stream, self._graphs[sizes] if replayed else None)
         return results
 
     def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
@@ -133,12 +146,20 @@ class DeviceExecutable:
     # ---- one call --------------------------------------------------------------------------------
 
     def _allocate(
-        self, p: PreparedLaunches, inputs: Sequence[DeviceBuffer], stream: int, memory: Memory
+        self,
+        p: PreparedLaunches,
+        inputs: Sequence[DeviceBuffer],
+        stream: int,
+        memory: Memory,
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> tuple[DeviceBlock | None, list[DeviceBuffer]]:
         """Return the block of the intermediates, and the results."""
         results: list[DeviceBuffer] = []
-        for _, shape, dtype, nbytes, over in p.results:
-            if over >= 0:
+        for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
+            target = out[k] if k < len(out) else None
+            if target is not None:
+                address, owner = target.address, target.owner
+            elif over >= 0:
                 address, owner = inputs[over].address, inputs[over].owner
             else:
                 owner = memory.allocate(nbytes, stream)
@@ -184,13 +205,8 @@ def _fill_frame(
     block: DeviceBlock | None,
 ) -> array[int]:
     """Return the arguments of a call with addresses and strides filled in."""
-    frame = p.frame[:]
     where = [x.address for x in (*inputs, *results)]
-    for slot, source, offset in p.addresses:
-        frame[slot] = where[source] + offset
-    if block is not None:
-        for slot, offset in p.arena:
-            frame[slot] = block.address + offset
+    frame = fill_frame(p, where, 0 if block is None else block.address)
     for slot, source, dimension in p.strides:
         frame[slot] = inputs[source].strides[dimension]
     return frame
@@ -208,11 +224,14 @@ def _check_layouts(
             raise DeviceLayoutError(argument=_name(names, k), reason=reason)
 
 
-def _check_memory_limit(p: PreparedLaunches) -> None:
+def _check_memory_limit(p: PreparedLaunches, out: Sequence[DeviceBuffer | None]) -> None:
     """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
     limit = knobs.MAX_EXTRA_MEMORY.get()
+    if limit is None:
+        return
     needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
-    if limit is not None and needed > limit:
+    needed -= sum(x.nbytes for x in out if x is not None)
+    if needed > limit:
         largest = max(nbytes for *_, nbytes, _ in p.results)
         raise OutOfMemory(
             needed=show_bytes(needed),

@@ -18,14 +18,25 @@ from typing import Final
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["LEAST_LAUNCHES", "MOST_GRAPHS", "LaunchGraphs"]
+__all__ = ["LEAST_LAUNCHES", "MOST_GRAPHS", "LaunchGraphs", "is_replayed"]
 
 LEAST_LAUNCHES: Final = 4
 """Launches from which a plan is replayed as a graph."""
+MOST_LAUNCHES: Final = 4096
+"""Launches up to which a plan is replayed as a graph; a node takes about a kilobyte."""
 MOST_GRAPHS: Final = 4
 """Graphs that a plan keeps at one set of sizes."""
 MOST_SEEN: Final = 16
 """Frames remembered until they come a second time."""
+
+
+def is_replayed(operations: int | None) -> bool:
+    """Return whether a plan of so many launches is replayed; None: values on the device decide.
+
+    >>> is_replayed(1), is_replayed(50), is_replayed(None)
+    (False, True, False)
+    """
+    return operations is not None and LEAST_LAUNCHES <= operations <= MOST_LAUNCHES
 
 
 class _CapturedGraph:

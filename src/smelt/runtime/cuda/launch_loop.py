@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["IR", "ROW_WORDS"]
+__all__ = ["FIRST_ARGUMENT", "IR", "ROW_WORDS"]
 
 ROW_WORDS: Final = 8
+FIRST_ARGUMENT: Final = 6
+"""The word of a row that says where in the frame its arguments begin."""
 
 IR: Final = """
 define i64 @smelt_launch(ptr %rows, i64 %count, ptr %frame, ptr %pointers, ptr %stream, ptr %call) {

@@ -12,17 +12,20 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
+from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
+from smelt.runtime.cuda.launch_loop import ROW_WORDS
 from smelt.runtime.cuda.memory import DriverMemory
 from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.types.dtype import DType
 
-__all__ = ["VECTOR_BYTES", "RecordedCall"]
+__all__ = ["VECTOR_BYTES", "RecordedCall", "fill_frame", "launch_frame", "launch_rows"]
 
 VECTOR_BYTES: Final = 16
 """Alignment in bytes of inputs that are read in vectors."""
@@ -62,8 +65,8 @@ class RecordedCall:
     ) -> None:
         """Record a call whose inputs have the shapes and strides of `inputs`."""
         self._device, self._launches = device, p
-        self._graphs = graphs if p.count >= LEAST_LAUNCHES else None
-        self._aligned = tuple(p.aligned)
+        self._graphs = graphs if is_replayed(p.operations) else None
+        self._aligned = tuple(k for k in p.aligned if k < len(inputs))
         self.arena_bytes = p.arena_bytes
         self.results: list[tuple[tuple[int, ...], tuple[int, ...], DType, int]] = [
             (shape, row_major(shape), dtype, nbytes) for _, shape, dtype, nbytes, _ in p.results
@@ -78,11 +81,12 @@ class RecordedCall:
         self._owned = len(sizes) if allocates else 0
         tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
         at_frame, at_patches, at_sizes = (t.buffer_info()[0] for t in tables)
-        has_room = self._graphs is None and len(frame) <= STACK_WORDS
+        is_native = self._graphs is None and not p.has_parts
+        has_room = is_native and len(frame) <= STACK_WORDS
         self._room = 0 if has_room else words
         self._frame = frame
         description = array("q", device_words(device))
-        description.extend([p.rows.ctypes.data, p.count, at_frame, words, p.most_arguments])
+        description.extend([p.rows.ctypes.data, len(p.rows), at_frame, words, p.most_arguments])
         description.extend([at_patches, len(patches), at_sizes, self._owned, len(inputs)])
         description.append(int(allocates and p.arena_bytes > 0))
         self._kept = description, tables
@@ -144,6 +148,16 @@ class RecordedCall:
         ]
 
 
+def fill_frame(p: PreparedLaunches, where: Sequence[int], arena: int) -> array[int]:
+    """Return the arguments of a call on sources and an arena given by address."""
+    frame = p.frame[:]
+    for slot, source, offset in p.addresses:
+        frame[slot] = where[source] + offset
+    for slot, offset in p.arena:
+        frame[slot] = arena + offset
+    return frame
+
+
 def launch_frame(
     device: Device,
     p: PreparedLaunches,
@@ -151,7 +165,7 @@ def launch_frame(
     stream: int,
     graphs: LaunchGraphs | None,
 ) -> None:
-    """Launch the kernels of a table, or replay their graph; the context must be current.
+    """Launch what a table lists, or replay its graph; the context must be current.
 
     Raises DriverCallError if a launch fails.
     """
@@ -161,14 +175,40 @@ def launch_frame(
 
     def launch(in_stream: int) -> None:
         room = address + 8 * argument_words
-        failed = native_calls().launch(p.rows.ctypes.data, p.count, address, room, in_stream, call)
-        if failed:
-            raise launch_error(device, p, failed)
+        for first, length, part in p.segments:
+            if part is not None:
+                part.queue(frame[first : first + length], in_stream)
+                continue
+            rows = p.rows.ctypes.data + 8 * ROW_WORDS * first
+            failed = native_calls().launch(rows, length, address, room, in_stream, call)
+            if failed:
+                raise launch_error(device, p, failed + (first << 32))
 
     if graphs is None:
         launch(stream)
     else:
         graphs.run(frame[:argument_words].tobytes(), launch, stream)
+
+
+def launch_rows(
+    device: Device,
+    p: PreparedLaunches,
+    rows: np.ndarray[Any, Any],
+    frames: np.ndarray[Any, Any],
+    stream: int,
+) -> None:
+    """Launch the kernels of a table repeatedly, by rows on frames of their own.
+
+    The context must be current. Raises DriverCallError if a launch fails.
+    """
+    room = array("q", [0] * p.most_arguments)
+    call = device.driver.address("cuLaunchKernel")
+    failed = native_calls().launch(
+        rows.ctypes.data, len(rows), frames.ctypes.data, room.buffer_info()[0], stream, call
+    )
+    if failed:
+        number = ((failed >> 32) - 1) % len(p.rows) + 1
+        raise launch_error(device, p, number << 32 | failed & 0xFFFFFFFF)
 
 
 def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:

@@ -6,6 +6,8 @@ from typing import Final
 
 NOT_READY: Final = 600
 """Status of a query: the work before it has not finished."""
+INVALID_VALUE: Final = 1
+"""Status of a call whose arguments the driver does not take."""
 OUT_OF_MEMORY: Final = 2
 """Status of an allocation that does not fit."""
 NOT_CAPTURING: Final = 0

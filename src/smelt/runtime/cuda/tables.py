@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,15 @@ from smelt.runtime.layout import Layout, place_values, step_values
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["DeviceStep", "LoadedCode", "PreparedLaunches", "prepare_launches"]
+__all__ = [
+    "DeviceStep",
+    "HostPart",
+    "HostStep",
+    "LoadedCode",
+    "PreparedLaunches",
+    "Segment",
+    "prepare_launches",
+]
 
 MOST_DEVICE_ELEMENTS: Final = (1 << 31) - 1
 """Most elements of an array: offsets in programs have 32 bits."""
@@ -61,12 +69,50 @@ class DeviceStep:
         return {**named, **renamed}
 
 
+class HostPart(Protocol):
+    """Part of a plan that the host drives, prepared for sizes."""
+
+    nbytes: int
+    """Memory that it needs while it runs, in bytes."""
+    operations: int | None
+    """Launches and copies that it queues; None if values on the device decide."""
+
+    def queue(self, addresses: Sequence[int], stream: int) -> None:
+        """Queue it on inputs, outputs and memory of its own.
+
+        They are given by address, in this order. The context must be current.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStep:
+    """Step that the host drives, such as a loop; `inputs` and `outputs` are values."""
+
+    name: str
+    prepare: Callable[[Sizes], HostPart]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Segment(NamedTuple):
+    """Launches that follow one another, or a part that the host drives.
+
+    `first` and `length` say which rows of the table, or words of the frame: the part's addresses.
+    """
+
+    first: int
+    length: int
+    part: HostPart | None = None
+
+
 @dataclass(slots=True, eq=False)
 class PreparedLaunches:
     """Everything of a call that depends on sizes only.
 
     `addresses` are frame words to fill: (slot, source, offset in bytes), where sources are inputs
-    and then results; `arena` those inside the arena; `strides` (slot, input, dimension).
+    and then results; `arena` those inside the arena; `strides` (slot, input, dimension), which are
+    row-major until then.
     """
 
     sizes: dict[str, int]
@@ -79,25 +125,40 @@ class PreparedLaunches:
     """Words at the end of the frame: pointers to the arguments of one launch."""
     arena_bytes: int
     aligned: frozenset[int]
-    """Inputs whose addresses must be multiples of 16."""
+    """Sources whose addresses must be multiples of 16."""
     strided: frozenset[int]
     """Inputs whose strides are passed to their programs."""
     codes: list[LoadedCode]
     """Owners of the functions in the table."""
+    segments: list[Segment]
+    """What runs, in order."""
+    shapes: list[tuple[int, ...]]
+    """Shape of each value."""
     results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
     """By result: value, shape, dtype, bytes, and the input it overwrites (-1: none)."""
     names: list[str] = field(default_factory=list)
     """Name of the kernel of each launch, for messages."""
 
     @property
-    def count(self) -> int:
-        """Number of launches."""
-        return len(self.rows)
+    def has_parts(self) -> bool:
+        """Whether the host drives a part of it."""
+        return any(s.part is not None for s in self.segments)
+
+    @property
+    def operations(self) -> int | None:
+        """Launches and copies that a call queues; None if values on the device decide."""
+        total = 0
+        for s in self.segments:
+            queued = s.length if s.part is None else s.part.operations
+            if queued is None:
+                return None
+            total += queued
+        return total
 
 
 def prepare_launches(
     values: Sequence[Value],
-    groups: Sequence[Sequence[DeviceStep]],
+    groups: Sequence[Sequence[DeviceStep | HostStep]],
     arena: Sequence[Index],
     sizes: dict[str, int],
 ) -> PreparedLaunches:
@@ -121,28 +182,26 @@ class _Builder:
         self.strides: list[tuple[int, int, int]] = []
         self.rows: list[list[int]] = []
         self.names: list[str] = []
+        self.codes: list[LoadedCode] = []
+        self.segments: list[Segment] = []
         self.aligned: set[int] = set()
         self.strided: set[int] = set()
 
     def build(
-        self, groups: Sequence[Sequence[DeviceStep]], arena: Sequence[Index]
+        self, groups: Sequence[Sequence[DeviceStep | HostStep]], arena: Sequence[Index]
     ) -> PreparedLaunches:
         results = self._results()
         if results and not any(nbytes for *_, nbytes, _ in results):
             groups = ()  # index expressions assume sizes of at least 1
-        loaded = [[step.code_at(step.sizes(self.sizes)) for step in group] for group in groups]
-        plain = [
-            [_layout_step(*pair) for pair in zip(group, codes, strict=True)]
-            for group, codes in zip(groups, loaded, strict=True)
-        ]
-        for codes, steps in zip(loaded, plain, strict=True):
-            for code, layout_step in zip(codes, steps, strict=True):
-                if not code.code.is_wide:
-                    self._check_elements({*step_values(layout_step)})
+        ready = [[self._ready(step) for step in group] for group in groups]
+        plain = [[r.layout for r in group] for group in ready]
         places = place_values(self.values, plain, arena, self.sizes)
-        for time, (group, codes) in enumerate(zip(groups, loaded, strict=True)):
-            for k, (step, code) in enumerate(zip(group, codes, strict=True)):
-                self._add_step(time, k, step, code, places)
+        for time, group in enumerate(ready):
+            for k, r in enumerate(group):
+                if r.part is None:
+                    self._add_launches(time, k, r, places)
+                else:
+                    self._add_part(r, places, places.partials[time, k, 0])
         most = max((row[7] for row in self.rows), default=0)
         rows = np.array(self.rows, np.int64).reshape(-1, ROW_WORDS)
         return PreparedLaunches(
@@ -156,7 +215,9 @@ class _Builder:
             places.nbytes,
             frozenset(self.aligned),
             frozenset(self.strided),
-            [code for codes in loaded for code in codes],
+            self.codes,
+            self.segments,
+            self.shapes,
             results,
             self.names,
         )
@@ -177,14 +238,46 @@ class _Builder:
                     what=what, size=f"{elements:,} elements", limit=MOST_DEVICE_ELEMENTS
                 )
 
-    def _add_step(
-        self, time: int, k: int, step: DeviceStep, loaded: LoadedCode, places: Layout
-    ) -> None:
+    def _ready(self, step: DeviceStep | HostStep) -> _Ready:
+        """Return a step with its code, or its part, for these sizes."""
+        if isinstance(step, HostStep):
+            part = step.prepare(self.sizes)
+            words = tuple(("value", n) for n in (*step.inputs, *step.outputs))
+            return _Ready(step, None, part, KernelStep(step.name, (), words, (part.nbytes,)))
+        loaded = step.code_at(step.sizes(self.sizes))
+        layout = _layout_step(step, loaded)
+        if not loaded.code.is_wide:
+            self._check_elements({*step_values(layout)})
+        self.codes.append(loaded)
+        return _Ready(step, loaded, None, layout)
+
+    def _add_part(self, ready: _Ready, places: Layout, workspace: int) -> None:
+        """Add a part that the host drives; `workspace` is the offset of its memory."""
+        step = ready.step
+        assert isinstance(step, HostStep)
+        first = len(self.frame)
+        for slot, n in enumerate((*step.inputs, *step.outputs), first):
+            self.frame.append(0)
+            self._fill_address(slot, n, places)
+            self._align(n)
+        self.arena.append((len(self.frame), workspace))
+        self.frame.append(0)
+        self.segments.append(Segment(first, len(self.frame) - first, ready.part))
+
+    def _align(self, n: int) -> None:
+        """Note that the address of an input or result must be a multiple of 16."""
+        v = self.values[n]
+        if v.place in ("input", "output") and v.shape:
+            self.aligned.add(v.number + (self.inputs if v.place == "output" else 0))
+
+    def _add_launches(self, time: int, k: int, ready: _Ready, places: Layout) -> None:
+        step, loaded = ready.step, ready.code
+        assert isinstance(step, DeviceStep) and loaded is not None
         sizes = step.sizes(self.sizes)
         workspaces = {name: j for j, (name, _) in enumerate(loaded.code.workspaces)}
         for name in loaded.code.aligned:
-            if self.values[n := step.values[name]].place == "input":
-                self.aligned.add(self.values[n].number)
+            self._align(step.values[name])
+        first_row = len(self.rows)
         for launch in loaded.code.launches:
             grid = self._grid(step.name, launch, sizes)
             if 0 in grid:
@@ -212,6 +305,12 @@ class _Builder:
                 ]
             )
             self.names.append(step.name)
+        if added := len(self.rows) - first_row:
+            before = self.segments[-1] if self.segments else Segment(0, 0)
+            if before.part is None:
+                self.segments[-1:] = [Segment(before.first, before.length + added)]
+            else:
+                self.segments.append(Segment(first_row, added))
 
     def _grid(self, name: str, launch: Launch, sizes: Sizes) -> tuple[int, ...]:
         grid = (*(int(evaluate(n, sizes)) for n in launch.grid), 1, 1)[:3]
@@ -229,21 +328,36 @@ class _Builder:
         if argument.kind == "size":
             self.frame[slot] = sizes[argument.name]
         elif argument.kind == "stride":
-            number = self.values[step.values[argument.name]].number
+            n = step.values[argument.name]
+            number = self.values[n].number
+            self.frame[slot] = math.prod(self.shapes[n][argument.dimension + 1 :])
             self.strides.append((slot, number, argument.dimension))
             self.strided.add(number)
         elif argument.kind == "buffer":
-            n = step.values[argument.name]
-            v = self.values[n]
-            if v.place in ("input", "output"):
-                source = v.number + (self.inputs if v.place == "output" else 0)
-                self.addresses.append((slot, source, 0))
-                return
-            host, offset = places.values[n]
-            if host >= 0:
-                self.addresses.append((slot, self.inputs + host, offset))
-            else:
-                self.arena.append((slot, offset))
+            self._fill_address(slot, step.values[argument.name], places)
+
+    def _fill_address(self, slot: int, n: int, places: Layout) -> None:
+        """Note that a word of the frame is the address of a value."""
+        v = self.values[n]
+        if v.place in ("input", "output"):
+            source = v.number + (self.inputs if v.place == "output" else 0)
+            self.addresses.append((slot, source, 0))
+            return
+        host, offset = places.values[n]
+        if host >= 0:
+            self.addresses.append((slot, self.inputs + host, offset))
+            self.aligned.add(self.inputs + host)  # what lies there may be read in vectors
+        else:
+            self.arena.append((slot, offset))
+
+
+class _Ready(NamedTuple):
+    """A step with its code, or its part, and what the placement of values reads."""
+
+    step: DeviceStep | HostStep
+    code: LoadedCode | None
+    part: HostPart | None
+    layout: KernelStep
 
 
 def _layout_step(step: DeviceStep, loaded: LoadedCode) -> KernelStep:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.prefix_access import load_first, prefix_of, store_first
 from smelt.codegen.llvm.instructions.indexing import I64, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import lane_numbers, memory_type
@@ -47,6 +48,8 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
     b, kind = m.builder, m.raw_type(dtype)
     if mask is None:
         raw = b.load(address, align=dtype.itemsize, typ=kind)
+    elif prefix := prefix_of(m, mask):
+        raw = load_first(b, address, kind, dtype.itemsize, prefix)
     else:
         zero = ir.Constant(kind, None)
         raw = intrinsic(
@@ -163,6 +166,9 @@ def store_vector(
     raw = m.store_convert(value, dtype)
     if isinstance(mask, ir.Constant):
         _store_first_lanes(b, address, raw, dtype, sum(mask.constant))
+        return
+    if prefix := prefix_of(m, mask):
+        store_first(b, address, raw, dtype.itemsize, prefix)
         return
     if mask is not None:
         intrinsic(

@@ -12,8 +12,13 @@ as it would walk float32 numbers; its step is a dot product of two units in ever
     vpdpbusd           4 uint8, int8   avx512vnni, avxvnni  exact in int32
     sdot, udot         4 bytes         Armv8.2            exact in int32, for factors of one sign
     usdot              4 uint8, int8   i8mm of Armv8.6    exact in int32
+    bfmmla             2 × 2 bfloat16  Armv8.6            as bfdot, for 2 × 2 sums at once
+    {s,u,us}mmla       2 × 4 bytes     i8mm of Armv8.6    exact in int32, for 2 × 2 sums at once
     tdpbf16ps          2 bfloat16      amx-bf16             as vdpbf16ps, for 16 × 16 sums at once
     tdpb{s,u}{s,u}d    4 bytes         amx-int8             exact in int32, for 16 × 16 sums at once
+
+A loop of tiles takes two units along k at once where there are instructions for 2 × 2 sums
+(`smelt.codegen.llvm.products.square_dot`).
 
 AMX needs both operands packed (`smelt.codegen.llvm.products.amx`).  The others take operands of
 certain signs.  If there is none for the signs at hand, the left operand is packed with its highest
@@ -121,6 +126,13 @@ _ROWS = (
     _Row("bytes", ("i8mm",), "aarch64.neon.usdot.v{lanes}i32.v{factors}i8", _MIXED),
 )
 """The first row that fits is taken."""
+_SQUARE_ROWS = (
+    _Row("bfloats", ("bf16",), "aarch64.neon.bfmmla"),
+    _Row("bytes", ("i8mm",), "aarch64.neon.smmla.v4i32.v16i8"),
+    _Row("bytes", ("i8mm",), "aarch64.neon.ummla.v4i32.v16i8", frozenset({(True, True)})),
+    _Row("bytes", ("i8mm",), "aarch64.neon.usmmla.v4i32.v16i8", frozenset({(True, False)})),
+)
+"""Instructions that multiply two units of two rows and of two columns."""
 
 
 def _rows(target: Isa, step: Step) -> list[_Row]:
@@ -336,6 +348,28 @@ def dot_step(
     return m.add(total, _call(b, f"llvm.{name}", total.type, [x, y]))
 
 
+def has_square_step(target: Isa, group: DotInstruction) -> bool:
+    """Return whether one instruction multiplies two rows and two columns."""
+    return bool(_square_rows(target, group))
+
+
+def _square_rows(target: Isa, group: DotInstruction) -> list[_Row]:
+    signs = group.left_unsigned, group.right_unsigned
+    rows = [row for row in _SQUARE_ROWS if row.step == group.step and signs in row.signs]
+    return [row for row in rows if all(map(target.has, row.features))]
+
+
+def square_step(
+    m: LLVMMachine, group: DotInstruction, rows: Value, columns: Value, total: Value
+) -> Value:
+    """Return 2 × 2 sums plus the products of two rows and two columns."""
+    row = _square_rows(m.target, group)[0]
+    element: Any = ir.BFloatType() if group.step == "bfloats" else I8
+    kind = ir.VectorType(element, 16 // group.dtype.itemsize)
+    x, y = m.builder.bitcast(rows, kind), m.builder.bitcast(columns, kind)
+    return _call(m.builder, f"llvm.{row.intrinsic}", total.type, [total, x, y])
+
+
 def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
     function = b.module.globals.get(name)
     if function is None:
@@ -351,9 +385,11 @@ __all__ = [
     "choose_dot_instruction",
     "dot_step",
     "flip_sign",
+    "has_square_step",
     "interleave_rows",
     "ones",
     "pack_pairs",
+    "square_step",
     "to_packed_bits",
     "word_dot",
 ]

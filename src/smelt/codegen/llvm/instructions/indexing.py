@@ -56,7 +56,8 @@ def first_lanes(b: ir.IRBuilder, count: Value, lanes: int) -> Value:
     kind = ir.IntType(32)
     limit = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
     numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
-    return b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
+    mask = b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
+    return ir.PrefixMask(mask, limit)
 
 
 def opaque(b: ir.IRBuilder, value: Value) -> Value:
@@ -66,6 +67,11 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
     narrowed, it stores a whole wide lane (llvm-project #179489, x86 with AVX-512).
     """
     return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
+
+
+def lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> Value:
+    """Return the mask of the first `left` lanes."""
+    return ir.PrefixMask(b.icmp_signed("<", iota(lanes), splat(b, left, lanes)), left)
 
 
 @dataclass(frozen=True, slots=True)

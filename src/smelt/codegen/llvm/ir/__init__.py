@@ -43,12 +43,13 @@ from smelt.codegen.llvm.ir.values import (
     Instruction,
     Module,
     Phi,
+    PrefixMask,
     ShuffleVector,
 )
 
 __all__ = [
     "ArrayType", "BFloatType", "Block", "Constant", "DoubleType", "FloatType", "Function",
     "FunctionType", "GlobalVariable", "HalfType", "IRBuilder", "InsertElement", "Instruction",
-    "IntType", "Module", "Phi", "PointerType", "ShuffleVector", "Type", "Undefined", "Value",
-    "VectorType", "VoidType",
+    "IntType", "Module", "Phi", "PointerType", "PrefixMask", "ShuffleVector", "Type", "Undefined",
+    "Value", "VectorType", "VoidType",
 ]  # fmt: skip

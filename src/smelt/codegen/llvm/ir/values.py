@@ -25,6 +25,16 @@ class Instruction(Value):
         self.line += f", !{name} {node}"
 
 
+class PrefixMask(Value):
+    """A mask of the first lanes: `lanes` of them (i64), or all if there are fewer."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self, mask: Value, lanes: Value) -> None:
+        super().__init__(mask.type, mask.ref)
+        self.lanes = lanes
+
+
 class InsertElement(Instruction):
     """`operands[0]` with lane `operands[2]` replaced by `operands[1]`."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import iota, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, opaque
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
@@ -97,7 +97,7 @@ def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
         return ir.Constant(lanes, [k < number for k in range(count)])
     if home.nest.stores and home.home.target.facts.has_mask_registers:
         left = opaque(b, left)
-    return b.icmp_signed("<", iota(count), splat(b, left, count))
+    return lanes_before_end(b, left, count)
 
 
 __all__ = ["is_fully_unrolled", "is_single_block", "tail_mask", "vectors_of"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import prepare_row_prefetch
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
 
@@ -83,7 +83,7 @@ def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
         def inside(position: Value) -> None:
             mask = None
             if masked:
-                mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, position), lanes))
+                mask = lanes_before_end(b, b.sub(high, position), lanes)
             scopes = [
                 Scope(row, {name: position}, lanes=Lanes(name, position, lanes, mask))
                 for row in rows

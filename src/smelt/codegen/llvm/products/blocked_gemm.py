@@ -33,34 +33,17 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace
-from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
-from smelt.codegen.llvm.products.depthwise_transposed import DepthwiseTransposed
 from smelt.codegen.llvm.products.gemv import Gemv
-from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
-from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
-from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
-from smelt.codegen.llvm.products.small_m import SmallMGemm
-from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
-from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_row_tiles
-from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.schedule.task_tiling import PackedPlan
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.schedule.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
-from smelt.codegen.llvm.scratch.workspace import (
-    LEFT_PART,
-    MAX_RESIDENT_BLOCKS,
-    RIGHT_PART,
-    needs_run_sums,
-    repeat_visits,
-)
+from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -90,49 +73,54 @@ class Panels:
 class BlockedGemm:
     """Emits the blocked contractions of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter) -> None:
-        self.home, self.b = home, home.b
-        self.scope = home.top
+    row_vectors = 0
+    """Rows are packed with masks."""
 
-    def run(self, nest: Nest, c: Contraction) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: Contraction) -> None:
+        self.home, self.b = home, home.b
+        self.nest, self.c = nest, c
+
+    def run(self) -> None:
         """Emit the complete contraction of this task, into its scratch array."""
+        c = self.c
         self.is_first_block: Value | None = None
         self.is_last_block: Value | None = None
         packed = not (c.direct or c.reads_left_in_place())
         self.panels: Panels | None = None
-        self.left_is_packed = self._is_packed(c, c.left) if packed else None
+        self.left_is_packed = self._is_packed(c.left) if packed else None
         self.right_is_packed = (
-            None if c.is_gemv or c.reads_right_in_place() else self._is_packed(c, c.right)
+            None if c.is_gemv or c.reads_right_in_place() else self._is_packed(c.right)
         )
         scope = Scope(self.home.top)
         if c.outer:
-            self._clear(c)
-            self._outer_loops(nest, c, 0, scope)
+            self._clear()
+            self._outer_loops(0, scope)
             return
         low, high = self.home.ranges[c.k]
         if c.is_single_block(self.home.s.span(self.home.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (has_k, is_empty):
                 with has_k:
                     self.is_first_block = self.is_last_block = ir.IntType(1)(1)
-                    self._k_block(nest, c, scope)
+                    self._k_block(scope)
                 with is_empty:
-                    self._clear(c)
+                    self._clear()
             return
         if c.is_gemv:
-            self._clear(c)
+            self._clear()
         else:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
-                self._clear(c)
+                self._clear()
 
         def k_block() -> None:
             start, end = self.home.ranges[c.k]
             self.is_first_block = self.b.icmp_signed("==", start, low)
             self.is_last_block = self.b.icmp_signed("==", end, high)
-            self._k_block(nest, c, scope)
+            self._k_block(scope)
 
-        self._k_blocks(c, k_block)
+        self._k_blocks(k_block)
 
-    def _clear(self, c: Contraction) -> None:
+    def _clear(self) -> None:
+        c = self.c
         home = self.home
         m = LLVMMachine(self.b, home.s.lanes, home.home.target)
         count = home.home.index(home.storage.rows(c))
@@ -145,8 +133,9 @@ class BlockedGemm:
 
         home.loop(number(0), count, home.s.lanes, put)
 
-    def _outer_loops(self, nest: Nest, c: Contraction, depth: int, scope: Scope) -> None:
+    def _outer_loops(self, depth: int, scope: Scope) -> None:
         """Emit loops over all reduction axes but the last."""
+        c = self.c
         if depth < len(c.outer):
             name = c.outer[depth]
             low, high = self.home.ranges[name]
@@ -154,31 +143,33 @@ class BlockedGemm:
                 low,
                 high,
                 1,
-                lambda at: self._outer_loops(nest, c, depth + 1, Scope(scope, {name: at})),
+                lambda at: self._outer_loops(depth + 1, Scope(scope, {name: at})),
             )
             return
-        self._k_blocks(c, lambda: self._k_block(nest, c, scope))
+        self._k_blocks(lambda: self._k_block(scope))
 
-    def _k_blocks(self, c: Contraction, inside: Callable[[], None]) -> None:
+    def _k_blocks(self, inside: Callable[[], None]) -> None:
         """Emit `inside` for blocks of the last reduction axis.
 
         Blocks which are summed separately end at fixed multiples wherever a task's range starts:
         otherwise the result's rounding would depend on how the range is split.
         """
+        c = self.c
         # Blocks of matrix instructions continue the sums of the block before them.
         matrix = c.group is not None and bool(c.group.matrix)
         at_fixed = self.home.s.region(c.item) is not None and needs_run_sums(c, self.home.s)
         strip_mine_axis(
-            self.home, c.k, self._block_depth(c), inside, at_multiples=at_fixed and not matrix
+            self.home, c.k, self._block_depth(), inside, at_multiples=at_fixed and not matrix
         )
 
-    def _block_depth(self, c: Contraction) -> int | Value:
+    def _block_depth(self) -> int | Value:
         """Return how many positions along k a block has.
 
         For matrix instructions (AMX) the blocks are of nearly equal size and whole tiles, since
         sums go to memory and back between blocks; a range somewhat longer than a block stays in
         one.
         """
+        c = self.c
         if c.is_gemv or c.group is None or not c.group.matrix:
             return c.depth
         b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.group_size
@@ -189,22 +180,24 @@ class BlockedGemm:
         each = b.udiv(b.add(steps, b.sub(blocks, number(1))), blocks)
         return b.mul(each, number(step))
 
-    def _k_block(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+    def _k_block(self, scope: Scope) -> None:
         """Emit one block of k: pack the left operand, then pack and multiply column blocks."""
+        c = self.c
+        nest = self.nest
         left, right = nest.packs
         tiles = None if c.is_gemv else Macrokernel(self.home, c, left, scope)
         if tiles is not None and tiles.left_in_place is not None:
             with self.b.if_then(self.b.not_(tiles.left_in_place)):
-                self._pack_unless(self.left_is_packed, lambda: self._pack_left(nest, c, scope))
+                self._pack_unless(self.left_is_packed, lambda: self._pack_left(scope))
         elif not (c.direct or c.reads_left_in_place()):
-            self._pack_unless(self.left_is_packed, lambda: self._pack_left(nest, c, scope))
+            self._pack_unless(self.left_is_packed, lambda: self._pack_left(scope))
         if tiles is None:
-            self._skinny_block(left, right, c, scope)
+            self._skinny_block(scope)
             return
 
         def columns() -> None:
             if self.panels is not None:
-                tiles.right.base = self._right_panels(c)
+                tiles.right.base = self._right_panels()
             if c.reads_right_in_place():
                 tiles.open_right(right, scope)
             elif c.group is not None:
@@ -221,19 +214,20 @@ class BlockedGemm:
 
         strip_mine_axis(self.home, c.n, COLUMNS, columns)
 
-    def _is_packed(self, c: Contraction, operand: Item) -> Value | None:
+    def _is_packed(self, operand: Item) -> Value | None:
         """Return whether an earlier iteration of a stream has packed this operand completely (i1).
 
         That is so where all its blocks fit in scratch and its value does not depend on the stream's
         iterations.  None where it never is.
         """
+        c = self.c
         b, home = self.b, self.home
         visits = repeat_visits(c, operand, home.s)
         if not visits:
             return None
         low, high = home.ranges[c.k]
         if operand is c.right and c.group is None:
-            self.panels = panels = self._panels(c)
+            self.panels = panels = self._panels()
             packed = panels.resident
         else:
             packed = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
@@ -244,12 +238,13 @@ class BlockedGemm:
             packed = b.and_(packed, b.icmp_signed("!=", *home.steps[v]))
         return packed
 
-    def _panels(self, c: Contraction) -> Panels:
+    def _panels(self) -> Panels:
         """Return where the blocks of the right operand are kept.
 
         All blocks but the last must be full for that: a range which begins between multiples of the
         block size has a shorter first block.
         """
+        c = self.c
         b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
         full_blocks = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
         k_blocks, column_blocks = (
@@ -259,8 +254,9 @@ class BlockedGemm:
         fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(MAX_RESIDENT_BLOCKS))
         return Panels(b.and_(full_blocks, fits), low, first, b.mul(column_blocks, number(COLUMNS)))
 
-    def _right_panels(self, c: Contraction) -> Value:
+    def _right_panels(self) -> Value:
         """Return the address of the current block's right panels."""
+        c = self.c
         b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
             return base
@@ -279,17 +275,21 @@ class BlockedGemm:
         with self.b.if_then(self.b.not_(packed)):
             pack()
 
-    def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
+    def _pack_left(self, scope: Scope) -> None:
+        c = self.c
+        nest = self.nest
         if c.is_gemv:
             Gemv(self.home, c, nest.packs[1], scope).zero_row_ends()
         self._pack(nest.packs[0], scope)
 
-    def _skinny_block(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
+    def _skinny_block(self, scope: Scope) -> None:
         """Emit one block of a GEMV or skinny product.
 
         Rows of the right operand which are only a few vectors long are multiplied by a register
         tile, whose sums stay in registers for the complete block.
         """
+        c = self.c
+        left, right = self.nest.packs
 
         def tiles(tile: Tile) -> None:
             macrokernel = Macrokernel(self.home, c, left, scope)
@@ -315,10 +315,10 @@ class BlockedGemm:
     def _pack(self, pack: Nest, scope: Scope) -> None:
         """Pack one operand's current block; concatenations are packed part by part."""
         self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
-        c = self._product_of(pack)
+        c = self.c
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right":  # now: segments narrow the ranges while packing
-            self.pack_base = self._right_panels(c)
+            self.pack_base = self._right_panels()
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
@@ -348,16 +348,16 @@ class BlockedGemm:
             return
         strip_mine_transpose_tiles(self.home, pack.order, lambda: self.home.run(pack, scope))
 
-    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
-            prefetch_packed_rows(self.home, pack, scope)
+            prefetch_packed_rows(self.home, nest, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
-        *firsts, second = (scope.axis(a) for a in pack.order)
+        *firsts, second = (scope.axis(a) for a in nest.order)
         value = splat(self.b, value, lanes) if lanes else value
         mask = scope.lanes.mask if scope.lanes else None
-        self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
+        self._store(nest, m, (firsts[0] if firsts else None, second), value, mask)
 
     def _vector_store(self, pack: Nest) -> Put:
         """Return a callback which stores an unmasked vector of a packed operand."""
@@ -377,8 +377,8 @@ class BlockedGemm:
         mask: Value | None,
     ) -> None:
         """Store one vector of a packed operand; groups whole, zeros past the last position."""
-        c = self._product_of(pack)
-        at, dtype = self._packed_place(pack, c, *place)
+        c = self.c
+        at, dtype = self._packed_place(pack, *place)
         if c.group is None:
             store_vector(m, at, value, dtype, mask)
             return
@@ -389,16 +389,9 @@ class BlockedGemm:
             bits = flip_sign(self.b, bits)
         self.b.store(bits, at, align=dtype.itemsize)
 
-    def _product_of(self, pack: Nest) -> Contraction:
-        """Return the contraction for which a nest packs an operand."""
-        c = next(n.product for n in self.home.s.nests if pack in n.packs)
-        assert isinstance(c, Contraction)
-        return c
-
-    def _packed_place(
-        self, pack: Nest, c: Contraction, first: Value | None, second: Value
-    ) -> tuple[Value, DType]:
+    def _packed_place(self, pack: Nest, first: Value | None, second: Value) -> tuple[Value, DType]:
         """Return the address of an element of a packed operand, and its type."""
+        c = self.c
         b, home = self.b, self.home
         second = b.sub(second, self.pack_starts[pack.order[-1]])
         row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
@@ -412,23 +405,3 @@ class BlockedGemm:
             panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype
-
-
-Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
-
-
-def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
-    """Return the emitter of a product in the task that `home` is emitting."""
-    if isinstance(c, ConvPlan):
-        return ImplicitGemmNchw(home, nest, c)
-    if isinstance(c, TallSkinnyPlan):
-        if c.small_m:
-            return (SmallMSwappedGemm if c.swapped else SmallMGemm)(home, nest, c)
-        return (KBlockedGemm if c.k_blocked else TallSkinnyGemm)(home, nest, c)
-    if isinstance(c, DepthwisePlan):
-        if c.rows_in_place is not None:
-            return DepthwiseInPlace(home, nest, c)
-        return (DepthwisePacked if c.transposed_rows is None else DepthwiseTransposed)(
-            home, nest, c
-        )
-    return ImplicitGemmNhwc(home, nest, c)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, mul, product
 
@@ -43,13 +41,7 @@ def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> Non
 
 def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
     """Yield the axes which continue where the vector axis ends, innermost first."""
-    plans = home.s.products.values()
-    transposed = [
-        c
-        for c in plans
-        if (isinstance(c, DepthwisePlan) and c.transposed_rows is not None)
-        or (isinstance(c, NhwcConvPlan) and c.transposes_result)
-    ]
+    transposed = [c for c in home.s.products.values() if c.transposes_sums]
     if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
     inner_axis, axes = nest.vector or "", transposed[0].axes

@@ -1,7 +1,8 @@
 """Emit depthwise microkernels: columns of outputs in registers, as separate functions.
 
 Each input row is read once for all outputs of the tile which need it (a sliding window); the
-weights of the taps along the tile's axis stay in registers.
+weights of the taps along the tile's axis stay in registers.  A `Source` says where input rows are:
+packed with their padding, or in place.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from typing import ClassVar, TypeAlias
 
 from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
+from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, prefetch
 from smelt.codegen.llvm.access.permute_gather import permuted
-from smelt.codegen.llvm.instructions.indexing import I64, number, splat
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
-from smelt.codegen.llvm.schedule.contract import Tile
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
+from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.dataclass import dataclass
+from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.dtype import DType, i64
 
@@ -37,39 +40,174 @@ ENTRIES = 4
 """Words per table entry, at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Input packed with its padding; table entries are offsets from the output.
+
+    Arguments of a tile: first input position, elements between positions, and between remainders.
+    """
+
+    name: ClassVar = "stencil"
+    operands: ClassVar[Sequence[ir.Type]] = (PTR, I64, I64)
+    words: ClassVar[Sequence[ir.Type]] = (I64,)
+    """Types of the words of a table entry which say where its rows are."""
+    prefetches: ClassVar = False
+    """Whether the last entry has code of its own, which prefetches what comes next."""
+    facts: ClassVar[tuple[object, ...]] = ()
+    """What else functions depend on."""
+
+    def mask(self, t: DepthwiseTile) -> Value | None:
+        """Return None: packed rows have full vectors."""
+        return None
+
+    def reader(self, t: DepthwiseTile, entry: Sequence[Value], newest: bool) -> Reader:
+        """Return what loads the vector at a position of a tile, for a table entry."""
+        b, c, dtype = t.b, t.c, t.c.item.dtype
+        right, step, plane = t.extra_args
+        is_uniform = bool(c.mixing_axis) and c.group == c.tile.lanes
+        lane, place = entry
+        first = b.add(place, lane) if is_uniform else place
+        first = element_address(b, right, first, dtype)
+
+        def read(phase: int, at: int) -> Value:
+            plane_address = element_address(b, first, b.mul(plane, number(phase)), dtype)
+            place = element_address(b, plane_address, b.mul(step, number(at)), dtype)
+            if is_uniform:  # one channel for all lanes
+                return splat(b, load_scalar(t.scalar, place, dtype, None), c.tile.lanes)
+            return load_vector(t.m, place, dtype, None)
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """Input rows in place; zeros replace what is outside.
+
+    A table entry is the address of a row's first pixel inside, and the distance of its neighbours.
+    Arguments of a tile: a row of zeros for pixels outside, the tile's first pixel, the number of
+    pixels inside, the channel, the channels left, and the distance of the row to prefetch.
+    """
+
+    name: ClassVar = "stencil.lying"
+    operands: ClassVar[Sequence[ir.Type]] = (PTR, I64, I64, I64, I64, I64)
+    words: ClassVar[Sequence[ir.Type]] = (PTR, I64)
+    prefetches: ClassVar = True
+
+    dtype: DType
+    """Element type in memory."""
+    first: int
+    """The first pixel inside."""
+    most_beyond: int | None
+    """Upper bound on how many last pixels of a row may be outside, if known."""
+    masked: bool
+    """Whether vectors may have lanes past the last channel."""
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What else functions depend on."""
+        return self.dtype, self.first, self.most_beyond, self.masked
+
+    def mask(self, t: DepthwiseTile) -> Value | None:
+        """Return the mask of lanes which have a channel, or None if all have."""
+        if not self.masked:
+            return None
+        left, lanes = t.extra_args[4], t.c.tile.lanes
+        return t.b.icmp_signed("<", iota(lanes), splat(t.b, left, lanes))
+
+    def reader(self, t: DepthwiseTile, entry: Sequence[Value], newest: bool) -> Reader:
+        """Return what loads the vector at a position of a tile, for a table entry.
+
+        The rows of the `newest` entry have not been read before.
+        """
+        b, tall = t.b, t.c.tile_axis
+        outside, place, count, lane, _, next_row, *_ = t.extra_args
+        _, first_pixel, step = entry
+        mask = self.mask(t)
+        first = element_address(b, first_pixel, b.add(lane, b.mul(step, place)), self.dtype)
+        places = (t.height - 1) * tall.step + (tall.taps - 1) * tall.dilation + 1
+        # The lowest tiles may go past the last output.
+        more = (TILE_HEIGHTS[-1] - 1) * tall.step if t.height == TILE_HEIGHTS[-1] else 0
+
+        def read(phase: int, at: int) -> Value:
+            k = at * tall.step + phase
+            address = element_address(b, first, b.mul(step, number(k)), self.dtype)
+            if self.may_be_outside(k, places - more):
+                inside = b.icmp_unsigned("<", b.add(place, number(k)), count)
+                address = b.select(inside, address, outside)
+            if newest:
+                prefetch(b, element_address(b, address, next_row, self.dtype), near=True)
+            return load_vector(t.m, address, self.dtype, mask)
+
+        return read
+
+    def may_be_outside(self, place: int, places: int) -> bool:
+        """Return whether one of the `places` pixels of a tile may be outside."""
+        beyond = self.most_beyond
+        return place < self.first or beyond is None or place >= places - beyond
+
+
+Source: TypeAlias = Packed | InPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Epilogue of a depthwise convolution: scalar operators in order, and per-channel loads.
+
+    `dtypes` are the types of `loads` in memory.  Their addresses are the last arguments of a tile.
+    """
+
+    sums: Item
+    ops: tuple[Item, ...]
+    loads: tuple[Item, ...]
+    dtypes: tuple[DType, ...]
+
+    def apply(self, t: DepthwiseTile, sums: list[Value]) -> list[Value]:
+        """Return the outputs for a tile's sums."""
+        m, outputs = t.m, list[Value]()
+        addresses = t.extra_args[len(t.extra_args) - len(self.loads) :]
+        fixed: dict[Item, Value] = {}
+        for item, address, dtype in zip(self.loads, addresses, self.dtypes, strict=True):
+            if t.c.lane in item.axes:
+                fixed[item] = load_vector(m, address, dtype, t.source.mask(t))
+            else:
+                scalar = load_scalar(t.scalar, address, dtype, None)
+                fixed[item] = splat(t.b, scalar, t.c.tile.lanes)
+        for total in sums:
+            values = {**fixed, self.sums: total}
+            for item in self.ops:
+                if isinstance(item.payload, str):
+                    args = [values[a] for a in item.args]
+                    dtypes = [a.dtype for a in item.args]
+                    values[item] = emit(SCALARS[item.payload], m, dtypes, args)
+                else:
+                    assert isinstance(item.payload, (int, float, bool))
+                    values[item] = m.const(item.dtype, item.payload)
+            outputs.append(values[self.ops[-1]] if self.ops else total)
+        return outputs
+
+
 def tile_function(
     module: ir.Module,
-    kind: type[DepthwiseTile],
+    c: DepthwisePlan,
     height: int,
     target: Target,
     short: DType | None,
-    c: DepthwisePlan,
-    *more: str,
+    source: Source,
+    epilogue: Epilogue | None,
 ) -> ir.Function:
-    """Return the function of a register tile; `more` completes its name."""
+    """Return the function of a register tile; its sums may be stored as `short`."""
     tall, count = c.tile_axis, len(c.taps)
-    name = ".".join(
-        map(
-            str,
-            (
-                kind.name,
-                c.item.dtype,
-                f"{height}x{c.tile.lanes}",
-                f"{count}x{tall.taps}",
-                tall.step,
-                tall.dilation,
-                "vector" if c.has_lane_weights else "scalar",
-                c.group,
-                short or "",
-                *more,
-            ),
-        )
-    )
+    parts = [source.name, c.item.dtype, f"{height}x{c.tile.lanes}", f"{count}x{tall.taps}"]
+    parts += [tall.step, tall.dilation, "vector" if c.has_lane_weights else "scalar", c.group]
+    parts += [short or "", *source.facts, *([f"of{c.item.number}"] if epilogue else [])]
     sums = SUM_ARGS if short is None else [*SUM_ARGS, *ROUNDED_ARGS]
-    of = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHT_ARGS, *kind.operands])
-    return outline_function(
-        module, name, of, lambda f: kind(f, c, height, target).fill(count, short)
-    )
+    more = [*source.operands, *([PTR] * len(epilogue.loads) if epilogue else [])]
+    kind = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHT_ARGS, *more])
+
+    def fill(f: ir.Function) -> None:
+        DepthwiseTile(f, c, height, target, source, epilogue).fill(count, short)
+
+    return outline_function(module, ".".join(map(str, parts)), kind, fill)
 
 
 def pin_order(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
@@ -87,23 +225,25 @@ def pin_order(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
 class DepthwiseTile:
     """Emits sums[i] += left[o, u] * right[position of (o, i, u)] over all o, u."""
 
-    name = "stencil"
-    operands: ClassVar[Sequence[ir.Type]] = ()
-    """Types of the arguments behind the common ones."""
-    read: ClassVar[Sequence[ir.Type]] = ()
-    """Types of the words of a table entry which say where an o is read."""
-    prefetches: ClassVar[bool] = False
-    """Whether the last o has a loop of its own, which prefetches what comes next."""
-
-    def __init__(self, f: ir.Function, c: DepthwisePlan, height: int, target: Target) -> None:
+    def __init__(
+        self,
+        f: ir.Function,
+        c: DepthwisePlan,
+        height: int,
+        target: Target,
+        source: Source,
+        epilogue: Epilogue | None,
+    ) -> None:
         self.f, self.c, self.height, self.target = f, c, height, target
+        self.source, self.epilogue = source, epilogue
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
         self.m = LLVMMachine(self.b, c.tile.lanes, target)
         self.scalar = LLVMMachine(self.b, None, target)
         self.taps = c.tile_axis.taps
         self.weights_in_registers = self.taps + height + 2 <= target.registers
         """Whether the weights of all taps fit registers."""
-        common = len(f.args) - len(self.operands)
+        more = len(source.operands) + (len(epilogue.loads) if epilogue else 0)
+        common = len(f.args) - more
         self.to, self.extra_args = f.args[: common - len(WEIGHT_ARGS)], f.args[common:]
         self.left, self.weight_stride, self.table = f.args[common - len(WEIGHT_ARGS) : common]
 
@@ -117,10 +257,10 @@ class DepthwiseTile:
             entries = element_address(b, self.table, b.mul(o, number(ENTRIES)), i64)
             words = [
                 b.load(element_address(b, entries, number(k), i64), typ=kind)
-                for k, kind in enumerate((I64, I64, *self.read))
+                for k, kind in enumerate((I64, I64, *self.source.words))
             ]
             weights = element_address(b, self.left, words[0], item.dtype)
-            read = self._lane_group_reader(self.reader(words[1:], nth < 0), words[1])
+            read = self._lane_group_reader(self.source.reader(self, words[1:], nth < 0), words[1])
             return self._add_rows(read, weights, list(sums))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
@@ -129,7 +269,7 @@ class DepthwiseTile:
         full_span, run_length = (number(0), number(count)), REGISTER_RUN // self.taps
         if not fits_one_run(count * self.taps, item.dtype):
             totals = sum_in_runs(self.m, item.dtype, full_span, self.height, run, run_length)
-        elif self.prefetches:
+        elif self.source.prefetches:
             last = number(count - 1)
             totals = step_at(last, run((number(0), last)) if count > 1 else zeros, -1)
         else:
@@ -137,25 +277,15 @@ class DepthwiseTile:
         tile = Tile(self.height, 1, self.c.tile.lanes)
         places = TileTarget(to, row, item.dtype).addresses(b, tile)
         rounded = None if short is None else (later[2], TileTarget(later[0], later[1], short))
-        store_tile(self.m, self.c, tile, self.outputs(totals), places, last=rounded)
+        outputs = self.epilogue.apply(self, totals) if self.epilogue else totals
+        store_tile(self.m, self.c, tile, outputs, places, last=rounded)
         b.ret_void()
-
-    def outputs(self, sums: list[Value]) -> list[Value]:
-        """Return what is stored for the sums."""
-        return sums
-
-    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
-        """Return what loads the vector at a position of the tile, for a table entry.
-
-        The rows of the `newest` entry have not been read before.
-        """
-        raise NotImplementedError
 
     def _lane_group_reader(self, read: Reader, lane: Value) -> Reader:
         """Return a reader which broadcasts one channel within each group of lanes.
 
         Used for grouped convolutions whose small groups share a vector.  If a group fills the
-        vector, `PackedTile` broadcasts a scalar itself.
+        vector, `Packed` broadcasts a scalar itself.
         """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         if not c.mixing_axis or c.group == lanes:
@@ -192,28 +322,4 @@ class DepthwiseTile:
         return sums
 
 
-class PackedTile(DepthwiseTile):
-    """A tile over packed input; table entries are offsets from the output."""
-
-    operands = (PTR, I64, I64)
-    read = (I64,)
-
-    def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
-        b, c, dtype = self.b, self.c, self.c.item.dtype
-        right, step, plane = self.extra_args
-        is_uniform = bool(c.mixing_axis) and c.group == c.tile.lanes
-        lane, place = entry
-        first = b.add(place, lane) if is_uniform else place
-        first = element_address(b, right, first, dtype)
-
-        def read(phase: int, at: int) -> Value:
-            plane_address = element_address(b, first, b.mul(plane, number(phase)), dtype)
-            place = element_address(b, plane_address, b.mul(step, number(at)), dtype)
-            if is_uniform:  # one channel for all lanes
-                return splat(b, load_scalar(self.scalar, place, dtype, None), c.tile.lanes)
-            return load_vector(self.m, place, dtype, None)
-
-        return read
-
-
-__all__ = ["ENTRIES", "PTR", "DepthwiseTile", "PackedTile", "Reader", "tile_function"]
+__all__ = ["ENTRIES", "Epilogue", "InPlace", "Packed", "Source", "tile_function"]

@@ -8,43 +8,25 @@ epilogue in registers and store the packed input themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, cast
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
-from smelt.codegen.llvm.instructions.indexing import splat
-from smelt.codegen.llvm.instructions.machine import emit
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace, InPlaceTile
-from smelt.codegen.llvm.products.depthwise_microkernel import PTR
+from smelt.codegen.llvm.products.depthwise import Depthwise
+from smelt.codegen.llvm.products.depthwise_microkernel import Epilogue
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
-from smelt.dataclass import dataclass
-from smelt.ops.scalar import SCALARS
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import axes_of, substitute
+from smelt.types.expr import axes_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 
 Value = ir.Value
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """Epilogue of a depthwise convolution: scalar operators in order, and the per-channel loads.
-
-    `dtypes` are the types of `loads` in memory.
-    """
-
-    sums: Item
-    ops: tuple[Item, ...]
-    loads: tuple[Item, ...]
-    dtypes: tuple[DType, ...]
 
 
 def find_epilogue(
@@ -91,82 +73,21 @@ def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
     return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)
 
 
-class DepthwiseSeparable(DepthwiseInPlace):
-    """Emits one fused depthwise convolution in the task that `home` is emitting."""
-
-    def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan, image: Item) -> None:
-        super().__init__(home, nest, c)
-        self.epilogue = find_epilogue(home.s, c, image, home.home.dtypes)
-
-    def extra_operands(self, lane: Value) -> list[Value]:
-        """Return addresses of the epilogue's per-channel values."""
-        b, home, addresses = self.b, self.home, list[Value]()
-        for item in self.epilogue.loads if self.epilogue else ():
-            access = item.payload
-            assert isinstance(access, Access)
-            at = home.index(substitute(access.offset, {self.c.lane: 0}), home.top)
-            if self.c.lane in axes_of(access.offset):
-                at = b.add(at, b.add(home.ranges[self.c.lane][0], lane))
-            dtype = home.home.dtypes[access.buffer]
-            addresses.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
-        return addresses
-
-    def tile_kind(self) -> tuple[type[InPlaceTile], list[str]]:
-        """Return the tile class, with the epilogue if there is one."""
-        kind, names = super().tile_kind()
-        if self.epilogue is None:
-            return kind, names
-        operands = (*kind.operands, *[PTR] * len(self.epilogue.loads))
-        more = {"epilogue": self.epilogue, "operands": operands}
-        return type("HostedTile", (SeparableTile, kind), more), [*names, f"of{self.c.item.number}"]
-
-
-class SeparableTile(InPlaceTile):
-    """A tile which applies an epilogue to its sums."""
-
-    epilogue: ClassVar[Epilogue]
-
-    def outputs(self, sums: list[Value]) -> list[Value]:
-        """Return the outputs of the epilogue."""
-        m, outputs = self.m, list[Value]()
-        addresses = self.extra_args[len(self.extra_args) - len(self.epilogue.loads) :]
-        fixed: dict[Item, Value] = {}
-        for item, address, dtype in zip(
-            self.epilogue.loads, addresses, self.epilogue.dtypes, strict=True
-        ):
-            if self.c.lane in item.axes:
-                fixed[item] = load_vector(m, address, dtype, self.mask())
-            else:
-                scalar = load_scalar(self.scalar, address, dtype, None)
-                fixed[item] = splat(self.b, scalar, self.c.tile.lanes)
-        for total in sums:
-            values = {**fixed, self.epilogue.sums: total}
-            for item in self.epilogue.ops:
-                if isinstance(item.payload, str):
-                    args = [values[a] for a in item.args]
-                    dtypes = [a.dtype for a in item.args]
-                    values[item] = emit(SCALARS[item.payload], m, dtypes, args)
-                else:
-                    assert isinstance(item.payload, (int, float, bool))
-                    values[item] = m.const(item.dtype, item.payload)
-            outputs.append(values[self.epilogue.ops[-1]] if self.epilogue.ops else total)
-        return outputs
-
-
-def fused_depthwise(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
+def fused_depthwise(home: NestEmitter, image: Item) -> list[Depthwise]:
     """Return the depthwise convolutions which are fused into the product of an image."""
-    inner = [
-        n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.fused_lanes
-    ]
+    plans = (
+        (n, cast(DepthwisePlan, n.product))
+        for n in home.s.nests
+        if n.product is not None and n.product.driver == "depthwise_fused"
+    )
     return [
-        DepthwiseSeparable(home, n, n.product, image)
-        for n in inner
-        if isinstance(n.product, DepthwisePlan)
+        Depthwise(home, nest, c, find_epilogue(home.s, c, image, home.home.dtypes))
+        for nest, c in plans
     ]
 
 
 def pack_by_rows(
-    packer: ImplicitGemmNhwc, nest: Nest, fused: Sequence[DepthwiseSeparable], outer: Sequence[str]
+    packer: ImplicitGemmNhwc, nest: Nest, fused: Sequence[Depthwise], outer: Sequence[str]
 ) -> None:
     """Pack an image row by row, with the depthwise convolutions fused in.
 
@@ -211,4 +132,4 @@ def packed_row_offset(
     return total
 
 
-__all__ = ["DepthwiseSeparable", "fused_depthwise", "pack_by_rows"]
+__all__ = ["fused_depthwise", "pack_by_rows"]

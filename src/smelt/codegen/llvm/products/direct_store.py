@@ -15,6 +15,7 @@ different outputs, all columns of the task must be in one of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.codegen.llvm import ir
@@ -25,11 +26,9 @@ from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
 from smelt.codegen.llvm.products.tile_sums import RoundedOutput
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.schedule.task_tiling import lane_axis
-from smelt.codegen.llvm.scratch.workspace import SUMS_PART, reads
+from smelt.codegen.llvm.schedule.product_plan import ProductPlan, TileStores
+from smelt.codegen.llvm.scratch.workspace import reads
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-Tiled: TypeAlias = Contraction | NhwcConvPlan | DepthwisePlan
 Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
 """Products which are stored unchanged, with their stores."""
 
@@ -63,43 +61,39 @@ class DirectStores:
             return
         for c in home.s.products.values():
             if c.item in self.stores:
-                assert isinstance(c, Tiled)
-                self.enabled = home.b.and_(self.enabled, self._is_whole(c))
+                stores = c.tile_stores(home.s.local)
+                assert stores is not None
+                self.enabled = home.b.and_(self.enabled, self._is_whole(c, stores))
                 if len(self.stores[c.item]) > 1:
                     self.enabled = home.b.and_(self.enabled, self._is_inside(c))
 
-    def _is_whole(self, c: Tiled) -> Value:
-        """Return whether this task's part of a product is exactly full tiles (i1)."""
-        b, ranges = self.home.b, self.home.ranges
-        if isinstance(c, NhwcConvPlan) and c.transposes_result:
-            return ir.IntType(1)(1)  # transposed tiles of sums are cut anywhere
-        low, high = ranges[c.n]
-        remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-        is_full = b.icmp_signed("==", remainder, number(0))
-        if isinstance(c, DepthwisePlan):
-            first, last = ranges[c.tile_axis.axis]
-            return b.and_(
-                is_full, b.icmp_signed(">=", b.sub(last, first), number(TILE_HEIGHTS[-1]))
-            )
-        if isinstance(c, Contraction):
-            first, last = ranges[c.k]
-            has_k = b.icmp_signed("<", first, last)
-            return has_k if c.masks_columns() else b.and_(is_full, has_k)
-        is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))  # the last columns
-        is_full, row_axis = b.or_(is_full, is_one_vector), c.columns[-1].axis
-        extent, (first, last) = self.home.s.local[row_axis], ranges[row_axis]
-        if not isinstance(extent, int):
-            return is_full
-        return b.and_(is_full, b.icmp_signed("==", b.sub(last, first), number(extent)))
+    def _is_whole(self, c: ProductPlan, stores: TileStores) -> Value:
+        """Return whether tiles store this task's part of a product exactly (i1)."""
+        b, ranges, conditions = self.home.b, self.home.ranges, list[Value]()
+        if stores.columns != "masked":
+            low, high = ranges[c.n]
+            remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+            is_full = b.icmp_signed("==", remainder, number(0))
+            if stores.columns == "full or one vector":
+                is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))
+                is_full = b.or_(is_full, is_one_vector)
+            conditions.append(is_full)
+        if stores.summed:
+            conditions.append(b.icmp_signed("<", *ranges[stores.summed]))
+        for limit, relation in ((stores.at_least, ">="), (stores.exactly, "==")):
+            if limit is not None:
+                first, last = ranges[limit[0]]
+                conditions.append(b.icmp_signed(relation, b.sub(last, first), number(limit[1])))
+        return reduce(b.and_, conditions) if conditions else ir.IntType(1)(1)
 
-    def _is_inside(self, c: Tiled) -> Value:
+    def _is_inside(self, c: ProductPlan) -> Value:
         """Return whether one output range of a product has all of this task's columns (i1)."""
         b, inside = self.home.b, ir.IntType(1)(0)
         for store in self.stores[c.item]:
             inside = b.or_(inside, self._holds_all(c, store))
         return inside
 
-    def _holds_all(self, c: Tiled, store: StoreItem) -> Value:
+    def _holds_all(self, c: ProductPlan, store: StoreItem) -> Value:
         """Return whether the range of a store has all of this task's columns (i1)."""
         b, (low, high) = self.home.b, self.home.ranges[c.n]
         within = stored_range(store)
@@ -108,22 +102,25 @@ class DirectStores:
         begins = b.icmp_signed("<=", first, low)
         return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
-    def row_layout(self, c: Contraction) -> tuple[Value, Value]:
+    def row_layout(self, c: ProductPlan) -> tuple[Value, Value]:
         """Return the address of a task's first element of a product, and the row stride."""
         stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
-        base, strides = self._destination(c, _rows(c), [stride])
+        base, strides = self._destination(c, c.row_axes, [stride])
         return base, strides[0]
 
-    def image_layout(self, c: NhwcConvPlan | DepthwisePlan) -> tuple[Value, list[Value]]:
-        """Return the address of a task's first element, and strides along the row axes."""
+    def image_layout(self, c: ProductPlan, sums: int = 0) -> tuple[Value, list[Value]]:
+        """Return the address of a task's first element, and strides along the row axes.
+
+        With `sums`, in that part of its scratch memory, from where they are transposed.
+        """
         home, strides = self.home, list[Value]()
         step = home.home.index(home.storage.extent(c.item, c.n))
-        for a in _rows(c)[::-1]:
+        for a in c.row_axes[::-1]:
             strides.insert(0, step)
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
-        if isinstance(c, NhwcConvPlan) and c.transposes_result:
-            return home.storage.at[c.item, SUMS_PART], strides
-        return self._destination(c, _rows(c), strides)
+        if sums:
+            return home.storage.at[c.item, sums], strides
+        return self._destination(c, c.row_axes, strides)
 
     def transposed_layout(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
         """Return where transposed tiles of sums go, and the stride along each axis."""
@@ -133,8 +130,8 @@ class DirectStores:
                 step,
                 home.b.mul(step, home.home.index(home.storage.extent(c.item, a))),
             )
-        order = [*_rows(c), c.n]
-        base, steps = self._destination(c, _rows(c), [strides[a] for a in order[:-1]])
+        order = [*c.row_axes, c.n]
+        base, steps = self._destination(c, c.row_axes, [strides[a] for a in order[:-1]])
         if c.item in self.stores:
             (access,) = (s.access for s in self.stores[c.item])
             output_stride = home.home.index(coefficient(access.offset, c.n) or 0)
@@ -148,14 +145,14 @@ class DirectStores:
         offset, (outer, inner) = self.stores[c.item][0].access.offset, c.axes[-2:]
         return coefficient(offset, outer) == self.home.s.local[inner]
 
-    def rounded_output(self, c: Tiled) -> RoundedOutput | None:
+    def rounded_output(self, c: ProductPlan) -> RoundedOutput | None:
         """Return the destination of final sums which are rounded as they are stored, or None."""
         if c.item not in self.rounded:
             return None
-        return RoundedOutput(*self._output_address(c, _rows(c)), self._dtype(c), self.enabled)
+        return RoundedOutput(*self._output_address(c, c.row_axes), self._dtype(c), self.enabled)
 
     def _destination(
-        self, c: Tiled, rows: Sequence[str], strides: list[Value]
+        self, c: ProductPlan, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
         """Return address and strides of a product, whose strides in scratch are given."""
         b, base = self.home.b, self.home.storage.at[c.item, 0]
@@ -165,7 +162,7 @@ class DirectStores:
         both = zip(output_strides, strides, strict=True)
         return b.select(self.enabled, output, base), [b.select(self.enabled, x, y) for x, y in both]
 
-    def _output_address(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
+    def _output_address(self, c: ProductPlan, rows: Sequence[str]) -> tuple[Value, list[Value]]:
         """Return the address of a task's first output, and its row strides.
 
         Of several ranges, the one with the task's columns counts.
@@ -182,7 +179,7 @@ class DirectStores:
         return base, strides
 
     def _store_address(
-        self, c: Tiled, rows: Sequence[str], store: StoreItem
+        self, c: ProductPlan, rows: Sequence[str], store: StoreItem
     ) -> tuple[Value, list[Value]]:
         """Return the address of a store's first output, and its row strides."""
         home, b, access = self.home, self.home.b, store.access
@@ -196,7 +193,7 @@ class DirectStores:
         origin = b.add(origin, start)
         return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), strides
 
-    def _dtype(self, c: Tiled) -> DType:
+    def _dtype(self, c: ProductPlan) -> DType:
         """Return the element type of a product's output."""
         return self.home.home.dtypes[self.stores[c.item][0].access.buffer]
 
@@ -237,16 +234,15 @@ def stored_products(
     """
     candidates: Stores = {}
     for c in s.products.values():
-        if not isinstance(c, Tiled):
-            continue
         users = [x for x in s.phase.stores if x.value is c.item]
-        if not users or not _is_plain(c, s) or s.region(c.item) is not None:
+        tiles = c.tile_stores(s.local) if users else None
+        if tiles is None or s.region(c.item) is not None:
             continue
         types = {dtypes[x.access.buffer] for x in users}
         if (
             len(types) == 1
-            and _are_one_or_ranges(users, c)
-            and all(_writes_rows(x, c) and _is_written(c, *types) for x in users)
+            and _are_one_or_ranges(users, c.n, tiles)
+            and all(_writes_rows(x, c) and _is_written(c, tiles, *types) for x in users)
         ):
             candidates[c.item] = tuple(users)
     while True:
@@ -259,12 +255,12 @@ def stored_products(
     yield from candidates.items()
 
 
-def _are_one_or_ranges(stores: Sequence[StoreItem], c: Tiled) -> bool:
+def _are_one_or_ranges(stores: Sequence[StoreItem], n: str, tiles: TileStores) -> bool:
     """Return whether there is one store, or disjoint column ranges which cover all columns."""
     if len(stores) == 1:
         return stores[0].where is None
     ranges = [stored_range(x) for x in stores]
-    if isinstance(c, NhwcConvPlan) or any(r is None or r.axis != c.n for r in ranges):
+    if not tiles.in_ranges or any(r is None or r.axis != n for r in ranges):
         return False
     by_end = sorted((r for r in ranges if r is not None), key=lambda r: r.stop is None)
     starts = {r.first for r in by_end}
@@ -273,32 +269,10 @@ def _are_one_or_ranges(stores: Sequence[StoreItem], c: Tiled) -> bool:
     return len(starts) == len(stores) and starts == stops | {0} and by_end[-1].stop is None
 
 
-def _rows(c: Tiled) -> tuple[str, ...]:
-    """Return the row axes of a product, outermost first."""
-    if isinstance(c, DepthwisePlan):
-        return tuple(x.axis for x in c.columns[:-1])
-    if isinstance(c, NhwcConvPlan):
-        return tuple(x.axis for x in c.columns)
-    return () if c.m is None else (c.m,)
-
-
-def _is_plain(c: Tiled, s: Schedule) -> bool:
-    """Return whether a product's tiles write output rows only, at a uniform stride."""
-    if isinstance(c, DepthwisePlan):
-        return c.transposed_rows is None
-    if isinstance(c, NhwcConvPlan):
-        return c.tiles_end_with_rows(s.local[c.columns[-1].axis])
-    return c.kind != "gemv" and c.m is not None and not c.outer
-
-
-def _is_written(c: Tiled, dtype: DType) -> bool:
+def _is_written(c: ProductPlan, tiles: TileStores, dtype: DType) -> bool:
     """Return whether tiles can store sums as a type: their own, or by rounding."""
-    if isinstance(c, NhwcConvPlan) and c.transposes_result:
-        return dtype == c.item.dtype
-    matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
-    return dtype == c.item.dtype or (
-        dtype.is_float and dtype.compute == c.item.dtype and not matrix
-    )
+    rounds = tiles.rounds and dtype.is_float and dtype.compute == c.item.dtype
+    return dtype == c.item.dtype or rounds
 
 
 def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
@@ -309,14 +283,14 @@ def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
     return not any(item in i.args for n in readers for i in n.items)
 
 
-def _writes_rows(store: StoreItem, c: Tiled) -> bool:
+def _writes_rows(store: StoreItem, c: ProductPlan) -> bool:
     """Return whether a store writes rows in unit steps, at a uniform stride, each once."""
     offset: Index = store.access.offset
     is_broadcast = not c.item.axes.issuperset(axes_of(offset))
     if store.access.limits or is_broadcast:
         return False
-    steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
-    return coefficient(offset, lane_axis(c)) == 1 and None not in steps
+    steps = [coefficient(offset, a) for a in (*c.row_axes, c.n)]
+    return coefficient(offset, c.result_axis) == 1 and None not in steps
 
 
 __all__ = ["DirectStores", "stored_products"]

@@ -45,7 +45,8 @@ from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, SUMS_PART, sums_runs_apart
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, SUMS_PART
+from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
@@ -61,9 +62,15 @@ Hardware prefetchers do not follow more streams.
 FEW_STREAMS = 4
 """Rows side by side for a single left row, costly rows, remainders, and dot products."""
 LONG_ROW = 1536
-"""Elements from which a single left row meets the rows one at a time.
+"""Elements from which a single left row meets rows along k one at a time, and more along n.
 
-The horizontal sum at the end of each costs as much as 100 elements.
+The horizontal sum at the end of a row along k costs as much as 100 elements.
+"""
+LINES_PER_ROW, MOST_VECTORS = 2, 4
+"""Cache lines of each long row that a single left row meets at a time, and most vectors of them.
+
+Rows that are read by parts of lines reach less of memory's bandwidth (`smelt bench` measures it for
+a vector times a matrix of 4096²).
 """
 DOT_PREFETCH_BYTES = 2048
 """Bytes between what dot products read and what they prefetch."""
@@ -254,11 +261,26 @@ class Gemv:
 
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
+        b, c, target, usual = self.b, self.c, self.home.home.target, self.vector_elements
+        is_cheap = len(self.right.items) <= CHEAP_VALUES
+        if c.m is not None or c.group is not None or not is_cheap:
+            streams = GEMV_STREAMS if target.registers >= 32 else GEMV_STREAMS // 2
+            self._axpy_rows(FEW_STREAMS if c.m is None or not is_cheap else streams)
+            return
+        low, high = self.ranges[c.n]
+        is_long = b.icmp_signed(">=", b.sub(high, low), number(LONG_ROW))
+        with b.if_else(is_long) as (then, otherwise):
+            with then:
+                vectors = max(1, LINES_PER_ROW * CACHE_LINE // target.vector_bytes)
+                self.vector_elements = usual * min(vectors, MOST_VECTORS)
+                self._axpy_rows(GEMV_STREAMS)
+            with otherwise:
+                self.vector_elements = usual
+                self._axpy_rows(FEW_STREAMS)
+
+    def _axpy_rows(self, streams: int) -> None:
+        """Emit the axpy form, `streams` rows at a time."""
         b, (low, high) = self.b, self.ranges[self.c.k]
-        streams = GEMV_STREAMS if self.home.home.target.registers >= 32 else GEMV_STREAMS // 2
-        streams = (
-            FEW_STREAMS if self.c.m is None or len(self.right.items) > CHEAP_VALUES else streams
-        )
         middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
         self._set_prefetch_distance(self.c.n, AXPY_PREFETCH_BYTES)
         self.home.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))

@@ -9,7 +9,7 @@ register tile reads consecutive columns at `table[k] + column`.  Packings are or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING
 
@@ -19,17 +19,21 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.pack_filter_pairs import FilterPairPacker, pair_loads
+from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import for_each_tile, outline_function
-from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
+from smelt.codegen.llvm.products.tile_loops import (
+    for_each_tile,
+    outline_function,
+    reduction_loop,
+)
+from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
@@ -67,11 +71,8 @@ class ImplicitGemmNchw(Packer):
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
-        home, b, c = self.home, self.b, self.c
-        packed = c.packed(home.s.local)
-        self.packed_right_strides = self.dense_strides(
-            c.right_order(), packed, c.aligned_axes, c.tile.lanes
-        )
+        home, c = self.home, self.c
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
@@ -82,26 +83,15 @@ class ImplicitGemmNchw(Packer):
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear()
-            block_size = self._even_block(b.sub(high, low))
-            home.loop(low, high, block_size, lambda at: self._block(at, block_size))
+            home.loop(low, high, c.block, self._block)
         else:
             self._reduction_block(number(0), number(1), ir.IntType(1)(1))
         home.ranges = ranges
 
-    def _even_block(self, depth: Value) -> Value:
-        """Return the block size which makes all blocks about equally large.
-
-        A short last block would load and store all sums for few products.
-        """
-        b, limit = self.b, number(self.c.block)
-        blocks = b.udiv(b.add(depth, b.sub(limit, number(1))), limit)
-        blocks = b.add(blocks, b.zext(b.icmp_signed("==", blocks, number(0)), I64))
-        return b.udiv(b.sub(b.add(depth, blocks), number(1)), blocks)
-
-    def _block(self, at: Value, each: Value) -> None:
+    def _block(self, at: Value) -> None:
         """Emit the block of channels at a position."""
         full_range = low, high = self.home.ranges[self.c.depth]
-        end = self.b.add(at, each)
+        end = self.b.add(at, number(self.c.block))
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
         self.home.ranges[self.c.depth] = (at, end)
         self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
@@ -132,7 +122,7 @@ class ImplicitGemmNchw(Packer):
         if access is None or not (c.is_left_contiguous or c.strided_left):
             loads = pair_loads(c)
             if loads is not None:
-                FilterPairPacker(home, nest, c, loads).run()
+                pack_filter_pairs(home, nest, c, loads)
             else:
                 self.pack(nest)
             self.left, self.row_step = packed
@@ -185,50 +175,32 @@ class ImplicitGemmNchw(Packer):
         )
 
     def _table(self) -> None:
-        """Store the offset from a column, for each position of a block of the reduction."""
-        b, c = self.b, self.c
-        tap_offsets = [
-            self.window_offset(c.columns, c.others, at) for at in positions(*map(range, c.extents))
-        ]
-        depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
-        dealt = self._dealt_table() if c.strided_left else None
+        """Store the offset from a column, for each position of a block of the reduction.
 
-        def store_entries(position: Value) -> None:
-            first, start = b.mul(position, number(c.taps)), b.mul(position, depth_stride)
-            for j, offset in enumerate(tap_offsets):
-                b.store(b.add(start, offset), self._table_at(b.add(first, number(j))))
-            if dealt:
-                dealt(position, first)
-
-        self.home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
-
-    def _dealt_table(self) -> Callable[[Value, Value], None]:
-        """Return a callback which stores table entries for the left operand.
-
-        The second part of the table holds offsets of elements read in place, the third those of
-        packed ones.
+        With `strided_left` the second part of the table holds offsets of its elements read in
+        place, the third those of packed ones.
         """
         b, c, home = self.b, self.c, self.home
-        assert c.strided_left is not None
-        steps = [home.index(n, home.top) for n in c.strided_left.steps]
-        depth_stride = steps.pop(0) if c.depth else number(0)
-        tap_offsets: list[Value] = []
-        for at in positions(*map(range, c.extents)):
-            total = number(0)
-            for k, step in zip(at, steps, strict=True):
-                total = b.add(total, b.mul(step, number(k)))
-            tap_offsets.append(total)
+        taps = [*positions(*map(range, c.extents))]
+        depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
+        right = [self.window_offset(c.columns, c.others, at) for at in taps]
+        parts = [(depth_stride, right)]
+        if c.strided_left:
+            steps = [home.index(n, home.top) for n in c.strided_left.steps]
+            depth_stride = steps.pop(0) if c.depth else number(0)
+            parts += [
+                (depth_stride, [row_offset(b, steps, [*map(number, at)]) for at in taps]),
+                (number(c.taps), [number(j) for j in range(c.taps)]),
+            ]
 
-        def store_entries(position: Value, first: Value) -> None:
-            for j, offset in enumerate(tap_offsets):
-                k = b.add(first, number(j))
-                b.store(
-                    b.add(b.mul(position, depth_stride), offset),
-                    self._table_at(b.add(k, number(MAX_TAPS))),
-                )
-                b.store(k, self._table_at(b.add(k, number(2 * MAX_TAPS))))
+        def store_entries(position: Value) -> None:
+            first = b.mul(position, number(c.taps))
+            for part, (stride, offsets) in enumerate(parts):
+                start, to = b.mul(position, stride), b.add(first, number(part * MAX_TAPS))
+                for j, offset in enumerate(offsets):
+                    b.store(b.add(start, offset), self._table_at(b.add(to, number(j))))
 
-        return store_entries
+        home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
 
     def _table_at(self, k: Value) -> Value:
         return element_address(self.b, self.home.storage.at[self.c.item, TABLE_PART], k, i64)
@@ -289,48 +261,33 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     walk[k]].
     """
     to, stride, left, row_stride, right, table, depth, fresh, *walk = f.args
-    dtype, unit, height = item.dtype, item.args[0].dtype, tile.rows
+    dtype, unit = item.dtype, item.args[0].dtype
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
-    places = [
-        element_address(
-            b,
-            element_address(b, to, b.mul(stride, number(i)), dtype),
-            number(v * tile.lanes),
-            dtype,
+    places = TileTarget(to, stride, dtype).addresses(b, tile)
+    count = len(places)
+
+    def load_entry(of: Value, k: Value) -> Value:
+        return b.load(element_address(b, of, k, i64), typ=I64)
+
+    def step(k: Value, carried: list[Value], _: int) -> list[Value]:
+        right_row = element_address(b, right, load_entry(table, k), unit)
+        right_vectors = [
+            load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
+            for v in range(tile.vectors)
+        ]
+        column = element_address(b, left, carried[count] if walk else k, unit)
+        rows = (
+            element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(tile.rows)
         )
-        for i in range(height)
-        for v in range(tile.vectors)
-    ]
-    begin, zero = b.load(walk[0], typ=I64) if walk else number(0), m.const(dtype, 0)
-    begin = opaque(b, begin) if walk else begin  # else LLVM merges this load with those of the loop
-    entry, loop, done = b.block, f.append_basic_block("loop"), f.append_basic_block("done")
-    b.branch(loop)
-    b.position_at_end(loop)
-    k = b.phi(I64)
-    k.add_incoming(number(0), entry)
-    left_offset = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
-    total = [b.phi(zero.type) for _ in places]
-    right_row = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
-    right_vectors = [
-        load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
-        for v in range(tile.vectors)
-    ]
-    column = element_address(b, left, left_offset, unit)
-    rows = (element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(height))
-    weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
-    following = rank_one_update(multiply_add(m, item), weights, right_vectors, total)
-    after = b.add(k, number(1))
-    k.add_incoming(after, loop)
-    if walk:
-        left_offset.add_incoming(begin, entry)
-        left_offset.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
-    for phi, s in zip(total, following, strict=True):
-        phi.add_incoming(zero, entry)
-        phi.add_incoming(s, loop)
-    b.cbranch(b.icmp_signed("<", after, depth), loop, done)
-    b.position_at_end(done)
-    following = add_previous_blocks(m, places, dtype, following, fresh)
-    for p, s in zip(places, following, strict=True):
-        store_vector(m, p, s, dtype, None)
+        weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
+        sums = rank_one_update(multiply_add(m, item), weights, right_vectors, carried[:count])
+        return sums + [load_entry(at, b.add(k, number(1))) for at in walk]
+
+    begin: list[Value] = [m.const(dtype, 0)] * count
+    # Loaded one iteration ahead: else LLVM spills sums. Opaque: else LLVM merges it with those.
+    begin += [opaque(b, b.load(at, typ=I64)) for at in walk]
+    sums = reduction_loop(b, (number(0), depth), 1, step, begin)[:count]
+    for place, x in zip(places, add_previous_blocks(m, places, dtype, sums, fresh), strict=True):
+        store_vector(m, place, x, dtype, None)
     b.ret_void()

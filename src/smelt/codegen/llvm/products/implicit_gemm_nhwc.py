@@ -35,10 +35,10 @@ from smelt.codegen.llvm.products.tile_loops import (
 )
 from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import substitute
@@ -88,7 +88,7 @@ class ImplicitGemmNhwc(Packer):
                 last.position_axis: number(c.pitch),
                 last.remainder_axis: number(c.few_channels),
             }
-        self.to, self.rows = home.direct.image_layout(c)
+        self.to, self.rows = home.direct.image_layout(c, SUMS_PART if c.transposes_result else 0)
         self.next_runs = home.direct.rounded_output(c)
         self._table()
         if contiguous_filters(c) is not None:

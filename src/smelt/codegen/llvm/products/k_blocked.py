@@ -30,7 +30,12 @@ from typing import TYPE_CHECKING, Self
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, prefetch_packed_rows
-from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
@@ -38,9 +43,9 @@ from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
@@ -89,7 +94,7 @@ class PrefetchRuns:
 class KBlockedGemm(TallSkinnyGemm):
     """Emits one k-blocked product of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.packed_left_strides = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._round_down(
@@ -549,7 +554,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
-            read(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+            read(at, lanes_before_end(b, left, lanes))
 
         home.loop(first, end, lanes, lambda at: read(at, None))
         home.loop(end, high, lanes, masked)

@@ -3,10 +3,16 @@
 Vectors of an NCHW image run along its rows.  Those of as many channels as a vector has lanes form a
 tile which is transposed in registers: its columns are pixels with contiguous channels, as packed.
 Sums are NHWC too, and are transposed back tile by tile, without regard to image rows.
+
+    pack_nchw(packer, nest)            a block of an image, whatever it is computed from
+    store_nchw(packer)                 sums of an implicit GEMM
+    pack_pixel_rows(packer, rows)      an image in memory; its padding is cleared before
+    store_channel_rows(packer)         sums of a depthwise convolution
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -14,11 +20,16 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, store
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
+from smelt.codegen.llvm.loopir.strided_input import StridedRows
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, SUMS_PART
+from smelt.types.dtype import DType
+from smelt.types.expr import product
 
 if TYPE_CHECKING:
+    from smelt.codegen.llvm.products.depthwise import Depthwise
     from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 
 Value = ir.Value
@@ -33,16 +44,6 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
     *outer, depth, last = nest.order
     packer.starts = {a: home.ranges[a][0] for a in nest.order}
-    column = c.columns[-1]
-    local_size, size = home.s.local[column.axis], home.s.phase.axes[column.axis]
-    row_length = 0  # known remainder, where all tasks have rows of one length
-    if (
-        isinstance(local_size, int)
-        and isinstance(size, int)
-        and local_size
-        and size % local_size == 0
-    ):
-        row_length = (local_size + column.halo) * (column.step if c.few_channels else 1)
     piece = _Piece(packer, nest)
 
     def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
@@ -59,18 +60,12 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
     def pieces(scope: Scope, k: Value) -> None:
         low, high = home.ranges[last]
         vectors_end = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
-        home.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None, lanes))
+        home.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None))
         home.loop(
             vectors_end,
             high,
             lanes,
-            lambda at: piece.put(
-                scope,
-                k,
-                at,
-                b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)),
-                row_length % lanes or lanes,
-            ),
+            lambda at: piece.put(scope, k, at, _first_lanes(b, lanes, b.sub(high, at))),
         )
 
     loops(home.open(nest, Scope(home.top)), [*outer], 0)
@@ -85,8 +80,8 @@ class _Piece:
         self.depth, self.last = nest.order[-2:]
         self.m = LLVMMachine(self.b, self.lanes, self.home.home.target)
 
-    def put(self, scope: Scope, k: Value, at: Value, mask: Value | None, count: int) -> None:
-        """Pack channels from k on of `count` pixels."""
+    def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
+        """Pack channels from k on of a vector of pixels."""
         if self.c.few_channels:
             self._interleave_channels(
                 scope, at, self._rows(scope, (k, at), mask, self.c.few_channels)
@@ -94,8 +89,7 @@ class _Piece:
             return
         for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
-            if i < count:
-                self._store(self.packer.offset(self.nest, place), pixel)
+            self._store(self.packer.offset(self.nest, place), pixel)
 
     def _store(self, offset: Value, value: Value) -> None:
         store_vector(self.m, self.packer.at(RIGHT_PART, offset), value, self.c.unit, None)
@@ -154,27 +148,19 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
     has_full_tiles = packer.is_multiple(c.n, lanes)
 
     def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
-        rows = [
-            load_vector(
-                m,
-                packer.at(
-                    SUMS_PART, b.add(b.add(source, n), b.mul(b.add(at, number(k)), packer.rows[-1]))
-                ),
-                dtype,
-                None,
-            )
-            for k in range(lanes)
-        ]
-        end = spans[c.n]
-        inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(row_length, at), lanes))
-        for k, row in enumerate(transpose(b, rows)):
+        def sums(k: int) -> Value:
+            pixel = b.mul(b.add(at, number(k)), packer.rows[-1])
+            return packer.at(SUMS_PART, b.add(b.add(source, n), pixel))
+
+        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
             channel = b.add(n, number(k))
-            mask: Value | None = None if is_full else inside
             if not has_full_tiles:
-                is_channel = splat(b, b.icmp_signed("<", channel, end), lanes)
+                is_channel = splat(b, b.icmp_signed("<", channel, spans[c.n]), lanes)
                 mask = is_channel if mask is None else b.and_(mask, is_channel)
             place = b.add(b.add(to, at), b.mul(channel, strides[c.n]))
-            store_vector(m, element_address(b, base, place, dtype), row, dtype, mask)
+            return element_address(b, base, place, dtype), mask
+
+        _store_transposed(m, dtype, sums, target, None if is_full else b.sub(row_length, at))
 
     def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
         if len(inner_axes) > 1:
@@ -198,4 +184,140 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
     home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
-__all__ = ["pack_nchw", "store_nchw"]
+def store_channel_rows(packer: Depthwise) -> None:
+    """Store the sums of a depthwise convolution, transposed from NHWC to NCHW."""
+    home, b, c, m, dtype = packer.home, packer.b, packer.c, packer.m, packer.c.item.dtype
+    outer, *inner = c.columns[:-1]
+    low, high = home.ranges[outer.axis]
+    plane_size = home.home.index(product(home.s.local[k.axis] for k in inner))
+    channel_size = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
+    places, lanes = b.mul(b.sub(high, low), plane_size), c.tile.lanes
+
+    def tile(at: Value) -> None:
+        def sums(k: int) -> Value:
+            return packer.at(SUMS_PART, b.mul(b.add(at, number(k)), number(lanes)))
+
+        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
+            return packer.at(0, b.add(b.mul(number(k), channel_size), at)), mask
+
+        _store_transposed(m, dtype, sums, target, b.sub(places, at))
+
+    home.loop(number(0), places, lanes, tile)
+
+
+def _store_transposed(
+    m: LLVMMachine,
+    dtype: DType,
+    sums: Callable[[int], Value],
+    target: Callable[[int, Value | None], tuple[Value, Value | None]],
+    count: Value | None,
+) -> None:
+    """Transpose a tile: from the addresses of its pixels to those of its channels.
+
+    `target` completes the mask of the first `count` pixels; None if all are inside.
+    """
+    assert m.lanes is not None
+    rows = [load_vector(m, sums(k), dtype, None) for k in range(m.lanes)]
+    inside = None if count is None else _first_lanes(m.builder, m.lanes, count)
+    for k, row in enumerate(transpose(m.builder, rows)):
+        address, mask = target(k, inside)
+        store_vector(m, address, row, dtype, mask)
+
+
+def _first_lanes(b: ir.IRBuilder, lanes: int, count: Value) -> Value:
+    """Return the mask of the first `count` lanes."""
+    return b.icmp_signed("<", iota(lanes), splat(b, count, lanes))
+
+
+def pack_pixel_rows(packer: Depthwise, rows: StridedRows) -> None:
+    """Pack the rows of an NCHW image which a depthwise convolution reads."""
+    home, b, c = packer.home, packer.b, packer.c
+    low, high = home.ranges[c.lane]
+    stride = home.home.index(rows.lane_stride)
+    start = b.add(home.index(rows.start, home.top), b.mul(low, stride))
+    last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
+    channels = [
+        b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last), stride)
+        for k in range(c.tile.lanes)
+    ]
+    _PixelRows(packer, rows, channels).loops(0, start, number(0))
+
+
+class _PixelRows:
+    """Transposes rows of pixels, tile by tile, from the given offsets of channels."""
+
+    def __init__(self, packer: Depthwise, rows: StridedRows, channels: Sequence[Value]) -> None:
+        self.packer, self.home, self.b, self.c = packer, packer.home, packer.b, packer.c
+        self.rows, self.channels, self.lanes = rows, channels, packer.c.tile.lanes
+        self.dtype = self.home.home.dtypes[rows.buffer]
+
+    def loops(self, k: int, start: Value, to: Value) -> None:
+        """Pack all rows inside the image, looping over the axes from the k-th on."""
+        b, home, c = self.b, self.home, self.c.columns[k]
+        first, end = self._span(k)
+        if k < len(self.c.columns) - 2:
+            step = home.home.index(self.rows.steps[k])
+            home.loop(
+                first,
+                end,
+                1,
+                lambda at: self.loops(
+                    k + 1, b.add(start, b.mul(at, step)), b.add(to, self._packed_offset(c, at))
+                ),
+            )
+            return
+        home.loop(first, end, self.lanes, lambda at: self._put(to, start, at, end))
+
+    def _span(self, k: int) -> tuple[Value, Value]:
+        """Return the range of input positions along an axis which are inside the image."""
+        b, c = self.b, self.c.columns[k]
+        low, high = self.home.ranges[c.axis]
+        first = b.mul(low, number(c.step))
+        reach = (c.taps - 1) * c.dilation + 1 - c.step
+        end = b.add(b.mul(high, number(c.step)), number(reach))
+        for before, extent in self.rows.bounds[k]:
+            begin = number(-before)
+            first = b.select(b.icmp_signed("<", first, begin), begin, first)
+            image_end = b.sub(self.home.home.index(extent), number(before))
+            end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
+        return first, end
+
+    def _packed_offset(self, c: WindowAxis, at: Value) -> Value:
+        """Return the packed offset of an input position along an axis, in elements."""
+        b, strides = self.b, self.packer.packed_right_strides
+        position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
+        if c.step == 1:
+            return b.mul(position, strides[c.position_axis])
+        quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
+        return b.add(
+            b.mul(quotient, strides[c.position_axis]), b.mul(phase, strides[c.remainder_axis])
+        )
+
+    def _put(self, to: Value, start: Value, at: Value, end: Value) -> None:
+        """Pack a tile of pixels of a row, from `at` on.
+
+        Rows come in the order of their packed positions, so zeros stored past the end of one are
+        overwritten by the next; not so with strides, which split pixels by phase: there they go to
+        a spare element.
+        """
+        b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
+        columns = self._columns(start, at, end)
+        spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        for k, column in enumerate(columns):
+            pixel = b.add(at, number(k))
+            offset = b.add(to, self._packed_offset(c, pixel))
+            if any(x.step > 1 for x in self.c.columns):
+                offset = b.select(b.icmp_signed("<", pixel, end), offset, spare)
+            store_vector(packer.m, packer.at(RIGHT_PART, offset), column, dtype, None)
+
+    def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
+        """Return the next pixels of a row, as vectors of channels."""
+        b, mask = self.b, _first_lanes(self.b, self.lanes, self.b.sub(end, at))
+        image = self.home.home.buffers[self.rows.buffer]
+        base = element_address(b, image, b.add(start, at), self.dtype)
+        places = (element_address(b, base, offset, self.dtype) for offset in self.channels)
+        rows = [load_vector(self.packer.m, place, self.dtype, mask) for place in places]
+        return transpose(b, rows)
+
+
+__all__ = ["pack_nchw", "pack_pixel_rows", "store_channel_rows", "store_nchw"]

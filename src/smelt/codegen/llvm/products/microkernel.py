@@ -26,6 +26,7 @@ from smelt.codegen.llvm.instructions.counting import (
     start_counter,
     step_address,
 )
+from smelt.codegen.llvm.instructions.dot_product import has_square_step
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
@@ -33,6 +34,12 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
+from smelt.codegen.llvm.products.square_dot import (
+    exchange_halves,
+    interleave_positions,
+    pair_rows,
+    square_update,
+)
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.dataclass import dataclass
@@ -124,6 +131,10 @@ class Microkernel:
             vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
+        if self._has_squares(m, height):
+            sums = self._square_loop(m, starts, right_row, begin, across, prefetches)
+            odd = b.and_(b.sub(self.end_k, self.first_k), number(1))
+            return reduction_loop(b, (b.sub(self.end_k, odd), self.end_k), 1, step_at, sums)
         chains = self._chains(len(begin))
         if chains > 1 and not (rows or part):
             return self._interleaved_loop(m, begin, chains, step_at)
@@ -133,6 +144,49 @@ class Microkernel:
         unrolled_end = b.sub(self.end_k, b.and_(count, number(UNROLL - 1)))
         sums = reduction_loop(b, (self.first_k, unrolled_end), UNROLL, step_at, begin)
         return reduction_loop(b, (unrolled_end, self.end_k), 1, step_at, sums)
+
+    def _has_squares(self, m: LLVMMachine, height: int) -> bool:
+        """Return whether one instruction multiplies two rows and two columns at two positions."""
+        c, place = self.c, self.left
+        step = c.steps[1] if place.packed else place.steps[1].ref
+        adjacent = str(step) == "1" and height > 1
+        return adjacent and c.group is not None and has_square_step(m.target, c.group)
+
+    def _square_loop(
+        self,
+        m: LLVMMachine,
+        starts: list[Value],
+        right_row: Value,
+        begin: list[Value],
+        across: tuple[int, Value | None],
+        prefetches: tuple[tuple[Value, Value] | None, PanelShare | None],
+    ) -> list[Value]:
+        """Return the sums `begin` after all pairs of positions; see `accumulate`."""
+        b, group, (rows, part), vectors = self.b, self.c.group, prefetches, across[0]
+        height = len(begin) // vectors
+        padding = begin[-vectors:] if height % 2 else []  # the last row twice
+        assert group is not None
+
+        def pair_at(k: Value, squares: list[Value], nth: int) -> list[Value]:
+            if nth:
+                return squares
+            self.prefetcher.prefetch_panel(part, k)
+            if rows is not None:
+                ahead = b.mul(b.sub(k, self.first_k), rows[1])
+                prefetch(b, b.gep(rows[0], [ahead], source_etype=ir.IntType(8)))
+            here, next_ = (
+                self._load_right_row(m, self._right_row_at(right_row, k, i), *across)
+                for i in (0, 1)
+            )
+            addresses = self._rows_at(starts, k, 0, height)
+            left = pair_rows(b, [*addresses, *addresses[-1:]][: height + height % 2], 1)
+            return square_update(m, group, left, interleave_positions(b, here, next_), squares)
+
+        odd = b.and_(b.sub(self.end_k, self.first_k), number(1))
+        squares = exchange_halves(b, [*begin, *padding], vectors)
+        span = self.first_k, b.sub(self.end_k, odd)
+        squares = reduction_loop(b, span, 2, pair_at, squares)
+        return exchange_halves(b, squares, vectors)[: len(begin)]
 
     def _chains(self, vectors: int) -> int:
         """Return the number of sums for each accumulator of a tile.
@@ -188,15 +242,18 @@ class Microkernel:
         b.position_at_end(loop)
         k = start_counter(b, self.first_k, number(1), before)
         totals = [b.phi(x.type) for x in begin]
+        addresses = list[tuple[ir.Phi, Value]]()
         if rows is not None:
             (address := b.phi(rows[0].type)).add_incoming(rows[0], before)
             prefetch(b, address)
-            address.add_incoming(b.gep(address, [rows[1]], source_etype=ir.IntType(8)), loop)
+            addresses = [(address, b.gep(address, [rows[1]], source_etype=ir.IntType(8)))]
         following = step_at(k, [*totals], 0)
-        after = advance_counter(b, k)
+        after, latch = advance_counter(b, k), b.block
+        for address, advanced in addresses:
+            address.add_incoming(advanced, latch)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
-            phi.add_incoming(value, loop)
+            phi.add_incoming(value, latch)
         b.cbranch(b.icmp_signed("<", after, self.end_k), loop, done)
         b.position_at_end(done)
         return following

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
+from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.products.prefetch import PREFETCH_TYPES, prefetch_all, prefetch_at
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.target import Target
 from smelt.types.dtype import DType, i64
 
@@ -74,48 +76,18 @@ class _Tile:
     def fill(self, short: DType | None) -> None:
         """Emit the function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
-        to, stride, image, panel, table, depth, fresh, low, high, *spot = f.args
+        to, stride, self.image, self.panel, table, depth, fresh, low, high, *spot = f.args
+        self.table, self.depth = table, depth
+        self.prefetch_base = self.panel
         if self.c.prefetches_weights:
             self.prefetch_base, self.rate, *spot = spot
         places = TileTarget(to, stride, dtype).addresses(b, self.tile)
-        zero = self.m.const(dtype, 0)
         if self.c.prefetches_weights and self.c.image_rows is not None:
             for left in ((number(0), low), (high, number(self.c.steps))):
                 reduction_loop(b, left, 1, lambda t, *_: self._prefetch_tap(table, t, depth), [])
-        entry = b.block
-        taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
-        b.cbranch(b.icmp_signed("<", low, high), taps, done)
-        b.position_at_end(taps)
-        tap = b.phi(I64)
-        before = [b.phi(zero.type) for _ in places]
-        entries = element_address(b, table, b.mul(tap, number(ENTRY_WORDS)), i64)
-        input_address, weights, counts = (
-            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY_WORDS)
-        )
-        if self.c.has_odd_end:  # else LLVM masks scalars, then broadcasts the result
-            kind = ir.VectorType(I32, self.tile.lanes)
-            counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
-            self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
-        input_address = element_address(b, image, input_address, self.c.image)
-        if self.c.prefetches_weights:
-            self.prefetch_address = element_address(b, self.prefetch_base, weights, self.c.unit)
-        weights = element_address(b, panel, weights, self.c.unit)
-        if self.c.few_channels:
-            totals = self._step(input_address, weights, number(0), before)
-        else:
-            totals = self._channels(input_address, weights, depth, before)
-        later = b.add(tap, number(1))
-        b.cbranch(b.icmp_signed("<", later, high), taps, done)
-        end = b.block
-        for block, value in ((entry, low), (end, later)):
-            tap.add_incoming(value, block)
-        b.position_at_end(done)
-        sums = [b.phi(x.type) for x in totals]
-        for value, *phis in zip(totals, before, sums, strict=True):
-            for phi in phis:
-                phi.add_incoming(zero, entry)
-                phi.add_incoming(value, end)
-        totals = add_previous_blocks(self.m, places, dtype, [*sums], fresh)
+        zeros = [self.m.const(dtype, 0)] * len(places)
+        totals = reduction_loop(b, (low, high), 1, lambda t, sums, _: self._tap(t, sums), [*zeros])
+        totals = add_previous_blocks(self.m, places, dtype, totals, fresh)
         last = None if short is None else (spot[2], TileTarget(spot[0], spot[1], short))
         store_tile(self.m, self.c, self.tile, totals, places, last=last)
         b.ret_void()
@@ -128,34 +100,30 @@ class _Tile:
         prefetch_all(b, begin, self.rate, depth)
         return []
 
-    def _channels(
-        self, input_address: Value, weights: Value, depth: Value, before: Sequence[Value]
-    ) -> list[Value]:
+    def _tap(self, tap: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums after all channels of one tap."""
-        b, f = self.b, self.f
-        taps, loop, next_ = b.block, f.append_basic_block("loop"), f.append_basic_block("next")
-        b.cbranch(b.icmp_signed("<", number(0), depth), loop, next_)
-        b.position_at_end(loop)
-        k, panel = b.phi(I64), b.phi(weights.type)
-        sums = [b.phi(x.type) for x in before]
-        if self.c.prefetches_weights:
-            prefetch_at(b, self.prefetch_address, self.rate, k)
-        following = self._step(input_address, panel, k, sums)
-        next_row = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
-        after = b.add(k, number(1))
-        b.cbranch(b.icmp_signed("<", after, depth), loop, next_)
-        b.position_at_end(next_)
-        totals = [b.phi(x.type) for x in before]
-        k.add_incoming(number(0), taps)
-        k.add_incoming(after, loop)
-        panel.add_incoming(weights, taps)
-        panel.add_incoming(next_row, loop)
-        for first, total, new, last in zip(before, sums, following, totals, strict=True):
-            total.add_incoming(first, taps)
-            total.add_incoming(new, loop)
-            last.add_incoming(first, taps)
-            last.add_incoming(new, loop)
-        return [*totals]
+        b, c = self.b, self.c
+        entries = element_address(b, self.table, b.mul(tap, number(ENTRY_WORDS)), i64)
+        pixel, weights, counts = (
+            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY_WORDS)
+        )
+        if c.has_odd_end:  # else LLVM masks scalars, then broadcasts the result
+            kind = ir.VectorType(I32, self.tile.lanes)
+            counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
+            self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
+        image = element_address(b, self.image, pixel, c.image)
+        panel = element_address(b, self.panel, weights, c.unit)
+        if c.few_channels:
+            return self._step(image, panel, number(0), sums)
+        columns, kind = number(c.tile.columns), memory_type(c.unit)
+        later = element_address(b, self.prefetch_base, weights, c.unit)
+
+        def channel(k: Value, sums: list[Value], _: int) -> list[Value]:
+            if c.prefetches_weights:
+                prefetch_at(b, later, self.rate, k)
+            return self._step(image, step_address(b, panel, k, columns, kind), k, sums)
+
+        return reduction_loop(b, (number(0), self.depth), 1, channel, [*sums])
 
     def _broadcast(self, place: Value) -> Value:
         """Broadcast an input number, or a pair of which one may be masked."""

@@ -12,6 +12,7 @@ continue in the next row, so that is prefetched.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -24,9 +25,9 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART
 from smelt.types.affine import coefficient
-from smelt.types.dtype import i32
+from smelt.types.dtype import DType, i32
 from smelt.types.expr import axes_of, floordiv, sub, substitute
 
 if TYPE_CHECKING:
@@ -54,69 +55,58 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
     return (first_load, second_load) if plain and lies else None
 
 
-class FilterPairPacker:
-    """Packs one block of such a filter in the task that `home` is emitting."""
+def pack_filter_pairs(
+    home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
+) -> None:
+    """Pack one block of such a filter, row by row."""
+    b, access, top = home.b, loads[0], home.open(nest, Scope(home.top))
+    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+    first, last = home.ranges[c.m]
+    low, high = home.ranges[c.depth]
+    row_stride = home.index(coefficient(access.offset, c.m) or 0, top)
+    prefetch_distance = b.mul(row_stride, number(PACK_PREFETCH_ROWS))
+    zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
+    origin = home.index(substitute(access.offset, zeros), top)
+    origin = b.add(origin, b.mul(low, number(2 * c.taps)))
+    pairs_end = high
+    for _, extent in loads[1].limits:
+        pairs = home.index(floordiv(extent, 2), top)
+        pairs_end = b.select(b.icmp_signed("<", pairs, high), pairs, high)
 
-    def __init__(
-        self, home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
-    ) -> None:
-        self.home, self.b, self.c = home, home.b, c
-        self.access, self.ends = loads[0], loads[1].limits
-        self.top = home.open(nest, Scope(home.top))
-        self.machine = LLVMMachine(self.b, c.tile.lanes, home.home.target)
-        self.dtype = home.home.dtypes[self.access.buffer]
+    def row(m: Value) -> None:
+        start = element_address(b, base, b.add(origin, b.mul(m, row_stride)), dtype)
+        to = b.mul(b.sub(m, first), number(LEFT_PITCH))
+        to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
 
-    def run(self) -> None:
-        """Pack the block row by row."""
-        b, c, home = self.b, self.c, self.home
-        first, last = home.ranges[c.m]
-        low, high = home.ranges[c.depth]
-        row_stride = home.index(coefficient(self.access.offset, c.m) or 0, self.top)
-        prefetch_distance = b.mul(row_stride, number(PACK_PREFETCH_ROWS))
-        zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
-        origin = home.index(substitute(self.access.offset, zeros), self.top)
-        origin = b.add(origin, b.mul(low, number(2 * c.taps)))
-        pairs_end = high
-        for _, extent in self.ends:
-            pairs = home.index(floordiv(extent, 2), self.top)
-            pairs_end = b.select(b.icmp_signed("<", pairs, high), pairs, high)
+        def pair(k: Value, is_single: bool) -> None:
+            k = b.sub(k, low)
+            at = element_address(b, start, b.mul(k, number(2 * c.taps)), dtype)
+            prefetch(b, element_address(b, at, prefetch_distance, dtype))
+            place = element_address(b, to, b.mul(k, number(c.taps)), i32)
+            _pack_pair(home, c, at, [0] if is_single else [0, c.taps], place, dtype)
 
-        def row(m: Value) -> None:
-            start = element_address(
-                b,
-                home.home.buffers[self.access.buffer],
-                b.add(origin, b.mul(m, row_stride)),
-                self.dtype,
-            )
-            to = b.mul(b.sub(m, first), number(LEFT_PITCH))
-            to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
+        home.loop(low, pairs_end, 1, lambda k: pair(k, False))
+        if pairs_end is not high:
+            home.loop(pairs_end, high, 1, lambda k: pair(k, True))
 
-            def pair(k: Value, is_single: bool) -> None:
-                k = b.sub(k, low)
-                at = element_address(b, start, b.mul(k, number(2 * c.taps)), self.dtype)
-                prefetch(b, element_address(b, at, prefetch_distance, self.dtype))
-                self._pair(at, element_address(b, to, b.mul(k, number(c.taps)), i32), is_single)
-
-            home.loop(low, pairs_end, 1, lambda k: pair(k, False))
-            if pairs_end is not high:
-                home.loop(pairs_end, high, 1, lambda k: pair(k, True))
-
-        home.loop(first, last, 1, row)
-
-    def _pair(self, at: Value, to: Value, is_single: bool) -> None:
-        """Pack all taps of a pair, or of a last channel without partner."""
-        b, m, taps, lanes = self.b, self.machine, self.c.taps, self.c.tile.lanes
-        for j in range(0, taps, lanes):
-            mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < taps for i in range(lanes)])
-            runs = [
-                load_vector(
-                    m, element_address(b, at, number(j + run), self.dtype), self.dtype, mask
-                )
-                for run in ((0,) if is_single else (0, taps))
-            ]
-            runs += [m.const(self.c.item.dtype, 0)] * is_single
-            place = element_address(b, to, number(j), i32)
-            store_vector(m, place, pack_pairs(m, runs), i32, None)
+    home.loop(first, last, 1, row)
 
 
-__all__ = ["FilterPairPacker", "pair_loads"]
+def _pack_pair(
+    home: NestEmitter, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
+) -> None:
+    """Pack all taps of a pair, or of a last channel without partner.
+
+    `runs` are the offsets of its channels from `at`.
+    """
+    b, lanes = home.b, c.tile.lanes
+    m = LLVMMachine(b, lanes, home.home.target)
+    for j in range(0, c.taps, lanes):
+        mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < c.taps for i in range(lanes)])
+        places = (element_address(b, at, number(j + run), dtype) for run in runs)
+        vectors = [load_vector(m, place, dtype, mask) for place in places]
+        vectors += [m.const(c.item.dtype, 0)] * (2 - len(vectors))
+        store_vector(m, element_address(b, to, number(j), i32), pack_pairs(m, vectors), i32, None)
+
+
+__all__ = ["pack_filter_pairs", "pair_loads"]

@@ -26,8 +26,8 @@ from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RUNS_PART
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i64

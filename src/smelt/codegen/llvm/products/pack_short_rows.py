@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import opaque_mask
-from smelt.codegen.llvm.access.prefetch import prefetch_later
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, Limit, test_lanes
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
-from smelt.codegen.llvm.products.packing import Packer
 from smelt.dataclass import dataclass
 from smelt.types.expr import atoms, axes_of, sub
 
@@ -85,7 +83,7 @@ def for_each_row_length(home: NestEmitter, nest: Nest, run: Callable[[int], None
 def emit_short_rows(home: NestEmitter, scope: Scope, depth: int) -> bool:
     """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
-    if not isinstance(packer, Packer) or not packer.row_vectors:
+    if packer is None or not packer.row_vectors:
         return False
     tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
     if tests is None:
@@ -143,8 +141,6 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
-            if count > 1:
-                _prefetch(home, Scope(inner, {pixel: low}), count)
             for lanes_at in vectors:
                 lanes_at = replace(lanes_at, tested_limits={**lanes_at.tested_limits, **row_limits})
                 place = Scope(inner, {pixel: lanes_at.base}, lanes=lanes_at)
@@ -158,22 +154,6 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
         emit_rows(first, last, {})
     else:
         _emit_inside_and_outside(home, scope, tests, emit_rows)
-
-
-PREFETCH_PLANES = 2
-"""Positions of the outermost axis between what is packed and what is prefetched."""
-
-
-def _prefetch(home: NestEmitter, scope: Scope, vectors: int) -> None:
-    """Prefetch what a row is packed from a little later.
-
-    The rows of one channel are too few for hardware prefetchers to continue in the next channel.
-    """
-    home.enter(scope, len(home.nest.order))
-    for access in dict.fromkeys(accesses_of(home.items)):
-        prefetch_later(
-            home, access, home.nest.order[0], PREFETCH_PLANES, scope, vectors * home.s.lanes
-        )
 
 
 def _emit_inside_and_outside(

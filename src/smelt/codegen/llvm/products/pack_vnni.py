@@ -19,8 +19,8 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.operand_rows import masked_vector_loop, row_scopes, vector_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
 from smelt.types.dtype import i32
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
@@ -52,19 +52,11 @@ class Packer:
         What a vector has past the end of its row is overwritten by the next row.
         """
 
-    def dense_strides(
-        self, order: tuple[str, ...], extents: Iterable[Index], even: int = 0, unit: int = 1
-    ) -> dict[str, Value]:
-        """Return the strides of a dense array with axes `order`, in elements.
-
-        Strides of the first `even` axes are rounded up to multiples of `vector_alignment`, a power
-        of two.
-        """
+    def dense_strides(self, order: tuple[str, ...], extents: Iterable[Index]) -> dict[str, Value]:
+        """Return the strides of a dense array with axes `order`, in elements."""
         b, strides = self.b, dict[str, Value]()
         step: Value = number(1)
         for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
-            if len(order) - len(strides) == even:
-                step = b.and_(b.add(step, number(unit - 1)), number(-unit))
             strides[a], step = step, b.mul(step, n)
         return strides
 

@@ -32,9 +32,9 @@ from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 
@@ -71,7 +71,7 @@ class RightRows:
 class SmallMGemm(KBlockedGemm):
     """Emits one small-M product of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.right_rows: RightRows | None = None
         self.packed_on_use = number(0)

@@ -35,9 +35,9 @@ from smelt.codegen.llvm.products.transposed_store_tile import (
     tile_function,
 )
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, SUMS_PART
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -52,7 +52,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
     stored along k.
     """
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.rate = number(0)
         self.others = list[Self]()

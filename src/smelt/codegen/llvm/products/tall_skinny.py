@@ -9,7 +9,7 @@ rows: nothing is computed twice, since outputs may overwrite operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -25,7 +25,13 @@ from smelt.codegen.llvm.instructions.counting import (
     row_addresses,
     step_address,
 )
-from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    first_lanes,
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
@@ -35,9 +41,9 @@ from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutpu
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
 from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import copy_elements
-from smelt.codegen.llvm.scratch.workspace import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
@@ -80,8 +86,9 @@ class TallSkinnyGemm(TallPacker):
 
     def _kept_products(self) -> list[Self]:
         """Return the other products, whose sums are kept for this product's epilogue."""
-        others = ((n, n.product) for n in self.home.s.nests if n is not self.nest)
-        return [type(self)(self.home, n, c) for n, c in others if isinstance(c, TallSkinnyPlan)]
+        others = (n for n in self.home.s.nests if n is not self.nest and n.product is not None)
+        # All products of a phase are planned alike.
+        return [type(self)(self.home, n, cast(FusedGemmPlan, n.product)) for n in others]
 
     def _prepare(self) -> None:
         """Emit what precedes all rows: pack the right operand and locate the left one."""
@@ -291,7 +298,7 @@ class TallSkinnyGemm(TallPacker):
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
-            put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+            put(at, 1, lanes_before_end(b, left, lanes))
 
         if part == "rest":
             self._edge_panel(

@@ -31,11 +31,11 @@ from smelt.codegen.llvm.products.partition_loops import for_each_segment, segmen
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.transpose import emit_transposed
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
@@ -62,7 +62,7 @@ More channels are read side by side than hardware prefetchers follow.
 class TallPacker(Packer):
     """Packs the operands of one tall-skinny product in the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
         self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)

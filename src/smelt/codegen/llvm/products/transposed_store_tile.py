@@ -25,7 +25,7 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import sum_in_runs
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.target import Target
 
@@ -47,9 +47,7 @@ pairs of cache lines (fixed point).
 """
 
 
-def tile_function(
-    module: ir.Module, c: TallSkinnyPlan, vectors: int, target: Target
-) -> ir.Function:
+def tile_function(module: ir.Module, c: FusedGemmPlan, vectors: int, target: Target) -> ir.Function:
     """Return the function of a tile with so many vectors of rows.
 
     It prefetches later lines where they are read in place.
@@ -59,7 +57,7 @@ def tile_function(
 
 
 class _Tile:
-    def __init__(self, f: ir.Function, c: TallSkinnyPlan, vectors: int, target: Target) -> None:
+    def __init__(self, f: ir.Function, c: FusedGemmPlan, vectors: int, target: Target) -> None:
         self.f, self.c, self.vectors = f, c, vectors
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
         self.m = LLVMMachine(self.b, c.tile.lanes, target)

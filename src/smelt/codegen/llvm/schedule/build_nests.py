@@ -45,17 +45,16 @@ from smelt.codegen.llvm.loops.unroll_factor import (
     lanes_of_runs,
     limit_unroll_to_runs,
 )
-from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions, packing_axes
+from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
 from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
 from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
+from smelt.codegen.llvm.schedule.product_plan import ProductPlan
+from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
-    PackedPlan,
-    Products,
     is_gather,
-    lane_axis,
     task_blocks,
     transpose_side,
 )
@@ -219,7 +218,7 @@ class Nest:
     transposed: list[Item] = field(default_factory=list)
     """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
     tile."""
-    product: Contraction | PackedPlan | None = None
+    product: ProductPlan | None = None
     """A contraction instead of loops, with `packs` for its operands."""
     packs: tuple[Nest, ...] = ()
     packed: str = ""
@@ -265,7 +264,7 @@ class Schedule:
     @property
     def blocked(self) -> list[Contraction]:
         """The contractions that are blocked along one axis of each operand."""
-        return [c for c in self.products.values() if isinstance(c, Contraction)]
+        return self.products.blocked
 
     def span(self, region: Region | None, axis: str) -> Index:
         """Return how many positions of a local axis a region's values span at most."""
@@ -279,15 +278,16 @@ class Schedule:
 
 def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
-    products: Products = plan_depthwise(phase, target, form) or plan_depthwise_separable(
-        phase, target
-    )
+    depthwise = plan_depthwise(phase, target, form) or plan_depthwise_separable(phase, target)
+    products = Products(packed=depthwise)
     if not products:
         unroll_short_dots(phase)
-        products = {} if phase.regions() else plan_convolutions(phase, target, form)
-        products = products or contractions(phase, target, form)
+        convolutions = {} if phase.regions() else plan_convolutions(phase, target, form)
+        products = Products(packed=convolutions)
+        if not products:
+            products = Products(blocked=contractions(phase, target, form))
         finish_sums(phase)
-        if any(isinstance(c, Contraction) and c.m == phase.lanes for c in products.values()):
+        if any(c.m == phase.lanes for c in products.blocked):
             phase.lanes = None  # rows of a contraction: a block of them is not a vector
     scans = any(i.kind == "scan" for i in phase.items)
     if not products and is_map(phase, scans=True):
@@ -301,7 +301,7 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         # Contractions with most axes first: a matrix-vector product has no contiguous rows.
-        lane_axes = [lane_axis(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
+        lane_axes = [products[i].result_axis for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in lane_axes if n in stored), lane_axes[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
@@ -335,11 +335,7 @@ class _Planner:
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
         self.separate = self._separate_items()
-        self.direct = {
-            c.left: c
-            for c in products.values()
-            if isinstance(c, Contraction) and (c.direct or c.stored_pitch)
-        }
+        self.direct = {c.left: c for c in products.blocked if c.direct or c.stored_pitch}
         self.first: list[int] = []
         self.last: list[int] = []
         self.levels = self._levels()
@@ -393,15 +389,13 @@ class _Planner:
         c = self.products[item]
         level, time = self.levels[item] - 1, item.time
         nest = Nest(level, (), None, product=c, time=time)
-        orders = (
-            packing_axes(c) if isinstance(c, Contraction) else (c.left_order(), c.right_order())
-        )
+        orders = c.left_order(), c.right_order()
         sides = zip(orders, (c.left, c.right), ("left", "right"), strict=True)
         left, right = (
             Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
             for order, operand, side in sides
         )
-        right.single_use = not isinstance(c, Contraction)
+        right.single_use = not self.products.blocked
         nest.packs = (left, right)
         self.groups[level, number] = nest
         self._materialise(item)
@@ -538,7 +532,7 @@ class _Planner:
             else self._product_axis(domain) or choose_vector_axis(self.phase, set(domain))
         )
         if self.products and v is not None:
-            lane_axes = {i: lane_axis(c) for i, c in self.products.items()}
+            lane_axes = {i: c.result_axis for i, c in self.products.items()}
             v = (
                 memory_axis(nest, v)
                 or results_axis(nest, v)
@@ -552,7 +546,7 @@ class _Planner:
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
         """Return the axis along which the result of a contraction is contiguous in scratch."""
         lane_axes = [
-            lane_axis(c) for c in self.products.values() if {c.m, lane_axis(c)} <= set(domain)
+            c.result_axis for c in self.products.values() if {c.m, c.result_axis} <= set(domain)
         ]
         return lane_axes[0] if lane_axes else None
 
@@ -666,8 +660,9 @@ class _Planner:
 
     def _arrange(self, nest: Nest) -> None:
         """Choose the vector axis, the loop order and the unroll factor of a nest."""
-        for pack in nest.packs:
-            self._arrange_pack(pack, nest.product)
+        if nest.product is not None:
+            for pack in nest.packs:
+                self._arrange_pack(pack, nest.product)
         domain = nest.order
         if not domain:
             return
@@ -710,12 +705,11 @@ class _Planner:
         if nest.transposed and not nest.strips:
             nest.unroll = min(nest.unroll, transpose_side(self.lanes) // self.lanes)
 
-    def _arrange_pack(self, pack: Nest, c: Contraction | PackedPlan | None) -> None:
+    def _arrange_pack(self, pack: Nest, c: ProductPlan) -> None:
         """Choose the unroll factor and transposed loads of a packing nest, whose order is fixed."""
-        pack.unroll = c.group_size if isinstance(c, Contraction) and c.group else 2
-        in_place = isinstance(c, Contraction) and (c.is_gemv or c.group is not None)
-        thin = in_place and pack.packed == "right"
-        if pack.single_use or len(pack.order) != 2 or thin:
+        pack.unroll = c.unroll_of_packing
+        fixed = pack.packed == "right" and not c.transposes_packing
+        if pack.single_use or len(pack.order) != 2 or fixed:
             return
         other, vector = pack.order
         run_lanes = lanes_of_runs(self.block, other, self.lanes)

@@ -23,7 +23,6 @@ from typing import Literal
 
 from smelt.blocks import (
     COLUMNS,
-    DEEP_EVEN,
     DEPTH,
     IN_PLACE_ELEMENTS,
     MATRIX_DEPTH,
@@ -64,13 +63,15 @@ from smelt.codegen.llvm.schedule.operands import (
     plain_load,
 )
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
+from smelt.codegen.llvm.schedule.product_plan import Driver, PanelOperand, TileStores, tile_cycles
+from smelt.codegen.llvm.schedule.register_tile import Tile, in_place_tile, register_tile
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Index, mul, product
+from smelt.types.expr import Index, floordiv, maximum, mul, product
 
 SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set
@@ -80,19 +81,6 @@ GEMV_SKEW = 528
 positions of 16 rows fall on different sets of an L1 cache with 64 sets."""
 
 Kind = Literal["packed", "small", "gemv"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The register tile of a microkernel: `rows` by `vectors` of `lanes` columns."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,41 +235,84 @@ class Contraction:
         return PlanNotes(axes, left, right, f"in scratch, {self.depth} positions at a time")
 
     @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axis of the result's rows, if there is one."""
+        return () if self.m is None else (self.m,)
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles: those of blocks of both operands."""
+        return "blocked"
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.n
+
+    @property
+    def reads_past_end(self) -> bool:
+        """Whether tiles read packed operands past what was packed: full vectors of a row."""
+        return self.is_gemv
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once: those of a group are interleaved."""
+        return self.group_size if self.group else 2
+
+    @property
+    def transposes_packing(self) -> bool:
+        """Whether the right operand is packed by a nest that may transpose it."""
+        return not self.is_gemv and self.group is None
+
+    @property
+    def transposes_sums(self) -> bool:
+        """False: sums are stored as they are computed."""
+        return False
+
+    def left_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the left operand."""
+        return (self.k,) if self.m is None else (self.m, self.k)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the right operand."""
+        return (self.k, self.n) if self.vector_axis != self.k else (self.n, self.k)
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds.
+
+        A GEMV waits for the bytes of its right operand instead.
+        """
+        if not self.is_gemv:
+            return tile_cycles(points, self.tile, self.group_size)
+        rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # a symbolic size may be 0
+        return floordiv(mul(4, points), mul(rows, self.tile.lanes))
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly: if each sees whole rows of blocks."""
+        if self.is_gemv or self.m is None or self.outer:
+            return None
+        return TileStores(
+            rounds=self.group is None or not self.group.matrix,
+            columns="masked" if self.masks_columns() else "full",
+            summed=self.k,
+        )
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the right operand, which tiles read in panels if it is packed."""
+        rows = tuple(a for a in (self.m, *self.outer) if a is not None)
+        return PanelOperand(
+            self.right,
+            rows,
+            self.group,
+            is_small=self.group is None,
+            is_prepacked=self.prepacked,
+            packs=self.kind == "packed",
+        )
+
+    @property
     def by_panels(self) -> bool:
         """Whether few rows are multiplied panel by panel, each panel read to its end."""
         return self.prepacked and self.kind == "small"
-
-
-def register_tile(target: Target, lanes: int) -> Tile:
-    """Return the usual register tile.
-
-    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast: blocks
-    of rows are whole tiles.
-
-    >>> [register_tile(Target.for_isa(isa), 8).rows for isa in ("avx512", "avx2", "neon")]
-    [12, 6, 12]
-    """
-    free = target.registers - 3
-    rows = next(h for h in range(free // 2, 0, -1) if DEEP_EVEN % h == 0)
-    return Tile(rows, 2, lanes)
-
-
-def in_place_tile(target: Target, lanes: int) -> Tile:
-    """Return the tile for operands in place, where each row takes an address register.
-
-    As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
-    are registers.
-    """
-    return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
-
-
-def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
-    """Return tiles for a GEMV with short rows, the narrower first.
-
-    They are as wide as rows of the right operand.  Their accumulators take half of the registers.
-    """
-    sums = target.registers // 2
-    return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
@@ -381,59 +412,45 @@ def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> Item | None:
     return next((c.item for c in plans.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Which operand is the left one, and the axes that are theirs alone."""
+
+    left: Item
+    right: Item
+    m: str | None
+    n: str
+    m_contiguous_pitch: int
+    """Row pitch of a left operand that is computed in vectors along m; else 0."""
+
+
 def _plan(
     item: Item, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
     """Plan one contraction, or return None if it fits no plan."""
     assert isinstance(item.payload, Reduction)
     over = item.payload.over
-    left, right = item.args
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
-    stored = stored_axis(phase, over, item.axes)
-    if stored in left.axes and stored not in right.axes:
-        left, right = right, left
-    fixed = unvarying_axes(phase.segments[item.time])
-    barred = fixed | {a for guide, _ in phase.stream_bounds() for a in guide.axes}
-    m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
-    two_sided = m is not None and n is not None
-    fewer = False  # tasks served by a packed operand than with swapped roles
-    if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
-        fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
-    swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
-    lane_axes = {i: c.n for i, c in before.items()}
-    tile, down = register_tile(target, _lanes(item.dtype, target)), 0
-    if (
-        m is not None
-        and n is not None
-        and not (swaps or form)
-        and choose_dot_instruction(item, left, right, phase.dtypes, target) is None
-    ):
-        down = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
-    if n is None or (
-        two_sided and not down and (swaps or packing_scatters(left, right, m, lane_axes))
-    ):
-        left, right, m, n = right, left, n, m
-    if n is None or not set(over) <= left.axes & right.axes:
+    tile = register_tile(target, _lanes(item.dtype, target))
+    roles = _choose_roles(item, phase, target, form, before, tile)
+    if roles is None:
         return None
-    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - fixed:
-        return None
+    left, right, m, n = roles.left, roles.right, roles.m, roles.n
     ranked = [a for a in phase.axes if a in over]
-    shared = m is not None and _serves_other_axes(item, m, n, right)
     k = _longest(ranked, phase)
-    pitch = down or _stored_pitch(left, item, ranked[-1], tile, phase)
     group = choose_dot_instruction(item, left, right, phase.dtypes, target, matrices=True)
-    direct = pitch if group is None else 0
     panels = m is not None and is_prepacked(right, item, group, (k, n), tile.columns, phase)
-    cached = (
-        group is None and form in ("", "small") and _in_cache(item, right, (m, n, k), phase, target)
-    )
-    few_rows = _is_few(m, phase, _gemv_rows(group)) and not cached
-    if not panels and (form in ("rows", "columns") or (few_rows and not shared)):
+    in_l1 = form in ("", "small") and group is None
+    in_l1 = in_l1 and _in_cache(item, right, (m, n, k), phase, target)
+    shared = m is not None and _serves_other_axes(item, m, n, right)
+    few_rows = _is_few(m, phase, _gemv_rows(group)) and not (in_l1 or shared)
+    if not panels and (form in ("rows", "columns") or few_rows):
         return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = plain_load(left), "small" if cached or form in ("small", "rows") else "packed"
+    pitch = roles.m_contiguous_pitch or _stored_pitch(left, item, ranked[-1], tile, phase)
+    access, kind = plain_load(left), "small" if in_l1 or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     plan = Contraction(
         item,
@@ -445,23 +462,58 @@ def _plan(
         k,
         tile,
         kind,
-        direct=direct,
-        m_contiguous=bool(down),
-        stored_pitch=pitch - direct,
+        direct=pitch if group is None else 0,
+        m_contiguous=bool(roles.m_contiguous_pitch),
+        stored_pitch=0 if group is None else pitch,
         prepacked=panels,
         converts=converts and kind == "packed",
     )
     if group is not None:
         units = is_grouped_by_row(left, item, group, (m, k), phase)
-        return replace(
-            plan,
-            group=group,
-            vector_axis=contiguous_axis(right, (n, k)),
-            units=units,
-            tile=in_place_tile(target, tile.lanes) if units else tile,
-        )
-    few_rows = plan.kind == "small" and plan.reads_left_in_place()
-    return replace(plan, tile=in_place_tile(target, tile.lanes)) if few_rows else plan
+        along = contiguous_axis(right, (n, k))
+        plan = replace(plan, group=group, vector_axis=along, units=units)
+    in_place = plan.units or (group is None and kind == "small" and plan.reads_left_in_place())
+    return replace(plan, tile=in_place_tile(target, tile.lanes)) if in_place else plan
+
+
+def _choose_roles(
+    item: Item,
+    phase: Phase,
+    target: Target,
+    form: Variant,
+    before: Mapping[Item, Contraction],
+    tile: Tile,
+) -> _Roles | None:
+    """Choose the left operand: vectors run along the columns of the right one.
+
+    These are those of the stored result, unless packing would then scatter what is computed in
+    vectors, or a packed operand would serve fewer tasks.  None if both operands have more axes.
+    """
+    assert isinstance(item.payload, Reduction)
+    over, (left, right) = item.payload.over, item.args
+    stored = stored_axis(phase, over, item.axes)
+    if stored in left.axes and stored not in right.axes:
+        left, right = right, left
+    fixed = unvarying_axes(phase.segments[item.time])
+    barred = fixed | {a for guide, _ in phase.stream_bounds() for a in guide.axes}
+    m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
+    serves_fewer, pitch = False, 0
+    if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
+        serves_fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
+    swaps = (form == "columns") != serves_fewer or _is_few(n, phase) > _is_few(m, phase)
+    if m is not None and n is not None:
+        lane_axes = {i: c.n for i, c in before.items()}
+        plain = not (swaps or form)
+        if plain and choose_dot_instruction(item, left, right, phase.dtypes, target) is None:
+            pitch = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
+        swaps = not pitch and (swaps or packing_scatters(left, right, m, lane_axes))
+    if n is None or (m is not None and swaps):
+        left, right, m, n = right, left, n, m
+    if n is None or not set(over) <= left.axes & right.axes:
+        return None
+    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - fixed:
+        return None
+    return _Roles(left, right, m, n, pitch)
 
 
 def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
@@ -639,8 +691,3 @@ def product_block(
     if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
         return unfolded_rows(free, c.item.dtype.itemsize), COLUMNS
     return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
-
-
-def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the loop orders of the nests that pack the left and the right operand."""
-    return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.vector_axis != c.k else (c.n, c.k)

@@ -18,7 +18,7 @@ of these (indirect convolution; Dukhan, "The Indirect Convolution Algorithm", 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from smelt.blocks import FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS, ceiling, window_columns
@@ -30,14 +30,28 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
-from smelt.codegen.llvm.schedule.contract import SKEW, Tile
+from smelt.codegen.llvm.schedule.contract import SKEW
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
 from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
 from smelt.codegen.llvm.schedule.plan_notes import PlanNotes, packed_panels
+from smelt.codegen.llvm.schedule.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    RUNS_PART,
+    SUMS_PART,
+    TABLE_PART,
+    Driver,
+    PanelOperand,
+    PlainPacking,
+    ScratchArray,
+    TileStores,
+    tile_cycles,
+)
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, bf16
+from smelt.types.dtype import DType, bf16, i64
 from smelt.types.expr import (
     Index,
     add,
@@ -145,7 +159,7 @@ def panel_pitch(access: Access, m: str, width: int) -> Index | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NhwcConvPlan:
+class NhwcConvPlan(PlainPacking):
     """Plan of a channels-last convolution: its operands as they are packed, and its axes."""
 
     item: Item
@@ -203,6 +217,74 @@ class NhwcConvPlan:
         sums = f"in scratch between blocks of {self.block} channels"
         sums += ", transposed when done" * self.transposes_result
         return PlanNotes(axes, image, weights, sums)
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of pixels, outermost first."""
+        return tuple(c.axis for c in self.columns)
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "nhwc"
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.axes[-1]
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        return not any(c.tap for c in self.columns)
+
+    @property
+    def transposes_sums(self) -> bool:
+        """Whether results are transposed when all sums are done."""
+        return self.transposes_result
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result."""
+        return self.extent(axis, local[axis], local[self.columns[-1].axis])
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays in scratch: both operands, a table of taps, sums to transpose."""
+        weights, pixels = self.room(local)
+        if contiguous_filters(self) is not None:  # one panel at a time
+            weights = self.taps * self.block * self.tile.columns
+            yield ScratchArray(RUNS_PART, self.taps * self.block, i64)
+        yield ScratchArray(LEFT_PART, weights, self.unit)
+        yield ScratchArray(RIGHT_PART, pixels, self.image)
+        yield ScratchArray(TABLE_PART, 3 * self.steps, i64)
+        if self.transposes_result:
+            places = product(self.scratch_extent(x.axis, local) for x in self.columns)
+            columns = self.scratch_extent(self.n, local)
+            sums = mul(add(places, self.tile.lanes), columns)
+            yield ScratchArray(SUMS_PART, sums, self.item.dtype)
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly: if they end with rows."""
+        line = self.columns[-1].axis
+        length = local[line]
+        if not self.tiles_end_with_rows(length):
+            return None
+        if self.transposes_result:  # transposed tiles of sums are cut anywhere
+            return TileStores(rounds=False, in_ranges=False, columns="masked")
+        exactly = (line, length) if isinstance(length, int) else None
+        return TileStores(in_ranges=False, columns="full or one vector", exactly=exactly)
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the weights."""
+        return PanelOperand(
+            self.left,
+            tuple(sorted(self.item.axes - {self.n})),
+            is_transposed=contiguous_filters(self) is not None,
+            is_prepacked=self.prepacked,
+        )
 
     @property
     def image(self) -> DType:
@@ -295,11 +377,6 @@ class NhwcConvPlan:
         """The result's axes in scratch, outer to inner."""
         columns = tuple(c.axis for c in self.columns)
         return (self.n, *columns) if self.transposes_result else (*columns, self.n)
-
-    @property
-    def lane(self) -> str:
-        """The vector axis of the result in scratch."""
-        return self.axes[-1]
 
     @property
     def transposes_weights(self) -> bool:

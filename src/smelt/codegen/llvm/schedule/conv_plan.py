@@ -16,8 +16,9 @@ channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
+from typing import cast
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
@@ -36,7 +37,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.schedule.contract import SKEW, Tile, register_tile, stored_axis
+from smelt.codegen.llvm.schedule.contract import SKEW, stored_axis
 from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
@@ -55,40 +56,39 @@ from smelt.codegen.llvm.schedule.operands import (
     shares_cache_lines,
 )
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.schedule.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    TABLE_PART,
+    Driver,
+    PackedPlan,
+    PlainPacking,
+    ScratchArray,
+    Variants,
+    tile_cycles,
+)
+from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.kernel.artifact import Variant
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, f32, f64
+from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
-MAX_TINY_IMAGE = 10
-"""Most rows, and columns of each, of images for which what every tap reads is packed separately.
-
-Images that share weights are packed together then: one alone does not fill vectors.
-"""
 MIN_VARIANT_ROWS = 32
 """Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
 
-def small_image_variants(
-    phase: Phase, products: Iterable[object]
-) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the variants in which what each tap of a row reads is packed separately.
+def small_image_variants(phase: Phase, slid: Sequence[ConvPlan]) -> Variants:
+    """Yield the variant in which what each tap of a row reads is packed separately.
 
     There are no padding columns between rows then.
     """
-    slid = [c for c in products if isinstance(c, ConvPlan)]
     few = any(_has_few_rows(c, phase) for c in slid)
     if few or not any(k.tap for c in slid for k in c.columns):
         return
-    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = all(batch_axes(c.item, c.left, c.columns, phase) for c in slid)
-    batched &= len(slid[0].columns) == 2
-    if batched and not any(isinstance(n, int) and n > MAX_TINY_IMAGE for n in sides):
-        yield "tiny", tuple((n, MAX_TINY_IMAGE) for n in sides)
     line = phase.axes[slid[0].n]
     if not isinstance(line, int) or line <= MAX_NARROW_ROW:
         yield "narrow", ((line, MAX_NARROW_ROW),)
@@ -111,7 +111,7 @@ LEFT_PITCH = MAX_TAPS + SKEW
 
 
 @dataclass(frozen=True, slots=True)
-class ConvPlan:
+class ConvPlan(PlainPacking):
     """Plan of a channels-first convolution: its operands as they are packed, and its axes."""
 
     item: Item
@@ -146,6 +146,46 @@ class ConvPlan:
         weights = IN_PLACE if in_place else "packed in rows"
         image = "pixels packed once, found by a table of positions"
         return PlanNotes(axes, weights, image, f"in scratch between blocks of {self.block}")
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of the result's rows, outermost first."""
+        return self.axes[:-1]
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "nchw"
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        return not any(c.tap for c in self.columns)
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.n
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield the variants for small images."""
+        return small_image_variants(phase, cast(Sequence[ConvPlan], plans))
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result."""
+        return self.extent(axis, local[axis], local[self.n])
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays in scratch: both operands, and a table of positions."""
+        packs_left = not self.reads_left(phase.axes[self.m], local[self.m])
+        weights = mul(self.scratch_extent(self.m, local), LEFT_PITCH)
+        yield ScratchArray(LEFT_PART, weights, self.unit, packs_left)
+        yield ScratchArray(RIGHT_PART, self.room(local), self.unit)
+        yield ScratchArray(TABLE_PART, MAX_TAPS * 3 + 1 if self.strided_left else MAX_TAPS, i64)
 
     @property
     def packs_by_tap(self) -> bool:
@@ -230,20 +270,9 @@ class ConvPlan:
         """Return the elements between rows of columns: a row's input positions."""
         return add(extent, self.columns[-1].halo)
 
-    @property
-    def aligned_axes(self) -> int:
-        """Number of leading axes of the packed right operand whose strides are full vectors.
-
-        Vectors across cache lines would take two reads.
-        """
-        taps = {c.tap for c in self.columns}
-        return sum(a not in taps for a in self.summed)
-
     def room(self, local: dict[str, Index]) -> Index:
-        """Return the elements of the packed right operand."""
-        sizes = self.packed(local)
-        lanes, inner_elements = self.tile.lanes, product(sizes[self.aligned_axes :])
-        return mul(product(sizes[: self.aligned_axes]), mul(ceiling(inner_elements, lanes), lanes))
+        """Return the elements of the packed right operand: full vectors."""
+        return mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
@@ -263,9 +292,7 @@ class ConvPlan:
         pitch = self.pitch(inner)
         if axis_ == self.n:
             return pitch
-        margin = next(c.halo for c in self.columns if c.axis == axis_)
-        outer = axis_ == self.columns[0].axis
-        return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
+        return add(local, ceiling(self.tile.columns, pitch))
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
@@ -281,12 +308,6 @@ class ConvPlan:
             blocks[a] = ceiling(phase.axes[a], pieces)
             positions = mul(positions, blocks[a])
         return {a: n for a, n in blocks.items() if a in phase.grid}
-
-
-def batch_axes(item: Item, left: Item, columns: Iterable[WindowAxis], phase: Phase) -> list[str]:
-    """Return the axes of the result that the right operand has besides its columns: batch axes."""
-    axes = item.axes - left.axes - {k.axis for k in columns}
-    return [a for a in phase.axes if a in axes and a in phase.grid]
 
 
 def plan_convolutions(
@@ -342,21 +363,9 @@ class WindowPlan:
     flat: str = ""
 
     def settle(self, form: Variant) -> None:
-        """Adapt the columns to a variant for small images.
-
-        "narrow": the taps along a row are packed one by one; "tiny": those of both axes, and a
-        batch axis is a column too.
-        """
+        """Adapt the columns to a variant: "narrow" packs the taps along a row one by one."""
         if form == "narrow":
             self.columns[-1] = WindowAxis(self.columns[-1].axis, self.columns[-1].axis)
-        if form == "tiny":
-            result_axes = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
-            names = [
-                a
-                for a in self.phase.axes
-                if a in result_axes or a in {c.axis for c in self.columns}
-            ]
-            self.columns = [WindowAxis(a, a) for a in names[-3:]]
 
     def lies_in_panels(self, target: Target) -> bool:
         """Return whether the right operand is prepacked along the last column."""
@@ -412,7 +421,9 @@ class WindowPlan:
 
     def _add_batch_column(self) -> None:
         """Add a batch axis to the columns, to pack weights once for several images."""
-        last, batch = self.columns[-1], batch_axes(self.item, self.left, self.columns, self.phase)
+        last, replaced = self.columns[-1], self.left.axes | {k.axis for k in self.columns}
+        free = self.item.axes & {*self.phase.grid} - replaced
+        batch = [a for a in self.phase.axes if a in free]
         if (
             batch
             and not self.phase.window_positions

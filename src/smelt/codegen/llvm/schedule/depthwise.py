@@ -18,8 +18,9 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import cast
 
 from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.access.permute_gather import can_permute
@@ -36,12 +37,26 @@ from smelt.codegen.llvm.loopir.input_tile import (
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
-from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.schedule.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    SUMS_PART,
+    TABLE_PART,
+    Driver,
+    PackedPlan,
+    PlainPacking,
+    ScratchArray,
+    TileStores,
+    Variants,
+    tile_cycles,
+)
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.kernel.artifact import Variant
 from smelt.target import Target
-from smelt.types.dtype import DType, f32, f64
+from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
 TILE_HEIGHTS = (14, 7, 4)
@@ -72,7 +87,7 @@ MAX_TRANSPOSED_ROW = 32
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlan:
+class DepthwisePlan(PlainPacking):
     """Plan of a depthwise convolution: its operands as they are packed, and its axes."""
 
     item: Item
@@ -126,6 +141,55 @@ class DepthwisePlan:
         image += ", by transposes" * (self.transposed_rows is not None)
         weights = "in registers along the tile's axis"
         return PlanNotes(f"{rows} over {', '.join(self.over)}", weights, image, "in registers")
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of rows, outermost first."""
+        return tuple(c.axis for c in self.columns[:-1])
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "depthwise_fused" if self.fused_lanes else "depthwise"
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which others read the result."""
+        return self.n
+
+    @property
+    def transposes_sums(self) -> bool:
+        """Whether results are transposed when all sums are done."""
+        return self.transposed_rows is not None
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result."""
+        return self.extent(axis, local[axis])
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays in scratch: weights, the input, a table of taps, sums to transpose."""
+        channels = self.scratch_extent(self.lane, local) if self.has_lane_weights else 1
+        dtype = self.item.dtype
+        yield ScratchArray(LEFT_PART, mul(product(self.extents), channels), dtype)
+        yield ScratchArray(RIGHT_PART, self.room(local), dtype)
+        yield ScratchArray(TABLE_PART, 4 * len(self.taps), i64)
+        if self.transposed_rows is not None:
+            yield ScratchArray(SUMS_PART, self.sums(local), dtype)
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield the transposing variant, unless convolutions are fused into another product."""
+        if not self.fused_lanes:
+            yield from transposed_variants(phase, cast(Sequence[DepthwisePlan], plans))
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly: unless they are transposed first."""
+        if self.transposed_rows is not None:
+            return None
+        return TileStores(at_least=(self.tile_axis.axis, TILE_HEIGHTS[-1]))
 
     @property
     def m(self) -> None:
@@ -286,11 +350,8 @@ def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Ite
     return {p.item: p.rewritten(target, form) for p in windows}
 
 
-def transposed_variants(
-    phase: Phase, products: Iterable[object]
-) -> Iterator[tuple[Variant, SizeLimits]]:
+def transposed_variants(phase: Phase, plans: Sequence[DepthwisePlan]) -> Variants:
     """Yield the transposing variant for short rows, if each convolution allows it."""
-    plans = [c for c in products if isinstance(c, DepthwisePlan)]
     if (
         not plans
         or not all(c.transpose_axis for c in plans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from smelt.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
 from smelt.blocks import reduction_columns as columns_of
@@ -46,7 +46,7 @@ def reduction_columns(phase: Phase, target: Target) -> int:
     return max(1 << fitting.bit_length() >> 1, least)
 
 
-def stream_task_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
+def stream_task_rows(phase: Phase, products: Sequence[Contraction], target: Target) -> int:
     """Return the rows of a task for which a stream packs its operands anew.
 
     As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
@@ -54,10 +54,9 @@ def stream_task_rows(phase: Phase, products: Iterable[object], target: Target) -
     do, because all rows together need more columns than each of them.  Half as many if the bounds
     are computed by a reduction over the columns.
     """
-    blocked = [c for c in products if isinstance(c, Contraction)]
-    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
+    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products), default=0)
     visits = [v for r in phase.regions() for v in r.visits]
-    if not any(row_group_streams(phase, blocked)):
+    if not any(row_group_streams(phase, products)):
         if any(
             depends_on_rows(v.start, phase.grid) and depends_on_rows(v.stop, phase.grid)
             for v in visits

@@ -7,15 +7,13 @@ from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.items import Phase, accesses_of
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
+from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
+from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.split_independent_outputs import (
     split_disjoint,
     split_small_outputs,
-)
-from smelt.codegen.llvm.schedule.tall_skinny import (
-    TallSkinnyPlan,
-    epilogue_items,
-    tall_skinny_plans,
 )
 from smelt.kernel.artifact import Variant
 from smelt.target import Target
@@ -26,20 +24,18 @@ from smelt.types.expr import Index, axes_of
 def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedule]:
     """Return the schedules of a phase in a variant of its kernel, in order.
 
-    In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
+    In the variants of `smelt.codegen.llvm.schedule.fused_gemm`, each group of outputs that needs
     contractions of its own is split off; of a map, small outputs before the others.
     """
     if form in ("tall_skinny", "small_m", "panels", "k_blocked"):
-        schedules = [
-            _schedule(p, tall_skinny_plans(p, target, form)) for p in split_disjoint(phase)
-        ]
+        schedules = [_schedule(p, fused_gemm_plans(p, target, form)) for p in split_disjoint(phase)]
         complete = [s for s in schedules if s is not None]
         if len(complete) == len(schedules):
             return complete
     return [schedule(p, target, form) for p in split_small_outputs(phase)]
 
 
-def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | None:
+def _schedule(phase: Phase, products: tuple[FusedGemmPlan, ...]) -> Schedule | None:
     if not products:
         return None
     nests = [_nest(phase, c) for c in products]
@@ -51,10 +47,11 @@ def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | 
     block = last.blocks(phase)
     local_axes = {last.m, last.n, *(c.k for c in products)}
     local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
-    return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
+    plans = Products(packed={c.item: c for c in products})
+    return Schedule(phase, last.tile.lanes, plans, block, local, nests, {})
 
 
-def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
+def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
     """Return the nest of a contraction, with the nests that pack its operands."""
     order = (c.n, c.m) if c.swapped else (c.m, c.n)
     left, right = (
@@ -81,6 +78,6 @@ def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
     return Nest(0, order, order[-1], product=c, packs=(left, right))
 
 
-def _has_shared_gathers(offset: Index, c: TallSkinnyPlan) -> bool:
+def _has_shared_gathers(offset: Index, c: FusedGemmPlan) -> bool:
     """Return whether lanes are strided along the columns, and k repeats them."""
     return coefficient(offset, c.n) not in (0, 1) and is_repeated(offset, c.k)

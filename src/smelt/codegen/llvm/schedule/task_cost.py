@@ -5,10 +5,8 @@ from __future__ import annotations
 from smelt.codegen.llvm.access.vector_axis import part_numbers
 from smelt.codegen.llvm.loopir.items import Item, unvarying_axes
 from smelt.codegen.llvm.schedule.build_nests import Schedule
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.task_tiling import PackedPlan
 from smelt.ops.scalar import SCALARS
-from smelt.types.expr import Index, add, floordiv, maximum, mul, product
+from smelt.types.expr import Index, add, floordiv, mul, product
 
 
 def cycles(s: Schedule) -> Index:
@@ -24,7 +22,7 @@ def cycles(s: Schedule) -> Index:
             c = nest.product
             axes = {*c.item.axes, *c.outer, c.k, *unvarying_axes(s.phase.segments[nest.time])}
             points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
-            total = add(total, _product_cycles(points, s.phase.axes[c.m] if c.m else 1, c))
+            total = add(total, c.cycles(points, s.phase.axes[c.m] if c.m else 1))
             continue
         inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
         work = sum(_own_cost(i) for i in inner) + 2 * (
@@ -35,18 +33,6 @@ def cycles(s: Schedule) -> Index:
         lanes = s.lanes if nest.vector is not None else 1
         total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
     return add(total, 50)
-
-
-def _product_cycles(points: Index, rows: Index, c: Contraction | PackedPlan) -> Index:
-    """Return the cycles of a contraction: two vectors of multiply-adds a cycle.
-
-    A GEMV waits for the bytes of its right operand instead.
-    """
-    if not isinstance(c, Contraction) or not c.is_gemv:
-        together = c.group_size if isinstance(c, Contraction) else 1
-        return floordiv(points, 2 * c.tile.lanes * together)
-    rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # a symbolic size may be 0
-    return floordiv(mul(4, points), mul(rows, c.tile.lanes))
 
 
 def _own_cost(item: Item) -> float:

@@ -18,22 +18,13 @@ from smelt.codegen.llvm.access.vector_axis import (
 )
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.codegen.llvm.schedule.contract import Contraction, product_block
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.contract import product_block
+from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
-
-
-def lane_axis(c: Contraction | PackedPlan) -> str:
-    """Return the axis along which a contraction's result is contiguous."""
-    return c.lane if isinstance(c, NhwcConvPlan) else c.n
-
 
 MAX_GATHER_ROWS = 8
 """Most times as many rows if a gather serves all rows of a task."""
@@ -43,16 +34,6 @@ MIN_TRANSPOSE_SIDE = 64
 Full cache lines of results and runs of them; rows at power-of-two distances share cache sets, so
 larger tiles would cause conflicts.
 """
-
-PackedPlan = ConvPlan | DepthwisePlan | NhwcConvPlan | TallSkinnyPlan
-"""Plans whose operands are packed by position."""
-_Others = (
-    dict[Item, DepthwisePlan]
-    | dict[Item, NhwcConvPlan]
-    | dict[Item, TallSkinnyPlan]
-    | dict[Item, DepthwisePlan | NhwcConvPlan]
-)
-Products = dict[Item, Contraction] | dict[Item, ConvPlan] | _Others
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +58,15 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = vector_block
-    contractions = [c for c in products.values() if isinstance(c, Contraction)]
-    rows = {c.m for c in contractions}
-    for c in products.values():
-        if not isinstance(c, Contraction):
-            block |= c.blocks(phase)
-            continue
+    for c in products.packed:
+        block |= c.blocks(phase)
+    rows = {c.m for c in products.blocked}
+    for c in products.blocked:
         if c.m is None and c.n in rows:
             continue  # one column besides a contraction of these rows
-        cut = product_block(c, phase, contractions, target)
+        cut = product_block(c, phase, products.blocked, target)
         if phase.regions() and not c.is_gemv:
-            cut = stream_task_rows(phase, products.values(), target), cut[1]
+            cut = stream_task_rows(phase, products.blocked, target), cut[1]
         for a, n in zip((c.m, c.n), cut, strict=True):
             if a in grid and a is not None:
                 block[a] = minimum(n, block[a]) if a in block and a != vector else n
@@ -120,9 +99,7 @@ def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> d
     ones clears all accumulators.
     """
     extents = dict(block)
-    for c in products.values():
-        if not isinstance(c, Contraction):
-            continue
+    for c in products.blocked:
         for a in {c.m, c.n} & block.keys() - {None}:
             assert a is not None
             n = phase.axes[a]
@@ -155,7 +132,7 @@ def _window_blocks(phase: Phase, products: Products) -> dict[str, Index]:
     """Return the task blocks of contractions that windows read at shared positions."""
     sizes = [c.item.dtype.itemsize for c in products.values()]
     blocks = window_task_blocks(phase, max(sizes, default=4))
-    rows = {c.m for c in products.values() if isinstance(c, ConvPlan)} & {*phase.grid}
+    rows = {c.m for c in products.packed if c.m is not None} & {*phase.grid}
     return blocks | dict.fromkeys(sorted(rows), window_task_rows(phase))
 
 

@@ -38,7 +38,7 @@ from smelt.codegen.llvm.loopir.items import (
     cut_axes,
 )
 from smelt.codegen.llvm.loops.unroll_columns import short_row
-from smelt.codegen.llvm.schedule.tall_skinny import MAX_EPILOGUE_CYCLES, epilogue_items
+from smelt.codegen.llvm.schedule.fused_gemm import MAX_EPILOGUE_CYCLES, epilogue_items
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine
 from smelt.ops.contract import UNROLL_STRIDED_TERMS, UNROLL_TERMS
 from smelt.ops.scalar import SCALARS

@@ -16,7 +16,13 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    iota,
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead, enclosing_regions
@@ -167,7 +173,7 @@ def each_vector(b: ir.IRBuilder, home: NestEmitter, count: Value, lanes: int, pu
 
     def masked(at: Value) -> None:
         left = opaque(b, b.sub(count, at))
-        put(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+        put(at, lanes_before_end(b, left, lanes))
 
     home.loop(number(0), vectors_end, lanes, lambda at: put(at, None))
     home.loop(vectors_end, count, lanes, masked)

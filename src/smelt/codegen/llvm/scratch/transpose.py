@@ -319,8 +319,8 @@ SHUFFLE_BYTES = 16
 _SIZES = {ir.HalfType: 2, ir.BFloatType: 2, ir.FloatType: 4, ir.DoubleType: 8}
 
 
-def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value]:
-    """Transpose a square of lanes in registers, or two squares side by side."""
+def transpose(b: ir.IRBuilder, rows: list[Value]) -> list[Value]:
+    """Transpose a square of lanes in registers."""
     kind, side = rows[0].type, len(rows)
     assert isinstance(kind, ir.VectorType)
     element = kind.element
@@ -332,26 +332,13 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
     for step, masks in stages:
         if step == part_lanes:
             rows = [_fenced(b, row) for row in rows]
-        low, high = (
-            ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
-            for m in (repeat_mask(m, halves) for m in masks)
-        )
+        low, high = (ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m]) for m in masks)
         for k in range(side):
             if not k & step:
                 first, second = rows[k], rows[k + step]
                 rows[k] = b.shuffle_vector(first, second, low)
                 rows[k + step] = b.shuffle_vector(first, second, high)
     return [rows[k] for k in order]
-
-
-def repeat_mask(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return a stage's shuffle mask for registers which hold rows of `count` squares.
-
-    >>> repeat_mask((0, 2), 2)
-    (0, 4, 2, 6)
-    """
-    side = len(mask)
-    return tuple(x % side + side * (k + count * (x // side)) for k in range(count) for x in mask)
 
 
 Masks = tuple[tuple[int, ...], tuple[int, ...]]

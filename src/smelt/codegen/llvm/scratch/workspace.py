@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from smelt.blocks import (
-    COLUMNS,
-    RUN,
-    SWAPPED_PITCH,
-    TALL_COLUMNS,
-    TALL_DEPTH,
-    WIDE_PANEL,
-)
+from smelt.blocks import COLUMNS, RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import opaque
 from smelt.codegen.llvm.instructions.reductions import Accumulator, make_accumulator
@@ -32,21 +25,15 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
-from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS as WINDOWED_DEPTH
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
-from smelt.types.dtype import DType, i32, i64
+from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 Value = ir.Value
 Key = tuple[Item | StreamState, int]
 TRANSPOSED_PART = 200
-LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
-OUTPUT_STAGE_PART = 400
 STAMP = 64
 """Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
@@ -105,10 +92,7 @@ class Storage:
         """Bytes of arrays which tiles read past what was packed (see `zero_pad.py`)."""
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
-        self.clears = any(
-            c.is_gemv if isinstance(c, Contraction) else not isinstance(c, TallSkinnyPlan)
-            for c in s.products.values()
-        )
+        self.clears = any(c.reads_past_end for c in s.products.values())
         self.nbytes: Index = STAMP if self.clears else 0
         self.takes_over = {item: other for other, item in _successors(s)}
         """Arrays whose memory another array takes over, with the item which does."""
@@ -133,31 +117,29 @@ class Storage:
         staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
         for item in dict.fromkeys(staged):
             self._reserve((item, STAGE_PART), STRIP_ELEMENTS, item.dtype)
-        for c in s.products.values():
-            if isinstance(c, ConvPlan):
-                self._reserve_conv_nchw(c)
-                continue
-            if isinstance(c, DepthwisePlan):
-                self._reserve_depthwise(c)
-                continue
-            if isinstance(c, NhwcConvPlan):
-                self._reserve_conv_nhwc(c)
-                continue
-            if isinstance(c, TallSkinnyPlan):
-                self._reserve_tall_skinny(c)
-                continue
-            if not c.direct and not c.reads_left_in_place():
-                # Transposed tiles may reach past the last row.
-                rows = add(self.rows(c), s.lanes - 1)
-                self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
-            if sums_runs_apart(c, s):
-                rows = mul(self.rows(c), self.extent(c.item, c.n))
-                self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
-            if not c.is_gemv and not c.reads_right_in_place():
-                panels = mul(resident_blocks(c, s), COLUMNS * c.packed_units)
-                self._reserve((c.item, RIGHT_PART), panels, c.unit)
-            if c.group is not None and c.group.left_offset:
-                self._reserve((c.item, SUMS_PART), COLUMNS, i32)
+        for c in s.products.packed:
+            for array in c.arrays(s.phase, s.local):
+                self._reserve((c.item, array.part), array.elements, array.dtype)
+                if not array.is_read_past_end:
+                    self.operands.pop((c.item, array.part), None)
+        for c in s.blocked:
+            self._reserve_blocked(c)
+
+    def _reserve_blocked(self, c: Contraction) -> None:
+        """Reserve memory for the packed operands and sums of a contraction."""
+        s = self.s
+        if not c.direct and not c.reads_left_in_place():
+            # Transposed tiles may reach past the last row.
+            rows = add(self.rows(c), s.lanes - 1)
+            self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
+        if sums_runs_apart(c, s):
+            rows = mul(self.rows(c), self.extent(c.item, c.n))
+            self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
+        if not c.is_gemv and not c.reads_right_in_place():
+            panels = mul(resident_blocks(c, s), COLUMNS * c.packed_units)
+            self._reserve((c.item, RIGHT_PART), panels, c.unit)
+        if c.group is not None and c.group.left_offset:
+            self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 
     def _reserve_tiles(self) -> None:
         """Reserve memory for transposed tiles, or strips of rows."""
@@ -168,88 +150,15 @@ class Storage:
             count = maximum(transpose_side(s.lanes) ** 2, strip)
             self._reserve((item, TRANSPOSED_PART), count, item.dtype)
 
-    def _reserve_conv_nchw(self, c: ConvPlan) -> None:
-        rows = self.extent(c.item, c.m)
-        self._reserve((c.item, LEFT_PART), mul(rows, LEFT_PITCH), c.unit)
-        if c.reads_left(self.s.phase.axes[c.m], self.s.local[c.m]):
-            self.operands.pop((c.item, LEFT_PART), None)
-        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.unit)
-        tables = 3 * WINDOWED_DEPTH + 1 if c.strided_left else WINDOWED_DEPTH
-        self._reserve((c.item, TABLE_PART), tables, i64)
-
-    def _reserve_depthwise(self, c: DepthwisePlan) -> None:
-        channels = self.extent(c.item, c.lane) if c.has_lane_weights else 1
-        self._reserve((c.item, LEFT_PART), mul(product(c.extents), channels), c.item.dtype)
-        self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
-        self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
-        if c.transposed_rows is not None:
-            self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
-
-    def _reserve_tall_skinny(self, c: TallSkinnyPlan) -> None:
-        if c.k_blocked or c.swapped:
-            (self._reserve_k_blocked if c.k_blocked else self._reserve_swapped)(c)
-            return
-        size = c.item.dtype.itemsize
-        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
-        panel = WIDE_PANEL // size + overhang if c.wide else TALL_DEPTH * TALL_COLUMNS
-        self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
-        if not c.direct:
-            self._reserve((c.item, LEFT_PART), c.rows_per_pass * TALL_DEPTH, c.item.dtype)
-        if c.stores_sums:
-            columns = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
-            self._reserve((c.item, SUMS_PART), mul(c.rows_per_pass, columns), c.item.dtype)
-        for j, s in enumerate(self.s.phase.stores if c.dense else ()):
-            self._reserve(
-                (c.item, OUTPUT_STAGE_PART + j), c.rows_per_pass * TALL_COLUMNS, s.value.dtype
-            )
-
-    def _reserve_k_blocked(self, c: TallSkinnyPlan) -> None:
-        overhang = c.tile.lanes * c.tile.columns
-        rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
-        columns = add(columns, c.tile.columns - 1)
-        if not c.prepacked:
-            self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), overhang), c.item.dtype)
-        if not c.direct and c.leader is None:
-            packed = c.tile.rows + 1 if c.by_tiles else rows
-            self._reserve((c.item, LEFT_PART), mul(packed, c.pitch), c.item.dtype)
-        self._reserve((c.item, SUMS_PART), mul(rows, columns), c.item.dtype)
-
-    def _reserve_swapped(self, c: TallSkinnyPlan) -> None:
-        depth, rows = self.s.local[c.k], add(self.s.local[c.n], c.tile.columns - 1)
-        overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
-        if c.leader is None:
-            self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), overhang), c.item.dtype)
-        if not c.direct:
-            self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), overhang), c.item.dtype)
-        self._reserve((c.item, SUMS_PART), mul(rows, SWAPPED_PITCH), c.item.dtype)
-
-    def _reserve_conv_nhwc(self, c: NhwcConvPlan) -> None:
-        left, right = c.room(self.s.local)
-        if contiguous_filters(c) is not None:  # one panel at a time
-            left = c.taps * c.block * c.tile.columns
-            self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
-        self._reserve((c.item, LEFT_PART), left, c.unit)
-        self._reserve((c.item, RIGHT_PART), right, c.image)
-        self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
-        if c.transposes_result:
-            places = product(self.extent(c.item, x.axis) for x in c.columns)
-            sums = mul(add(places, c.tile.lanes), self.extent(c.item, c.n))
-            self._reserve((c.item, SUMS_PART), sums, c.item.dtype)
-
     def extent(self, owner: Item | StreamState, axis: str) -> Index:
         """Return an array's extent along an axis; products have room for full register tiles."""
         if isinstance(owner, StreamState):
             return self.s.span(owner.region, axis)
-        c = self.s.products.get(owner)
+        packed = next((c for c in self.s.products.packed if c.item is owner), None)
+        if packed is not None:
+            return packed.scratch_extent(axis, self.s.local)
         span = self.s.span(self.s.region(owner), axis)
-        if isinstance(c, ConvPlan):
-            return c.extent(axis, self.s.local[axis], self.s.local[c.n])
-        if isinstance(c, DepthwisePlan):
-            return c.extent(axis, self.s.local[axis])
-        if isinstance(c, NhwcConvPlan):
-            return c.extent(axis, self.s.local[axis], self.s.local[c.columns[-1].axis])
-        if isinstance(c, TallSkinnyPlan):
-            return span
+        c = next((c for c in self.s.blocked if c.item is owner), None)
         owner = self.takes_over.get(owner, owner)
         for other in self.s.blocked:
             if owner is other.left and (other.direct or other.stored_pitch):

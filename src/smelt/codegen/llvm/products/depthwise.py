@@ -1,0 +1,349 @@
+"""Emit depthwise convolutions, with columns of outputs in registers.
+
+A tile computes some positions along one axis for a vector of another.  Each input row is read once
+for all outputs of the tile which need it.  A loop walks the taps along the other axes, for which a
+table says where each is read.  There are two sources of input rows (`depthwise_microkernel`):
+
+- packed, padding included, by the packing nest or by transposes (`layout_transpose`); the table
+  holds the offset from an output to each tap;
+- in place, where a vector of a pixel's channels is contiguous (NHWC).  For each row of outputs the
+  table holds the addresses of the input rows which its windows reach.  A row of the padding is a
+  shared row of zeros; so is a pixel outside its row, which tiles test for where they may have one:
+
+      at -1: zeros    0: x[y, 0, c:]    1: x[y, 1, c:]    ...
+
+  Rows are walked tile by tile, and each tile along the channels, as the image is stored.  Hardware
+  prefetchers do not predict this order, so tiles prefetch the next input row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
+from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.products.depthwise_microkernel import (
+    ENTRIES,
+    Epilogue,
+    InPlace,
+    Packed,
+    Source,
+    tile_function,
+)
+from smelt.codegen.llvm.products.layout_transpose import pack_pixel_rows, store_channel_rows
+from smelt.codegen.llvm.products.packing import Packer
+from smelt.codegen.llvm.products.tile_sums import row_offset
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
+from smelt.types.dtype import i64
+from smelt.types.expr import Index, add, axes_of, mod, mul, nonnegative, product, sub, substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+RowPosition: TypeAlias = dict[str, Value]
+"""A position along each of some axes."""
+
+
+class Depthwise(Packer):
+    """Emits one depthwise convolution of the task that `home` is emitting."""
+
+    def __init__(
+        self, home: NestEmitter, nest: Nest, c: DepthwisePlan, epilogue: Epilogue | None = None
+    ) -> None:
+        super().__init__(home, c.item)
+        self.nest, self.c, self.epilogue = nest, c, epilogue
+        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+        self.source = _source(home, c)
+        self.outer = [k for k in c.columns[:-1] if k is not c.tile_axis]
+        """Output axes which tiles do not cover, outermost first."""
+
+    def run(self) -> None:
+        """Emit the convolution into its scratch array, unless a product emits it row by row."""
+        if self.c.fused_lanes:
+            return
+        self.pack_operands()
+        self.full_tiles()
+        if self.c.transposed_rows is not None:
+            store_channel_rows(self)
+
+    # ---- before the tiles ------------------------------------------------------------------------
+
+    def pack_operands(self) -> None:
+        """Emit what precedes the tiles: the table and packed operands."""
+        home, c = self.home, self.c
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
+        self.to, self.results = self._places()
+        self.next_runs = home.direct.rounded_output(c)
+        tap_stride = (
+            home.home.index(home.storage.extent(c.item, c.lane))
+            if c.has_lane_weights
+            else number(1)
+        )
+        self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
+        if c.rows_in_place is None:
+            self._table()
+        ranges = dict(home.ranges)
+        home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
+        left, right = self.nest.packs
+        self.pack(left)
+        self.widen_ranges(c.columns)
+        if c.rows_in_place is not None:
+            self.clear(self.sizes()[c.lane])
+        elif c.transposed_rows is not None:
+            if any(c.transposed_rows.bounds):
+                self.clear(home.home.index(product(c.packed(home.s.local))))
+            pack_pixel_rows(self, c.transposed_rows)
+        else:
+            self.pack(right)
+        home.ranges = ranges
+
+    def _places(self) -> tuple[Value, RowPosition]:
+        """Return where tiles write, and the strides along all axes but the lanes'."""
+        home, c = self.home, self.c
+        axes = tuple(k.axis for k in c.columns)
+        if c.transposed_rows is not None:
+            extents = [*(home.s.local[a] for a in axes[:-1]), c.tile.lanes]
+            return home.storage.at[self.item, SUMS_PART], self.dense_strides(axes, extents)
+        to, strides = home.direct.image_layout(c)
+        return to, dict(zip(axes[:-1], strides, strict=True))
+
+    def clear(self, count: Value) -> None:
+        """Clear the first elements of the packed input, or the row of zeros."""
+        dtype = self.c.item.dtype
+        zero = self.m.const(dtype, 0)
+        self.home.loop(
+            number(0),
+            count,
+            self.c.tile.lanes,
+            lambda at: store_vector(self.m, self.at(RIGHT_PART, at), zero, dtype, None),
+        )
+
+    def _table(self) -> None:
+        """Store a table entry for each position of the reduction but those along the tile."""
+        c = self.c
+        reduced = [a for a in c.over if a != c.mixing_axis]
+        for j, at in enumerate(self._outer_taps()):
+            self._write_entry(
+                j, at, self.window_offset(c.columns, reduced, [at[a] for a in reduced])
+            )
+
+    def _row_table(self, row: RowPosition) -> None:
+        """Store the addresses of the input rows which a row of outputs reaches."""
+        home, b, c, source, rows = self.home, self.b, self.c, self.source, self.c.rows_in_place
+        assert rows is not None and isinstance(source, InPlace)
+        steps = dict(zip(c.columns, (home.home.index(n) for n in rows.steps), strict=False))
+        bounds = dict(zip(c.columns, rows.bounds, strict=False))
+        start = b.add(home.index(rows.start, home.top), home.ranges[c.lane][0])
+        start = b.add(start, b.mul(steps[c.tile_axis], number(source.first)))
+        outside = b.ptrtoint(self.at(RIGHT_PART, number(0)), I64)
+        base = home.home.buffers[rows.buffer]
+        for j, at in enumerate(self._outer_taps()):
+            place, inside = start, ir.IntType(1)(1)
+            for k in self.outer:
+                position = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
+                position = b.add(position, number(at[k.tap] * k.dilation))
+                place = b.add(place, b.mul(position, steps[k]))
+                for low, extent in bounds[k]:
+                    within = b.icmp_unsigned(
+                        "<", b.add(position, number(low)), home.home.index(extent)
+                    )
+                    inside = b.and_(inside, within)
+            address = b.ptrtoint(element_address(b, base, place, source.dtype), I64)
+            step = b.select(inside, steps[c.tile_axis], number(0))
+            self._write_entry(j, at, b.select(inside, address, outside), step)
+
+    def _outer_taps(self) -> list[dict[str, int]]:
+        """Return positions of the reduction along all axes, with the first one along the tile."""
+        c = self.c
+        return [dict(zip(c.over, _position(first, c.extents), strict=True)) for first, *_ in c.taps]
+
+    def _write_entry(self, j: int, at: dict[str, int], *read: Value) -> None:
+        """Store a table entry: weight offset, lane of a channel group, where to read."""
+        b, c = self.b, self.c
+        weights = b.mul(self.packed_left_strides[c.flat], number(c.taps[j][0]))
+        base = self.home.storage.at[c.item, TABLE_PART]
+        for k, value in enumerate((weights, number(at.get(c.mixing_axis, 0)), *read)):
+            b.store(value, element_address(b, base, number(ENTRIES * j + k), i64))
+
+    # ---- tiles -----------------------------------------------------------------------------------
+
+    def full_tiles(self) -> None:
+        """Emit every tile of the task."""
+        b, sizes, emit_row = self.b, self.sizes(), self._packed_row
+        if self.c.rows_in_place is not None:
+            emit_row = self._row_in_place
+
+        def loops(outer: Sequence[WindowAxis], row: RowPosition, right: Value) -> None:
+            if not outer:
+                emit_row(row, right, sizes)
+                return
+            first, *inner = outer
+
+            def step(at: Value) -> None:
+                place = b.add(right, b.mul(at, self.packed_right_strides[first.position_axis]))
+                loops(inner, {**row, first.axis: at}, place)
+
+            self.home.loop(number(0), sizes[first.axis], 1, step)
+
+        loops(self.outer, {}, number(0))
+
+    def sizes(self) -> RowPosition:
+        """Return the number of the task's outputs along each axis."""
+        ranges = self.home.ranges
+        return {k.axis: self.b.sub(*ranges[k.axis][::-1]) for k in self.c.columns}
+
+    def _packed_row(self, row: RowPosition, right: Value, sizes: RowPosition) -> None:
+        """Emit all tiles of a row of packed input, vector by vector."""
+        b, c, tall = self.b, self.c, self.c.tile_axis
+        strides = self.packed_right_strides
+
+        def column(at: Value) -> None:
+            first, step = b.add(right, at), strides[tall.position_axis]
+            plane = strides[tall.remainder_axis] if tall.remainder_axis else number(0)
+            weights = self._weights(at)
+
+            def tile(y: Value, height: int) -> None:
+                address = self.at(RIGHT_PART, b.add(first, b.mul(y, step)))
+                self._tile(height, {**row, tall.axis: y}, at, [*weights, address, step, plane])
+
+            self._for_each_height(sizes[tall.axis], tile)
+
+        self.home.loop(number(0), sizes[c.lane], c.tile.lanes, column)
+
+    def _row_in_place(self, row: RowPosition, _: Value, sizes: RowPosition) -> None:
+        """Emit all tiles of a row of input in place, each along the channels."""
+        home, b, c, source, tall = self.home, self.b, self.c, self.source, self.c.tile_axis
+        rows = c.rows_in_place
+        assert rows is not None and isinstance(source, InPlace)
+        self._row_table(row)
+        low, high = home.ranges[tall.axis]
+        last = b.mul(b.sub(high, number(1)), number(tall.step))
+        last = b.add(last, number((tall.taps - 1) * tall.dilation + 1))
+        for offset, extent in rows.bounds[c.columns.index(tall)]:
+            end = b.sub(home.home.index(extent), number(offset))
+            last = b.select(b.icmp_signed("<", end, last), end, last)
+        count = b.sub(last, number(source.first))
+        count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
+        nearest = (self.outer or [tall])[-1]
+        next_row = home.home.index(rows.steps[c.columns.index(nearest)])
+
+        def tiles(y: Value, height: int) -> None:
+            place = b.mul(b.add(low, y), number(tall.step))
+            place = b.sub(place, number(source.first))
+
+            def tile(at: Value) -> None:
+                operands = [*self._weights(at), self.at(RIGHT_PART, at), place, count, at]
+                operands += [b.sub(sizes[c.lane], at), next_row, *self._epilogue_operands(at)]
+                self._tile(height, {**row, tall.axis: y}, at, operands)
+
+            home.loop(number(0), sizes[c.lane], c.tile.lanes, tile)
+
+        self._for_each_height(sizes[tall.axis], tiles)
+
+    def _epilogue_operands(self, lane: Value) -> list[Value]:
+        """Return the addresses of the epilogue's per-channel values."""
+        b, home, addresses = self.b, self.home, list[Value]()
+        for item in self.epilogue.loads if self.epilogue else ():
+            access = item.payload
+            assert isinstance(access, Access)
+            at = home.index(substitute(access.offset, {self.c.lane: 0}), home.top)
+            if self.c.lane in axes_of(access.offset):
+                at = b.add(at, b.add(home.ranges[self.c.lane][0], lane))
+            dtype = home.home.dtypes[access.buffer]
+            addresses.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
+        return addresses
+
+    def _weights(self, lane: Value) -> list[Value]:
+        """Return the address of a vector's weights, elements between taps, and the table."""
+        c = self.c
+        first, second = c.taps[0][0], c.taps[0][-1]
+        rise = number((second - first) // max(c.tile_axis.taps - 1, 1))
+        left = self.at(LEFT_PART, lane if c.has_lane_weights else number(0))
+        step = self.b.mul(self.packed_left_strides[c.flat], rise)
+        return [left, step, self.home.storage.at[c.item, TABLE_PART]]
+
+    def _for_each_height(self, size: Value, tile: Callable[[Value, int], None]) -> None:
+        """Emit `tile(position, height)` for all tiles over `size` outputs, tallest first.
+
+        The lowest tiles overlap earlier ones rather than reach past the end.
+        """
+        b, done, heights = self.b, number(0), self.c.heights()
+        for height in heights:
+            remainder = b.srem(b.sub(size, done), number(height))
+            is_lowest = height == heights[-1]
+            end = size if is_lowest else b.sub(size, remainder)
+            self.home.loop(
+                done,
+                end,
+                height,
+                lambda y, height=height, is_lowest=is_lowest: tile(
+                    self._clamp_start(y, size, height) if is_lowest else y, height
+                ),
+            )
+            done = end
+
+    def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
+        """Move the beginning of a tile so that it ends inside the task."""
+        b, last_start = self.b, self.b.sub(size, number(height))
+        last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
+        return b.select(b.icmp_signed("<", last_start, y), last_start, y)
+
+    def _tile(self, height: int, row: RowPosition, lane: Value, operands: list[Value]) -> None:
+        """Call the function of a tile whose sums begin at a position."""
+        b, c, tall = self.b, self.c, self.c.tile_axis.axis
+        order = [k.axis for k in c.columns[:-1]]
+        rows = [row[a] for a in order]
+        to = b.add(row_offset(b, [self.results[a] for a in order], rows), lane)
+        args, short = [element_address(b, self.to, to, c.item.dtype), self.results[tall]], None
+        if (later := self.next_runs) is not None:
+            offset = b.add(row_offset(b, later.strides, rows), lane)
+            args += [element_address(b, later.base, offset, later.dtype)]
+            args += [later.strides[order.index(tall)], later.enabled]
+            short = later.dtype
+        target = self.home.home.target
+        function = tile_function(b.module, c, height, target, short, self.source, self.epilogue)
+        b.call(function, [*args, *operands])
+
+
+def _source(home: NestEmitter, c: DepthwisePlan) -> Source:
+    """Return where tiles read, with what is known of pixels outside the image."""
+    rows, tall = c.rows_in_place, c.tile_axis
+    if rows is None:
+        return Packed()
+    limits, axes = rows.bounds[c.columns.index(tall)], home.s.phase.axes
+    last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
+    excess = [sub(last, sub(extent, low)) for low, extent in limits]
+    bounds = [n for e in excess if (n := _at_most(e, tall)) is not None]
+    return InPlace(
+        home.home.dtypes[rows.buffer],
+        max((-low for low, _ in limits), default=0),
+        max(bounds, default=0) if len(bounds) == len(excess) else None,
+        mod(axes[c.lane], c.tile.lanes) != 0,
+    )
+
+
+def _at_most(count: Index, c: WindowAxis) -> int | None:
+    """Return a constant upper bound on a number of pixels outside, or None."""
+    return next(
+        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
+    )
+
+
+def _position(number: int, extents: Sequence[int]) -> list[int]:
+    """Return the position along several axes for a row-major index."""
+    position: list[int] = []
+    for n in extents[::-1]:
+        number, at = divmod(number, n)
+        position.insert(0, at)
+    return position
+
+
+__all__ = ["Depthwise"]

@@ -1,0 +1,69 @@
+"""Find the driver of a product: the loops around its register tiles, by what its plan says.
+
+| driver | blocks and operands |
+|---|---|
+| `blocked` | blocks of both operands, packed or in place; also in streams, in groups, GEMV |
+| `tall_skinny` | few columns: the right operand packed once for a task, all of k in registers |
+| `k_blocked` | panels of the right operand, blocks of k, sums in scratch between them |
+| `small_m` | few rows: panels are packed by the tiles that multiply them first |
+| `small_m_swapped` | the same for a right operand stored along k, which is broadcast in place |
+| `nchw`, `nhwc` | a window of an image instead of rows, found by a table of positions |
+| `depthwise` | a window and no sum over channels: packed, in place, or transposed |
+| `depthwise_fused` | the same, row by row for the product that reads its results |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
+from smelt.codegen.llvm.products.depthwise import Depthwise
+from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
+from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
+from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
+from smelt.codegen.llvm.products.small_m import SmallMGemm
+from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
+from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.product_plan import Driver, ProductPlan
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+__all__ = ["DRIVERS", "ProductDriver", "driver_of"]
+
+
+class ProductDriver(Protocol):
+    """Emits one product of a task; nests that pack its operands hand it every vector."""
+
+    row_vectors: int
+    """Vectors per row, where rows are packed in full vectors without masks; else 0."""
+
+    def run(self) -> None:
+        """Emit the product: pack, multiply, and store sums or what an epilogue makes of them."""
+        ...
+
+    def put(self, nest: Nest, value: ir.Value, scope: Scope) -> None:
+        """Store one vector of a packed operand."""
+        ...
+
+
+DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] = {
+    "blocked": BlockedGemm,
+    "tall_skinny": TallSkinnyGemm,
+    "k_blocked": KBlockedGemm,
+    "small_m": SmallMGemm,
+    "small_m_swapped": SmallMSwappedGemm,
+    "nchw": ImplicitGemmNchw,
+    "nhwc": ImplicitGemmNhwc,
+    "depthwise": Depthwise,
+    "depthwise_fused": Depthwise,
+}
+
+
+def driver_of(home: NestEmitter, nest: Nest, c: ProductPlan) -> ProductDriver:
+    """Return the emitter of a product in the task that `home` is emitting."""
+    return DRIVERS[c.driver](home, nest, c)

@@ -1,0 +1,107 @@
+"""Copy slices of arrays within the memory of a device, in stream order.
+
+A slice along any axis of a contiguous array is a number of runs of bytes with one distance:
+
+>>> Slices.along((3, 8, 5), 1, 2, 4)  # x[:, k : k + 2] of float32
+Slices(runs=3, nbytes=40, pitch=160)
+>>> Slices.whole(100)
+Slices(runs=1, nbytes=100, pitch=100)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Final, NamedTuple
+
+from smelt.runtime.cuda import status
+from smelt.runtime.cuda.driver import Device
+
+__all__ = ["Slices", "copy_bytes", "copy_slices"]
+
+DEVICE_MEMORY: Final = 2
+"""The driver's number of memory of a device."""
+
+
+class Slices(NamedTuple):
+    """How a slice lies in its array: `runs` pieces of `nbytes` bytes, `pitch` bytes apart."""
+
+    runs: int
+    nbytes: int
+    pitch: int
+
+    @staticmethod
+    def whole(nbytes: int) -> Slices:
+        """Return a slice of one piece."""
+        return Slices(1, nbytes, nbytes)
+
+    @staticmethod
+    def along(shape: tuple[int, ...], axis: int, count: int, itemsize: int) -> Slices:
+        """Return a slice of `count` positions along an axis of an array of this shape."""
+        inner = math.prod(shape[axis + 1 :]) * itemsize
+        return Slices(math.prod(shape[:axis]), count * inner, shape[axis] * inner)
+
+    @property
+    def packed(self) -> Slices:
+        """How these pieces lie one behind another."""
+        return Slices(self.runs, self.nbytes, self.nbytes)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all pieces."""
+        return self.runs * self.nbytes
+
+
+class _Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        *((f"from_{n}", ctypes.c_size_t) for n in ("x", "y")),
+        ("from_kind", ctypes.c_uint),
+        ("from_host", ctypes.c_void_p),
+        ("source", ctypes.c_uint64),
+        ("from_array", ctypes.c_void_p),
+        ("from_pitch", ctypes.c_size_t),
+        *((f"to_{n}", ctypes.c_size_t) for n in ("x", "y")),
+        ("to_kind", ctypes.c_uint),
+        ("to_host", ctypes.c_void_p),
+        ("to", ctypes.c_uint64),
+        ("to_array", ctypes.c_void_p),
+        ("to_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    ]
+
+
+def copy_bytes(device: Device, to: int, source: int, nbytes: int, stream: int) -> None:
+    """Queue a copy of adjacent bytes; the context must be current."""
+    if nbytes:
+        device.driver.call("cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
+
+
+def copy_slices(
+    device: Device, to: int, to_slices: Slices, source: int, slices: Slices, stream: int
+) -> None:
+    """Queue a copy of slices with the same pieces; the context must be current."""
+    if slices.runs == 1 or slices.pitch == slices.nbytes == to_slices.pitch:
+        copy_bytes(device, to, source, slices.total, stream)
+        return
+    if not slices.total:
+        return
+    copy = _Copy2D(
+        from_kind=DEVICE_MEMORY,
+        source=source,
+        from_pitch=slices.pitch,
+        to_kind=DEVICE_MEMORY,
+        to=to,
+        to_pitch=to_slices.pitch,
+        width=slices.nbytes,
+        height=slices.runs,
+    )
+    code = device.driver.result("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+    if code == status.INVALID_VALUE:  # a device may refuse distances that it would not choose
+        for k in range(slices.runs):
+            at, first = to + k * to_slices.pitch, source + k * slices.pitch
+            copy_bytes(device, at, first, slices.nbytes, stream)
+    elif code:
+        raise device.driver.error("cuMemcpy2DAsync", code)

@@ -1,0 +1,122 @@
+"""What passes ask the machine: a GPU's answers, with unchanged results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smelt as sm
+from smelt import passes
+from smelt.backend import gpu
+from smelt.device_compiler import plan_for_device
+from smelt.graph import interp
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse, text
+from smelt.journal import Journal, OrderChosen
+from smelt.kernel.text_print import text as kernel_text
+from smelt.ops.contract import Contract
+from smelt.tiling import CPU_TILING, Tiling
+
+GPU_TILING = gpu("h100").tiling
+LAYERS = """graph f(x: f32[b,8,n,n], k: f32[8,3,3], w: f32[256,8]) {
+  v0 = exp(x)
+  v1 = window(v0) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = contract(v2, k) {spec="b,c,u,v,i,j; c,i,j -> b,c,u,v"}
+  v4 = contract(v3, w) {spec="b,c,u,v; o,c -> b,o,u,v"}
+  v5 = reduce.sum(v4) {axes=(2, 3)}
+  return v5
+}"""
+GATED = """graph f(x: f32[n,16], w: f32[16,256]) {
+  h = contract(x, w) {spec="n,k; k,c -> n,c"}
+  a = slice(h) {starts=(0, 0), sizes=(n, 128), steps=(1, 1)}
+  b = slice(h) {starts=(0, 128), sizes=(n, 128), steps=(1, 1)}
+  y = mul(a, b)
+  return y
+}"""
+
+
+def simplified(source: str, tiling: Tiling, **sizes: int) -> tuple[Graph, Journal]:
+    journal = Journal()
+    return passes.run(parse(source), journal, "eager", sizes, tiling), journal
+
+
+def contractions(graph: Graph) -> list[Contract]:
+    return [x.op for x in graph.nodes() if isinstance(x.op, Contract)]
+
+
+def test_images_keep_their_order_on_a_gpu():
+    cpu, facts = simplified(LAYERS, CPU_TILING, b=8, n=58)
+    (fact,) = facts.of(OrderChosen)
+    assert fact.last
+    device, facts = simplified(LAYERS, GPU_TILING, b=8, n=58)
+    assert not facts.of(OrderChosen)
+    assert [op.out[1] for op in contractions(cpu)] == ["u", "u"]
+    assert [op.out[1] for op in contractions(device)] == ["c", "o"]
+
+
+def test_stencils_are_packed_on_a_cpu_alone():
+    assert any(op.packed for op in contractions(simplified(LAYERS, CPU_TILING, b=1, n=9)[0]))
+    assert not any(op.packed for op in contractions(simplified(LAYERS, GPU_TILING, b=1, n=9)[0]))
+
+
+@pytest.mark.parametrize(("rows", "on_cpu", "on_gpu"), [(100, 1, 1), (200, 2, 1), (300, 2, 2)])
+def test_gated_products_are_split_by_the_rows_of_a_tile(rows: int, on_cpu: int, on_gpu: int):
+    counts = [len(contractions(simplified(GATED, t, n=rows)[0])) for t in (CPU_TILING, GPU_TILING)]
+    assert counts == [on_cpu, on_gpu]
+    narrow = replace(GPU_TILING, min_gated_columns=129)
+    assert len(contractions(simplified(GATED, narrow, n=rows)[0])) == 1
+
+
+@pytest.mark.parametrize("source", [LAYERS, GATED], ids=["layers", "gated"])
+def test_results_do_not_depend_on_the_machine(source: str):
+    draw = np.random.default_rng(1).standard_normal
+    sizes = {"b": 2, "n": 300 if source is GATED else 7}
+    shapes = [(300, 16), (16, 256)] if source is GATED else [(2, 8, 7, 7), (8, 3, 3), (256, 8)]
+    arrays: list[Any] = [draw(s).astype(np.float32) for s in shapes]
+    results = [
+        interp.run(simplified(source, t, **sizes)[0], arrays)[0] for t in (CPU_TILING, GPU_TILING)
+    ]
+    np.testing.assert_allclose(*results, rtol=2e-4, atol=1e-5)
+
+
+def blocks(x: Any, k: Any, w: Any) -> Any:
+    y = sm.nn.relu(sm.nn.conv(sm.exp(x), k, padding=1, groups=8))
+    return sm.nn.relu(sm.nn.conv(y, w))
+
+
+def test_a_report_has_the_kernels_that_the_device_runs():
+    specs = [sm.spec("f32[4,8,28,28]"), sm.spec("f32[8,1,3,3]"), sm.spec("f32[64,8,1,1]")]
+    report = sm.explain(blocks, *specs, target="sm_90")
+    trace = sm.jit(blocks).lower(*specs).trace
+    ran = plan_for_device(trace.graph, trace.hints, "sm_90", None, Journal())
+    shown = [kernel_text(k.kernel) for k in report.kernels if k.kernel is not None]
+    assert shown == [kernel_text(k) for k in ran.kernels]
+    host = sm.explain(blocks, *specs)
+    assert text(report.compiled.graph) != text(host.compiled.graph)
+
+
+def running(x: Any, decay: Any) -> Any:
+    def step(carry: Any, at: Any) -> tuple[Any, Any]:
+        carry = carry * decay + at
+        return carry, carry
+
+    return sm.tanh(sm.scan(step, sm.zeros_like(decay), sm.exp(x))[1])
+
+
+@pytest.mark.parametrize(("channels", "on_cpu", "on_gpu"), [(4096, 2, 4), (1 << 15, 2, 2)])
+def test_steps_take_costly_neighbours_where_every_processor_has_a_part(
+    channels: int, on_cpu: int, on_gpu: int
+):
+    specs = [sm.spec(f"f32[64,{channels}]"), sm.spec(f"f32[{channels}]")]
+    reports = [sm.explain(running, *specs, target=t) for t in ("avx512", "sm_90")]
+    assert [len(r.kernels) for r in reports] == [on_cpu, on_gpu]
+
+
+def test_a_report_for_another_cpu_has_the_passes_of_a_cpu():
+    specs = [sm.spec("f32[4,8,28,28]"), sm.spec("f32[8,1,3,3]"), sm.spec("f32[64,8,1,1]")]
+    host, other = (sm.explain(blocks, *specs, target=t) for t in ("avx512", "neon"))
+    assert text(host.compiled.graph) == text(other.compiled.graph)
