@@ -4,7 +4,7 @@ Integer ones are exact. Those of bfloat16 add two products to a sum as float32 d
 rounds to odd and flushes denormals: the difference is within the error that any order of a float32
 sum has.
 
->>> result = execute(0x4E80A400, lambda n: 1 if n else 0)
+>>> result = execute(0x4E82A420, lambda n: 1 if n else 0)
 >>> result, execute(0xD503201F, lambda n: 0)
 ((0, 1), None)
 """
