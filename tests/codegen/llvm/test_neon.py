@@ -210,7 +210,15 @@ def test_rows_of_every_length_end_at_forbidden_pages(dtype: str, isa: Isa) -> No
             assert np.array_equal(actual, x + x[0]), n
 
 
-@pytest.mark.parametrize("source", [sum_of_rows("f32"), sum_of_rows("i8")])
+@pytest.mark.parametrize(
+    "source",
+    [
+        sum_of_rows("f32"),
+        sum_of_rows("i8"),
+        test_contractions.matrices("f32", "m,k; n,k -> m,n").replace("[m,k]", "[3,k]"),
+        'graph f(x: f32[m,k], y: f32[k]) { v0 = contract(x, y) {spec="m,k; k -> m"} return v0 }',
+    ],
+)
 def test_ends_of_rows_are_accessed_in_runs(source: str) -> None:
     """Where no instruction takes a mask, LLVM would access each lane by itself."""
     kernel = lower.run(one_cluster(parse_graph(source)), "eager", {})

@@ -88,7 +88,7 @@ class InPlace:
     pixels inside, the channel, the channels left, and the distance of the row to prefetch.
     """
 
-    name: ClassVar = "stencil.lying"
+    name: ClassVar = "stencil.in_place"
     operands: ClassVar[Sequence[ir.Type]] = (PTR, I64, I64, I64, I64, I64)
     words: ClassVar[Sequence[ir.Type]] = (PTR, I64)
     prefetches: ClassVar = True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
@@ -65,7 +65,7 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
             vectors_end,
             high,
             lanes,
-            lambda at: piece.put(scope, k, at, _first_lanes(b, lanes, b.sub(high, at))),
+            lambda at: piece.put(scope, k, at, lanes_before_end(b, b.sub(high, at), lanes)),
         )
 
     loops(home.open(nest, Scope(home.top)), [*outer], 0)
@@ -218,15 +218,10 @@ def _store_transposed(
     """
     assert m.lanes is not None
     rows = [load_vector(m, sums(k), dtype, None) for k in range(m.lanes)]
-    inside = None if count is None else _first_lanes(m.builder, m.lanes, count)
+    inside = None if count is None else lanes_before_end(m.builder, count, m.lanes)
     for k, row in enumerate(transpose(m.builder, rows)):
         address, mask = target(k, inside)
         store_vector(m, address, row, dtype, mask)
-
-
-def _first_lanes(b: ir.IRBuilder, lanes: int, count: Value) -> Value:
-    """Return the mask of the first `count` lanes."""
-    return b.icmp_signed("<", iota(lanes), splat(b, count, lanes))
 
 
 def pack_pixel_rows(packer: Depthwise, rows: StridedRows) -> None:
@@ -312,7 +307,7 @@ class _PixelRows:
 
     def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
         """Return the next pixels of a row, as vectors of channels."""
-        b, mask = self.b, _first_lanes(self.b, self.lanes, self.b.sub(end, at))
+        b, mask = self.b, lanes_before_end(self.b, self.b.sub(end, at), self.lanes)
         image = self.home.home.buffers[self.rows.buffer]
         base = element_address(b, image, b.add(start, at), self.dtype)
         places = (element_address(b, base, offset, self.dtype) for offset in self.channels)

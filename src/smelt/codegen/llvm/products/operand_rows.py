@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Scope
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def masked_vector_loop(
     b, (low, high) = home.b, span
 
     def masked(at: Value) -> None:
-        put(at, b.icmp_signed("<", iota(wide), splat(b, b.sub(high, at), wide)))
+        put(at, lanes_before_end(b, b.sub(high, at), wide))
 
     home.loop(low, high, wide, masked)
 

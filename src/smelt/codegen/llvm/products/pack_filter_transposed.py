@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import I64, lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
@@ -148,7 +148,7 @@ class _Pack:
                 count = b.udiv(b.add(length, number(lanes - 1)), side)
                 reduction_loop(b, (number(0), count), 1, tile, [])
             with otherwise:
-                mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
+                mask = lanes_before_end(b, length, lanes)
                 self._transpose_tile(begins, number(0), mask)
         b.ret_void()
 

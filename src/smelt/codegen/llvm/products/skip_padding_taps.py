@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import any_lane, element_address, load_vector
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
@@ -108,7 +108,7 @@ class PaddingTaps:
 
         def add_vector(k: Value, sums: list[Value], _: int) -> list[Value]:
             at = b.mul(k, number(lanes))
-            mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(columns, at), lanes))
+            mask = lanes_before_end(b, b.sub(columns, at), lanes)
             outputs = load_vector(m, element_address(b, row, at, dtype), dtype, mask)
             return [m.add(sums[0], m.mul(outputs, zero))]
 
