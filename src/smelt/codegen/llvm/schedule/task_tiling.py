@@ -132,6 +132,7 @@ def _window_blocks(phase: Phase, products: Products) -> dict[str, Index]:
     """Return the task blocks of contractions that windows read at shared positions."""
     sizes = [c.item.dtype.itemsize for c in products.values()]
     blocks = window_task_blocks(phase, max(sizes, default=4))
+    # Of packed plans with windows, only channels-first convolutions have rows of their own.
     rows = {c.m for c in products.packed if c.m is not None} & {*phase.grid}
     return blocks | dict.fromkeys(sorted(rows), window_task_rows(phase))
 
