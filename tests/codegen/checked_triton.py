@@ -594,6 +594,8 @@ class Function:
 
 def _argument(x: Any) -> Any:
     """Convert an argument as a launch does: the number 1 is a constant of the program."""
+    if isinstance(x, Pointer):
+        return x
     if isinstance(x, Tensor):
         return Pointer(x)
     return x if x == 1 else Value(np.int32(x) if x < 2**31 else np.int64(x))

@@ -24,6 +24,7 @@ from smelt.errors import (
     DeviceKernelError,
     DeviceMemoryError,
     DeviceSizeError,
+    DriverCallError,
     OutOfMemory,
 )
 from smelt.journal import Journal, Measured
@@ -114,7 +115,7 @@ def _rival(
         if any(code == e.code for e in others):
             return []
         entry = track.entry(title, code)
-    except (DeviceCompileError, DeviceKernelError, DeviceSizeError) as error:
+    except (DeviceCompileError, DeviceKernelError, DeviceSizeError, DriverCallError) as error:
         _LOG.info("a schedule of %s is left out: %s: %s", track.kernel.name, title, error)
         return []
     if not all(map(agree, others[0].results, entry.results)):

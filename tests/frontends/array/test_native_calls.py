@@ -20,7 +20,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.errors import DonatedError, OutOfMemory, SmeltError
+from smelt.errors import DonatedError, OutArgumentError, OutOfMemory, SmeltError
 from smelt.frontends.array.jit import Jit
 from smelt.runtime import call_cache, native_call, native_call_code
 from smelt.runtime.memory import RING_LIMIT, Block, trim, usage
@@ -629,3 +629,14 @@ def test_another_layout_is_noticed(field: str, monkeypatch: pytest.MonkeyPatch) 
 def test_another_interpreter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     assert not call_cache.is_supported()
+
+
+def test_repeated_calls_refuse_an_out_whose_elements_share_memory() -> None:
+    f = sm.jit(lambda x: x * 2)
+    x, wide = np.ones((4, 3)), np.zeros((4, 6))
+    for _ in range(5):
+        f(x, out=wide[:, ::2])
+    shared = np.lib.stride_tricks.as_strided(np.zeros(3), (4, 3), (0, 8))
+    for _ in range(2):
+        with pytest.raises(OutArgumentError, match="share memory"):
+            f(x, out=shared)

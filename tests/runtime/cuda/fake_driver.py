@@ -34,6 +34,7 @@ TYPES = {
     "u": ctypes.c_uint,
     "q": ctypes.c_uint64,
     "b": ctypes.c_ubyte,
+    "h": ctypes.c_ushort,
     "s": ctypes.c_char_p,
 }
 OK, INVALID, NO_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL = 0, 1, 2, 500, 600, 700
@@ -454,8 +455,20 @@ class FakeDriver:
         self._queue(stream, work)
         return OK
 
+    def cuMemsetD8Async(self, to: int, value: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, value.to_bytes(1, "little") * n))
+
+    def cuMemsetD16Async(self, to: int, value: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, value.to_bytes(2, "little") * n))
+
     def cuMemsetD32Async(self, to: int, value: int, n: int, stream: int | None) -> None:
         self._queue(stream, lambda: self._write(to, value.to_bytes(4, "little") * n))
+
+    def cuMemsetD2D32Async(
+        self, to: int, pitch: int, value: int, width: int, height: int, stream: int | None
+    ) -> None:
+        for row in range(height):
+            self.cuMemsetD32Async(to + row * pitch, value, width, stream)
 
     def cuPointerGetAttribute(self, place: int, attribute: int, pointer: int) -> int:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Tensor
+from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Pointer, Tensor
 from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
 
 from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
@@ -68,13 +68,15 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
     assert launch["threads"] == 32 * data["warps"]
     tensors: list[tuple[Tensor, Any]] = []
     values: list[Any] = []
+    goes_back = any(a < 0 for a in arguments)  # a stride: elements lie before the first one
     for argument, kind, aligned in zip(arguments, data["types"], data["aligned"], strict=True):
         if kind.startswith("*"):
             assert not (aligned and argument % 16), "a vector is read between two vectors"
             block, offset = fake.block_at(argument)
-            view = block.view(offset, DTYPES[kind[1:]])
+            before, rest = divmod(offset, DTYPES[kind[1:]].itemsize) if goes_back else (0, offset)
+            view = block.view(rest, DTYPES[kind[1:]])
             tensors.append((Tensor(view, stored=True), view))
-            values.append(tensors[-1][0])
+            values.append(Pointer(tensors[-1][0], before))
         else:
             values.append(argument)
     constants = {k: NAMES[v[3:]] if isinstance(v, str) else v for k, v in data["constants"].items()}

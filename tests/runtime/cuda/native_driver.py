@@ -19,7 +19,16 @@ from smelt.device import use_compiler
 from smelt.runtime.cuda.driver import SIGNATURES, use_library
 from smelt.runtime.jit import compile_ir, link
 
-IR_TYPES = {"p": "ptr", "i": "i32", "u": "i32", "q": "i64", "b": "i8", "s": "ptr", "f": "float"}
+IR_TYPES = {
+    "p": "ptr",
+    "i": "i32",
+    "u": "i32",
+    "q": "i64",
+    "b": "i8",
+    "h": "i16",
+    "s": "ptr",
+    "f": "float",
+}
 STORED = {
     "cuDriverGetVersion": ("i32", 12_080),
     "cuDeviceGetCount": ("i32", 1),

@@ -28,7 +28,7 @@ from smelt.kernel.device_code import Argument, DeviceCode, Launch
 from smelt.kernel.text import parse
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
-from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, MOST_GRAPHS
+from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, MOST_GRAPHS, LaunchGraphs
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
@@ -157,6 +157,19 @@ def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
     np.testing.assert_array_equal(
         copy_to_host(results[0]), 2.0**LEAST_LAUNCHES * (X + MOST_GRAPHS + 1)
     )
+
+
+def test_a_launch_that_fails_while_it_is_recorded_leaves_no_graph(fake, device):
+    def launch(stream):
+        if stream:  # the one that is recorded
+            raise RuntimeError("refused")
+
+    recorded = LaunchGraphs(device)
+    with device.current():
+        recorded.run(b"addresses", launch, 0)
+        with pytest.raises(RuntimeError, match="refused"):
+            recorded.run(b"addresses", launch, 0)
+    assert not fake.graphs
 
 
 def test_a_captured_stream_takes_no_memory_of_ours(fake, device):

@@ -18,11 +18,11 @@ from smelt.device import use_compiler
 from smelt.errors import CaptureError, DriverCallError, OutsideError
 from smelt.runtime.cuda import graphs, sliced_plan
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
-from smelt.runtime.cuda.copies import Slices, copy_slices
+from smelt.runtime.cuda.copies import Slices, copy_slices, fill
 from smelt.runtime.cuda.executable import _fill_frame
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
-from smelt.types.dtype import i16
+from smelt.types.dtype import from_numpy, i16
 
 RANDOM = np.random.default_rng(11)
 
@@ -373,6 +373,34 @@ def test_a_limit_of_memory_gives_chunks_of_rows(fake, axis):
     fake.synchronize()
     assert fake.most_used - before <= limit
     del results
+
+
+def test_chunks_of_no_rows_become_a_graph(fake, monkeypatch):
+    """Sums are initialised by the device, also where a call's graph is replayed."""
+    monkeypatch.setattr(graphs, "LEAST_LAUNCHES", 1)
+    loss = cross_entropy(1)
+    jitted = sm.jit(lambda x, w: loss(x, w)[1][1])
+    x, w = (sm.asarray(a, device="cuda:0") for a in (floats(300, 24), floats(24, 200)))
+    with sm.config(max_extra_memory=230_000):
+        out = jitted(x, w)
+    (recording,) = next(iter(jitted.device_recordings.values()))
+    executable, sizes = recording.program.executable, (0, 24, 200)
+    inputs = [sm.asarray(floats(0, 24), device="cuda:0").buffer, w.buffer]
+    for _ in range(4):
+        executable.run(inputs, sizes, 0, driver_memory(executable.device), out=[out.buffer])
+        np.testing.assert_array_equal(copy_to_host(out.buffer), np.zeros((24, 200), np.float32))
+        jitted(x, w, out=out)
+    assert executable._graphs[sizes]._graphs
+
+
+@pytest.mark.parametrize("element", [np.int8(-3), np.float16(-np.inf), np.float32(2.5), 2**40, 0.1])
+def test_elements_of_any_size_are_filled(fake, device, element):
+    data = np.zeros(5, np.asarray(element).dtype)
+    array = copy_to_device(data, from_numpy(data.dtype), driver_memory(device), 0)
+    with device.current():
+        fill(device, array.address + data.itemsize, element, 3, 0)
+        fill(device, array.address, element, 0, 0)
+    np.testing.assert_array_equal(copy_to_host(array), [0, *[element] * 3, 0])
 
 
 def test_chunks_of_no_rows_are_the_identities(fake):

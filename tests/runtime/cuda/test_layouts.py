@@ -15,6 +15,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 import smelt as sm
 from smelt.device import use_compiler
 from smelt.errors import AliasError, DeviceError, OutArgumentError, StructureError
+from smelt.frontends.array import device_layout
 from smelt.frontends.array.device_array import DeviceArray
 from smelt.frontends.array.device_layout import as_host_array
 from smelt.journal import ArgumentCopied
@@ -51,11 +52,12 @@ def view(array, like, x):
 
 @st.composite
 def views(draw):
-    """An array, and a view of it: steps, permuted axes, a shift, axes added by broadcasting."""
+    """An array, and a view of it: steps forward and back, permuted axes, a shift."""
     shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     x = np.arange(np.prod(shape), dtype=draw(st.sampled_from([np.float32, np.int8, np.float64])))
     x = x.reshape(shape)
-    y = x[tuple(slice(draw(st.integers(0, n - 1)), None, draw(st.integers(1, 3))) for n in shape)]
+    steps = st.sampled_from([-3, -2, -1, 1, 2, 3])
+    y = x[tuple(slice(draw(st.integers(0, n - 1)), None, draw(steps)) for n in shape)]
     return x, y.transpose(draw(st.permutations(range(y.ndim))))
 
 
@@ -89,6 +91,24 @@ def test_views_are_written(fake, case):
     assert double(values, out=target) is target
     part[...] = part + part
     np.testing.assert_array_equal(get(array), x)
+
+
+@given(views())
+@RARE
+def test_views_are_read_by_the_host(fake, case):
+    x, part = case
+    np.testing.assert_array_equal(get(view(put(x), part, x)), part)
+
+
+def test_views_that_reach_beyond_32_bits_are_copied_by_the_driver(fake, monkeypatch):
+    """Offsets of the kernel that copies others would overflow."""
+    monkeypatch.setattr(device_layout, "MOST_DEVICE_ELEMENTS", 20)
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    double = sm.jit(lambda x: x * 2)
+    for part in (x.T, x[::-1, 1:3], x[..., 2], x[::2, ::-3, ::4]):
+        launches = len(fake.launches)
+        np.testing.assert_array_equal(get(double(view(put(x), part, x))), 2 * part)
+        assert len(fake.launches) == launches + 1
 
 
 def test_a_copied_argument_is_in_the_journal_once(fake):
@@ -252,3 +272,4 @@ def test_what_describes_an_array_of_a_device_has_its_layout():
         described = as_host_array(view(put(x), part, x).buffer)
         assert (described.shape, described.dtype) == (part.shape, part.dtype)
         assert part.size == 0 or described.strides == part.strides
+        assert repr([described]) == f"[<float32 {part.shape} on a device>]"  # reads no element

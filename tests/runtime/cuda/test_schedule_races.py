@@ -72,9 +72,13 @@ def softmax(x):
 ROWS = np.random.default_rng(3).standard_normal((3, 1500)).astype(np.float32)
 
 
-def compiled(device, function=softmax, arrays=(ROWS,), used=None, **settings):
-    """Return a program after a first call, and the code of its kernels."""
-    device_code._ALIVE.clear()
+def compiled(device, function=softmax, arrays=(ROWS,), used=None, fresh=True, **settings):
+    """Return a program after a first call, and the code of its kernels.
+
+    A fresh process has no code loaded.
+    """
+    if fresh:
+        device_code._ALIVE.clear()
     with use_compiler(used or compiler()), sm.config(**settings):
         program, trace = compile_jit(function, arrays, device)
         result, *_ = run_on_device(program, trace, arrays, device)
@@ -130,6 +134,31 @@ def test_the_winner_is_found_where_only_the_race_is_stored(fake, device, monkeyp
     used = compiler()
     _, later = compiled(device, used=used)
     assert later == raced and not used._compiler.compiled
+
+
+def test_a_process_that_has_the_predicted_best_takes_the_winner_too(fake, device):
+    program, predicted = compiled(device)
+    fake.launch_ms = lambda data: float(data["warps"])
+    _, raced = compiled(device, tune="race", fresh=False)
+    _, later = compiled(device, fresh=False)
+    assert later == raced != predicted
+    assert program.executable._prepared  # its code is still loaded
+
+
+def test_a_candidate_that_the_driver_refuses_is_left_out(fake, device):
+    load, loads = fake.cuModuleLoadData, []
+
+    def refuse_third(*arguments):
+        loads.append(arguments)
+        return 218 if len(loads) == 3 else load(*arguments)
+
+    fake.cuModuleLoadData = refuse_third
+    _, predicted = compiled(device)
+    (first,) = warps(predicted)
+    fake.launch_ms = lambda data: 2.0 if data["warps"] == first else 1.0
+    program, raced = compiled(device, tune="race")
+    assert len(loads) > 3 and warps(raced) != [first]
+    assert program.journal.of(Measured)
 
 
 def test_another_model_of_a_device_has_its_own_race(fake, device, monkeypatch):

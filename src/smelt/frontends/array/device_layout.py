@@ -1,14 +1,15 @@
 """Copy arrays on a device that programs do not read or write where they lie.
 
 Programs read contiguous arrays in vectors of 16 bytes. An array with strides is copied by a kernel
-of ours, which is compiled once for a dtype and rank; bytes that follow one another are copied by
-the driver. Nothing waits for the device.
+of ours, which is compiled once for a dtype and rank and has offsets of 32 bits; bytes that follow
+one another, and arrays that reach further, are copied by the driver. Nothing waits for the device.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,9 +22,10 @@ from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.ops.view import Reshape
 from smelt.runtime.cuda.buffer import DeviceBuffer, is_contiguous, row_major
-from smelt.runtime.cuda.copies import Slices, copy_bytes, copy_slices
+from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
+from smelt.runtime.cuda.tables import MOST_DEVICE_ELEMENTS
 from smelt.types.dtype import DType
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
@@ -44,14 +46,15 @@ def contiguous(buffer: DeviceBuffer, place: Place) -> DeviceBuffer:
     Raises DeviceMemoryError and CaptureError.
     """
     order_after(buffer, place)
-    if buffer.is_contiguous or not buffer.nbytes:
+    low, high = buffer.reach
+    if buffer.is_contiguous or high - low >= MOST_DEVICE_ELEMENTS:
         block = place.memory.allocate(buffer.nbytes, place.stream)
-        with place.device.current():
-            copy_bytes(place.device, block.address, buffer.address, buffer.nbytes, place.stream)
         strides = row_major(buffer.shape)
-        return replace(
+        copy = replace(
             buffer, address=block.address, strides=strides, stream=place.stream, owner=block
         )
+        _copy_rows(buffer, copy.address, place, is_target=False)
+        return copy
     program = _program(buffer.dtype, len(buffer.shape), place.device)
     sizes = tuple(buffer.shape[int(n[1:])] for n in program.size_names)
     (copy,) = program.executable.run([buffer], sizes, place.stream, place.memory)
@@ -71,24 +74,39 @@ def write(target: DeviceBuffer, source: DeviceBuffer, place: Place) -> None:
         return
     if not is_contiguous(shape, strides):
         source = contiguous(replace(source, shape=shape, strides=strides), place)
-    device, itemsize = place.device, target.dtype.itemsize
-    inner = len(shape)  # dimensions from here on follow one another in the target
-    while inner and is_contiguous(shape[inner - 1 :], to[inner - 1 :]):
+    _copy_rows(replace(target, shape=shape, strides=to), source.address, place, is_target=True)
+
+
+def _copy_rows(array: DeviceBuffer, packed: int, place: Place, *, is_target: bool) -> None:
+    """Copy an array with any strides from or to adjacent elements at an address."""
+    device, itemsize = place.device, array.dtype.itemsize
+    shape, strides = array.shape, array.strides
+    inner = len(shape)  # dimensions from here on follow one another
+    while inner and is_contiguous(shape[inner - 1 :], strides[inner - 1 :]):
         inner -= 1
     nbytes = math.prod(shape[inner:]) * itemsize
     outer = max(inner - 1, 0)
     rows = shape[outer] if inner else 1
-    pitch = to[outer] * itemsize if inner else nbytes
+    pitch = strides[outer] * itemsize if inner else nbytes
     with device.current():
         for k, index in enumerate(np.ndindex(*shape[:outer])):
-            at = target.address + itemsize * sum(i * s for i, s in zip(index, to, strict=False))
-            first = source.address + k * rows * nbytes
-            if pitch >= nbytes:
-                pieces = Slices(rows, nbytes, pitch)
-                copy_slices(device, at, pieces, first, pieces.packed, place.stream)
-                continue
-            for row in range(rows):  # backwards, which the driver's copies do not go
-                copy_bytes(device, at + row * pitch, first + row * nbytes, nbytes, place.stream)
+            at = array.address + itemsize * sum(i * s for i, s in zip(index, strides, strict=False))
+            for row, pieces in _pieces(rows, nbytes, pitch):
+                there = at + row * pitch, pieces
+                here = packed + (k * rows + row) * nbytes, pieces.packed
+                to, source = (there, here) if is_target else (here, there)
+                copy_slices(device, *to, *source, place.stream)
+
+
+def _pieces(rows: int, nbytes: int, pitch: int) -> Iterator[tuple[int, Slices]]:
+    """Yield what the driver copies at once, with its first row.
+
+    It copies rows that go forward and do not overlap.
+    """
+    if pitch >= nbytes:
+        yield 0, Slices(rows, nbytes, pitch)
+    else:
+        yield from ((row, Slices.whole(nbytes)) for row in range(rows))
 
 
 def order_after(buffer: DeviceBuffer, place: Place) -> None:
@@ -103,11 +121,19 @@ def as_host_array(buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
     """Return an array at a device's addresses: its layout can be asked for, its elements cannot."""
     kind = buffer.dtype.numpy
     strides = [s * kind.itemsize for s in buffer.strides]
-    reach = [(n - 1) * s for n, s in zip(buffer.shape, strides, strict=True)]
-    low = 0 if 0 in buffer.shape else sum(r for r in reach if r < 0)
-    span = kind.itemsize + sum(map(abs, reach)) if buffer.nbytes else 0
-    memory: Any = (ctypes.c_char * span).from_address(buffer.address + low)
-    return np.ndarray(buffer.shape, kind, memory, -low, strides)
+    low, high = buffer.reach
+    span = (high - low + 1) * kind.itemsize if buffer.nbytes else 0
+    memory: Any = (ctypes.c_char * span).from_address(buffer.address + low * kind.itemsize)
+    return _Described(buffer.shape, kind, memory, -low * kind.itemsize, strides)
+
+
+class _Described(np.ndarray[Any, Any]):
+    """Array that is shown without its elements, which the host cannot read."""
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype} {self.shape} on a device>"
+
+    __str__ = __repr__
 
 
 def _program(dtype: DType, rank: int, device: Device) -> DeviceProgram:

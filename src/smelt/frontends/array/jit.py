@@ -32,6 +32,7 @@ from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.results import (
     is_same_memory,
     match_parameters,
+    may_overlap_itself,
     overwriting_trace,
     pack,
     run_call,
@@ -414,7 +415,7 @@ def _out_key(target: Buffer) -> tuple[Any, ...]:
 def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, ...] | None:
     """Return the argument that is the same memory as each array of `out=`.
 
-    -1 stands for none.  None if they overlap in another way, or are no plain arrays.
+    -1 stands for none.  None if they overlap in another way or themselves, or are no plain arrays.
     """
     if any(x.__class__ is not np.ndarray for x in targets):
         return None
@@ -425,6 +426,8 @@ def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, .
         if len(written.overlapping(target)) > 1 or len(overlapping) > 1:
             return None
         if overlapping and not is_same_memory(target, buffers[overlapping[0]]):
+            return None
+        if not target.flags.forc and may_overlap_itself(target):
             return None
         replaced.append(overlapping[0] if overlapping else -1)
     return tuple(replaced)

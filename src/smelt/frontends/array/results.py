@@ -27,6 +27,7 @@ __all__ = [
     "check_targets",
     "is_same_memory",
     "match_parameters",
+    "may_overlap_itself",
     "overwriting_trace",
     "pack",
     "run_call",
@@ -214,7 +215,7 @@ def check_targets(
             raise OutArgumentError(
                 f"out= is read-only, the result {_type_text(dtype, shape)} goes nowhere"
             )
-        if _may_overlap_itself(target):
+        if may_overlap_itself(target):
             raise OutArgumentError(
                 f"elements of out= share memory, the result {_type_text(dtype, shape)} has no room",
                 hint="Give an array of its own: np.empty(shape, dtype).",
@@ -232,7 +233,7 @@ def _type_text(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
     return f"{name}[{','.join(map(str, shape))}]{order}"
 
 
-def _may_overlap_itself(a: Buffer) -> bool:
+def may_overlap_itself(a: Buffer) -> bool:
     """Return whether elements of an array may share memory, as in sliding windows."""
     reach = a.itemsize
     for step, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):

@@ -43,6 +43,14 @@ class DeviceBuffer:
         """Whether the elements follow one another in row-major order."""
         return is_contiguous(self.shape, self.strides)
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Positions of the lowest and the highest element in memory, from the first one on."""
+        if 0 in self.shape:
+            return 0, 0
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Return whether strides in elements are those of row-major order.
@@ -93,24 +101,25 @@ def copy_to_device(array: Array, dtype: DType, memory: Memory, stream: int) -> D
 def copy_to_host(buffer: DeviceBuffer) -> Array:
     """Return the elements as a new NumPy array; waits for the stream that writes them."""
     if not buffer.is_contiguous:
-        span = 1 + sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
-        flat = np.empty(span, buffer.dtype.numpy)
+        low, high = buffer.reach
+        flat = np.empty(high - low + 1, buffer.dtype.numpy)
         steps = [s * flat.itemsize for s in buffer.strides]
-        _read(buffer, flat)
-        return np.lib.stride_tricks.as_strided(flat, buffer.shape, steps).copy()
+        _read(buffer, low, flat)
+        return np.lib.stride_tricks.as_strided(flat[-low:], buffer.shape, steps).copy()
     result = np.empty(buffer.shape, buffer.dtype.numpy)
-    _read(buffer, result)
+    _read(buffer, 0, result)
     return result
 
 
-def _read(buffer: DeviceBuffer, result: Array) -> None:
+def _read(buffer: DeviceBuffer, first: int, result: Array) -> None:
+    """Read adjacent elements, the first one so many elements after the array's own."""
     device, stream = buffer.device, buffer.stream
     with device.current():
         if result.nbytes:
             device.driver.call(
                 "cuMemcpyDtoHAsync_v2",
                 result.ctypes.data,
-                buffer.address,
+                buffer.address + first * result.itemsize,
                 result.nbytes,
                 stream,
             )

@@ -16,9 +16,8 @@ from typing import Final
 import numpy as np
 
 from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
-from smelt.errors import CaptureError
 from smelt.ops.combine import SCALAR_IDENTITIES
-from smelt.runtime.cuda.copies import Slices
+from smelt.runtime.cuda.copies import Slices, fill
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.sliced_plan import SlicedPlan, place_after
 from smelt.runtime.cuda.tables import HostPart
@@ -50,6 +49,8 @@ class _Chunks:
         self.nbytes = place_after(self._row, _WORD)
         queued = [p.operations for _, p in self._ranges]
         self.operations = None if None in queued else sum((n or 0) + 2 for n in queued)
+        if not queued:
+            self.operations = 2 * len(chunks.makes)
 
     def _plan(self, rows: int) -> SlicedPlan:
         """Return the body for a chunk of so many rows."""
@@ -99,26 +100,17 @@ class _Chunks:
             return side[cut.place] + moved
 
         for low, plan in self._ranges:
-            for k, word in enumerate((low & 0xFFFFFFFF, low >> 32)):
-                plan.device.driver.call("cuMemsetD32Async", row + 4 * k, word, 1, stream)
+            fill(plan.device, row, np.int64(low), 1, stream)
             read = [address(c, inputs, v, low) for v, c in enumerate(reads)]
             pairs = zip(makes, self._body.outputs, strict=True)
             results = [address(c, outputs, v, low) for c, v in pairs]
             plan.queue([*read, *sums], results, memory, stream)
 
     def _initialise(self, outputs: Sequence[int], stream: int) -> None:
-        """Set the sums over no rows to the identities of their operators.
-
-        Raises CaptureError: the driver would read the host's memory when a graph is replayed.
-        """
-        device = self._body.device
-        if device.is_capturing(stream):
-            raise CaptureError(reason="sums over no rows are written by the host")
+        """Set the sums over no rows to the identities of their operators."""
         for c, v in zip(self._chunks.makes, self._body.outputs, strict=True):
-            if c.axis != WHOLE:
-                continue
-            value = self._body.values[v]
-            shape = [int(evaluate(n, self._sizes)) for n in value.shape]
-            data = np.full(shape, SCALAR_IDENTITIES[c.combine](value.dtype), value.dtype.numpy)
-            to = outputs[c.place]
-            device.driver.call("cuMemcpyHtoDAsync_v2", to, data.ctypes.data, data.nbytes, stream)
+            if c.axis == WHOLE:
+                value = self._body.values[v]
+                count = math.prod(int(evaluate(n, self._sizes)) for n in value.shape)
+                identity = value.dtype.numpy.type(SCALAR_IDENTITIES[c.combine](value.dtype))
+                fill(self._body.device, outputs[c.place], identity, count, stream)

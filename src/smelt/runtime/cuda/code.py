@@ -89,8 +89,11 @@ def _load(device: Device, key: bytes, code: DeviceCode) -> LoadedCode:
 
 
 def store_code(key: bytes, code: DeviceCode) -> None:
-    """Store code under a key, in place of what is stored there."""
+    """Store code under a key, in place of what is stored there or loaded."""
     if knobs.CACHE.get():
+        with _LOCK:
+            for loaded in [x for x in _ALIVE if x[1] == key]:
+                del _ALIVE[loaded]
         _put(Cache.default(), key, code)
 
 

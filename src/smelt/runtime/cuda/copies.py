@@ -1,4 +1,4 @@
-"""Copy slices of arrays within the memory of a device, in stream order.
+"""Copy slices within the memory of a device, and fill arrays, in stream order.
 
 A slice along any axis of a contiguous array is a number of runs of bytes with one distance:
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["Slices", "copy_bytes", "copy_slices"]
+__all__ = ["Slices", "copy_bytes", "copy_slices", "fill"]
 
 DEVICE_MEMORY: Final = 2
 """The driver's number of memory of a device."""
@@ -105,3 +107,16 @@ def copy_slices(
             copy_bytes(device, at, first, slices.nbytes, stream)
     elif code:
         raise device.driver.error("cuMemcpy2DAsync", code)
+
+
+def fill(device: Device, to: int, element: Any, count: int, stream: int) -> None:
+    """Queue writes of an element of NumPy to adjacent places; the context must be current."""
+    data = np.asarray(element)
+    if not count:
+        return
+    if data.itemsize < 8:
+        bits = int.from_bytes(data.tobytes(), "little")
+        device.driver.call(f"cuMemsetD{8 * data.itemsize}Async", to, bits, count, stream)
+        return
+    for at, bits in zip((to, to + 4), data.reshape(1).view(np.uint32), strict=True):
+        device.driver.call("cuMemsetD2D32Async", at, 8, int(bits), 1, count, stream)

@@ -38,6 +38,7 @@ TYPES: Final[dict[str, Any]] = {
     "u": ctypes.c_uint,
     "q": ctypes.c_uint64,
     "b": ctypes.c_ubyte,
+    "h": ctypes.c_ushort,
     "s": ctypes.c_char_p,
     "f": ctypes.c_float,
 }
@@ -88,7 +89,10 @@ SIGNATURES: Final = {
     "cuMemcpyDtoHAsync_v2": "ppqp",
     "cuMemcpyDtoDAsync_v2": "ppqp",
     "cuMemcpy2DAsync_v2": "pp",
+    "cuMemsetD8Async": "pbqp",
+    "cuMemsetD16Async": "phqp",
     "cuMemsetD32Async": "puqp",
+    "cuMemsetD2D32Async": "pquqqp",
     "cuPointerGetAttribute": "pip",
     "cuDeviceGetDefaultMemPool": "pi",
     "cuMemPoolTrimTo": "pq",

@@ -89,17 +89,18 @@ class LaunchGraphs:
         if not self._stream:
             self._stream = driver.word("cuStreamCreate", status.NON_BLOCKING)
         driver.call("cuStreamBeginCapture_v2", self._stream, status.CAPTURE_THIS_THREAD)
+        place = ctypes.c_uint64()
         try:
-            launch(self._stream)
-        finally:
-            place = ctypes.c_uint64()
-            code = driver.result("cuStreamEndCapture", self._stream, ctypes.byref(place))
-        if code:
-            raise driver.error("cuStreamEndCapture", code)
-        try:
+            try:
+                launch(self._stream)
+            finally:
+                code = driver.result("cuStreamEndCapture", self._stream, ctypes.byref(place))
+            if code:
+                raise driver.error("cuStreamEndCapture", code)
             return self._instantiate(place.value)
         finally:
-            driver.call("cuGraphDestroy", place.value)
+            if place.value:
+                driver.call("cuGraphDestroy", place.value)
 
     def _instantiate(self, graph: int) -> _CapturedGraph:
         driver = self._device.driver

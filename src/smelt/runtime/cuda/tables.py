@@ -21,6 +21,7 @@ from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
 __all__ = [
+    "MOST_DEVICE_ELEMENTS",
     "DeviceStep",
     "HostPart",
     "HostStep",
