@@ -1,6 +1,6 @@
 """Show kernels for GPUs as Triton programs, which do not run here.
 
->>> from smelt.backend import gpu
+>>> from smelt.backend.gpus import gpu
 >>> backend = GpuBackend()
 >>> backend.serves(gpu("h100")), backend.languages
 (True, ('triton',))

@@ -11,6 +11,15 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from smelt.runtime.cuda.driver import Device, system_driver, use_library
 
 
+@pytest.fixture(autouse=True, scope="module")
+def older_objects_are_left_alone() -> Iterator[None]:
+    """These tests collect garbage often, which would walk all that a long run keeps."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeDriver]:
     """A fake driver, whose queues are empty and without failures at the end."""
