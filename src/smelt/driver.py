@@ -30,7 +30,6 @@ from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
 from smelt.fusion.plan import Cluster, Donate, Donated, Plan, cluster_sizes
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
-from smelt.graph.loop import Loop
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
@@ -554,6 +553,25 @@ def assemble(
     return recipe, recipe.executable(codes, look_up, compiler, graph, target)
 
 
+def _loop(
+    cluster: Cluster, body: Recipe, read: Sequence[int], numbers: Mapping[Node, int]
+) -> LoopUse:
+    """Return the use of a loop whose steps are a plan of their own."""
+    assert cluster.loop is not None
+    op, places = cluster.loop.op, dict(zip(cluster.inputs, read, strict=True))
+    shape = LoopShape(
+        op.carries, op.slices, op.length, op.reverse, op.results, op.names, op.sizes, op.runs_once
+    )
+    return LoopUse(
+        cluster.name,
+        shape,
+        cluster.loop.wanted,
+        body,
+        tuple(places[x] for x in cluster.outputs[0].inputs),
+        tuple(numbers[n] for n in cluster.outputs),
+    )
+
+
 UseMaker: TypeAlias = Callable[[Cluster, Sequence[int], Mapping[Node, int]], KernelUse]
 """Makes the use of a cluster's kernel from the values it reads and the number of each value."""
 
@@ -586,32 +604,12 @@ def make_recipe(
             numbers_read.append(numbers[node] if value is None else held[value])
         return numbers_read
 
-    def _loop(cluster: Cluster, op: Loop, body: Plan, read: Sequence[int]) -> LoopUse:
-        places = dict(zip(cluster.inputs, read, strict=True))
-        assert cluster.loop is not None
-        return LoopUse(
-            cluster.name,
-            LoopShape(
-                op.carries,
-                op.slices,
-                op.length,
-                op.reverse,
-                op.results,
-                op.names,
-                op.sizes,
-                op.runs_once,
-            ),
-            cluster.loop.wanted,
-            make_recipe(body, kernels, make_use, stream_above),
-            tuple(places[x] for x in cluster.outputs[0].inputs),
-            tuple(numbers[n] for n in cluster.outputs),
-        )
-
     def step(cluster: Cluster) -> KernelUse | CallUse | ChunkedUse | LoopUse:
         if cluster in kernels:
             return make_use(cluster, reads(cluster), numbers)
         if cluster.loop is not None and cluster.loop.plan is not None:
-            return _loop(cluster, cluster.loop.op, cluster.loop.plan, reads(cluster))
+            body = make_recipe(cluster.loop.plan, kernels, make_use, stream_above)
+            return _loop(cluster, body, reads(cluster), numbers)
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
         body = make_recipe(cluster.body.plan, kernels, make_use, stream_above)

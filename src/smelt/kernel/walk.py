@@ -11,7 +11,7 @@ Ref(name='g', next=False)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.kernel.ir import (
@@ -233,6 +233,17 @@ def refs(part: Kernel | Statement | Value) -> list[str]:
         if isinstance(s, Store):
             names.update(dict.fromkeys(p for e in s.index for p in positions_of(e)))
     return list(names)
+
+
+def bindings_of(before: Sequence[Statement], after: Iterable[Statement]) -> list[Statement]:
+    """Return the bindings among `before` that statements read, directly or not, in order."""
+    wanted = {name for s in after for name in refs(s)}
+    result: list[Statement] = []
+    for s in reversed(before):
+        if isinstance(s, Let | Position) and s.name in wanted:
+            wanted |= set(refs(s))
+            result.insert(0, s)
+    return result
 
 
 def positions_of(e: Index) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from smelt.blocks import (
 )
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.schedule.fused_gemm_forms import MAX_SWAPPED_ROWS
+from smelt.codegen.llvm.schedule.fused_gemm_variants import MAX_SWAPPED_ROWS
 from smelt.fusion import plan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import Variant

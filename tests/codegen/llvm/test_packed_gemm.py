@@ -37,7 +37,7 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.prefetch import INTERVAL
 from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
-from smelt.codegen.llvm.schedule.fused_gemm_forms import MAX_TRANSPOSED_K_RATIO, MIN_PANEL_ROWS
+from smelt.codegen.llvm.schedule.fused_gemm_variants import MAX_TRANSPOSED_K_RATIO, MIN_PANEL_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size

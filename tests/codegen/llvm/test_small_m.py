@@ -27,7 +27,7 @@ from smelt.blocks import (
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.fused_gemm_forms import MIN_PANEL_ROWS
+from smelt.codegen.llvm.schedule.fused_gemm_variants import MIN_PANEL_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16

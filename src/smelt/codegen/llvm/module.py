@@ -14,7 +14,7 @@ from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
-from smelt.codegen.llvm.schedule.fused_gemm_forms import (
+from smelt.codegen.llvm.schedule.fused_gemm_variants import (
     panel_variants,
     small_m_variants,
     tall_variants,

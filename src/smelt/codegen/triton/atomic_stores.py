@@ -31,7 +31,7 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import refs, transform, values_of, visit
+from smelt.kernel.walk import bindings_of, transform, values_of, visit
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
 
@@ -48,7 +48,7 @@ def atomic_launches(kernel: Kernel, policy: Policy) -> tuple[Kernel, ...]:
         return ()
     fixed = [b for b in kernel.grid if isinstance(b, Block)]
     first = _launch(kernel, f"{kernel.name}_first", fixed, (), parts.before)
-    needed = _needed(parts.before, parts.steps)
+    needed = bindings_of(parts.before, parts.steps)
     steps = [_guarded(s, parts.where) for s in (*needed, *parts.steps)]
     update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
     return (first, update) if is_atomic(update) else ()
@@ -149,17 +149,6 @@ def _guarded(s: Statement, where: Value | None) -> Statement:
     if where is None or not isinstance(s, Store):
         return s
     return replace(s, where=where if s.where is None else Apply(BOTH, (where, s.where)))
-
-
-def _needed(before: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
-    """Return the bindings of first values that the visits read."""
-    wanted = {name for s in steps for name in refs(s)}
-    result: list[Statement] = []
-    for s in reversed(before):
-        if isinstance(s, Let | Position) and s.name in wanted:
-            wanted |= set(refs(s))
-            result.insert(0, s)
-    return result
 
 
 def _launch(

@@ -30,7 +30,6 @@ from smelt.kernel.ir import (
     Load,
     Merge,
     Param,
-    Position,
     Ref,
     Split,
     State,
@@ -41,7 +40,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import refs, splits, statements, substitute
+from smelt.kernel.walk import bindings_of, splits, statements, substitute
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
@@ -76,7 +75,7 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
     parts = replace(
         whole, name=f"{kernel.name}_parts", outputs=(*early, *arrays), body=tuple(before)
     )
-    after = [*_needed(kernel.body[:k], kernel.body[k + 1 :]), _merging(kernel, axis, scratch)]
+    after = [*bindings_of(kernel.body[:k], kernel.body[k + 1 :]), _merging(kernel, axis, scratch)]
     merge = replace(
         kernel,
         name=f"{kernel.name}_merge",
@@ -168,17 +167,6 @@ def _type_of(state: State) -> DType:
 
 
 # ---- the merge -----------------------------------------------------------------------------------
-
-
-def _needed(before: Sequence[Statement], after: Sequence[Statement]) -> list[Statement]:
-    """Return the bindings before the merge that are read after it."""
-    wanted = {name for s in after for name in refs(s)}
-    result: list[Statement] = []
-    for s in reversed(before):
-        if isinstance(s, Let | Position) and s.name in wanted:
-            wanted |= set(refs(s))
-            result.insert(0, s)
-    return result
 
 
 def _merging(kernel: Kernel, axis: Axis, scratch: Sequence[_Scratch]) -> Stream:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import Block, Dot, Kernel, Let, Position, Reduce, Scan, Statement, Store
-from smelt.kernel.walk import refs, splits, values_of, visit
+from smelt.kernel.walk import bindings_of, splits, values_of, visit
 from smelt.types.expr import evaluate
 
 __all__ = ["split_products"]
@@ -49,7 +49,7 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
         return ()
     launches: list[Kernel] = []
     for columns, group in groups.items():
-        body = [*_needed(rest, group), *group]
+        body = [*bindings_of(rest, group), *group]
         if not columns or not _is_blocked(body, columns):
             return ()
         launches.append(_launch(kernel, len(launches), columns, body))
@@ -59,16 +59,6 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
 def _pairs(groups: Iterable[Axes]) -> Iterable[tuple[Axes, Axes]]:
     every = list(groups)
     return ((a, b) for k, a in enumerate(every) for b in every[k + 1 :])
-
-
-def _needed(rest: Sequence[Statement], group: Sequence[Store]) -> list[Statement]:
-    wanted = {name for s in group for name in refs(s)}
-    result: list[Statement] = []
-    for s in reversed(rest):
-        if isinstance(s, Let | Position) and s.name in wanted:
-            wanted |= set(refs(s))
-            result.insert(0, s)
-    return result
 
 
 def _is_blocked(body: Sequence[Statement], columns: Axes) -> bool:

@@ -1,6 +1,6 @@
-"""Choose the sizes at which each form of a fused GEMM serves a kernel best.
+"""Choose the sizes at which each variant of a fused GEMM serves a kernel best.
 
-Each function yields the forms that it knows, best first, with limits on sizes.
+Each function yields the variants that it knows, best first, with limits on sizes.
 """
 
 from __future__ import annotations
