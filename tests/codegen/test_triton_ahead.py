@@ -15,6 +15,7 @@ from tests.codegen.device_programs import (
     QUICK,
     TABLE,
     TENSOR_CORES,
+    WARP_CORES,
     compiled,
     lines,
     rates,
@@ -58,6 +59,8 @@ def check(name: str, arch: str) -> None:
         assert any(counts.get("LDG.128") for counts in instructions)
     if "products" in expects and arch.startswith("sm_"):
         assert any(counts.get(m) for counts in instructions for m in TENSOR_CORES[arch])
+    if "few rows" in expects and arch.startswith("sm_"):
+        assert any(counts.get(m) for counts in instructions for m in WARP_CORES)
     table = TABLE.read_text().splitlines()
     if table[0] == f"# {TritonCompiler().identity}" and arch in ARCHS:
         stored = [line for line in table if line.startswith(f"{name} | {arch} | ")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,8 +22,11 @@ from tests.codegen.test_triton_goldens import stored, with_lanes
 import smelt as sm
 from smelt.backend import Machine, gpu
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, FAST
 from smelt.codegen.triton.select import select
+from smelt.codegen.triton.source import print_file, print_stage
+from smelt.fusion.plan import cluster_sizes
 from smelt.kernel.interp import run
 from smelt.lower import interp as plans
 
@@ -98,7 +101,7 @@ def check(name: str, dtype: str, machine: Machine, monkeypatch: pytest.MonkeyPat
     """
     example = EXAMPLES[name](dtype)
     plan = planned(example.trace, example.sizes, machine)
-    sources = sources_of(plan)
+    sources = sources_of(plan, cluster_sizes(plan.plan, example.small_sizes))
     wanted: list[tuple[str, dict[str, np.ndarray]]] = []
     actual: list[tuple[str, dict[str, np.ndarray]]] = []
 
@@ -130,10 +133,18 @@ def extra_sizes(source: str, sizes: Mapping[str, int]) -> dict[str, int]:
     return {f"size_{s}": sizes[s] for s in re.findall(r"size_(\w+)", head)}
 
 
-def sources_of(plan: DevicePlan) -> dict[int, str]:
-    """The files of a plan's kernels, printed for large sizes, with small blocks."""
-    every = [(k, select(k, sizes, rates("sm_90"), None).source) for k, sizes in plan.launched]
-    return {id(k): with_lanes(source, 32) for k, source in every}
+def sources_of(plan: DevicePlan, small: Sequence[Mapping[str, int]]) -> dict[int, str]:
+    """The files of a plan's kernels, printed for large sizes, with small blocks.
+
+    Whether rows are aligned is said of small sizes, as in a call.
+    """
+    sources: dict[int, str] = {}
+    for kernel, sizes, of_call in zip(plan.kernels, plan.sizes, small, strict=True):
+        if kernel is not None:
+            every = candidates(kernel, sizes, rates("sm_90"), EXACT, of_call)
+            stages = [print_stage(best.launch, best.schedule) for best, *_ in every]
+            sources[id(kernel)] = with_lanes(print_file(kernel, stages), 32)
+    return sources
 
 
 def same(a, b, itemsize: int) -> None:
