@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def of_attention(variant: Any, dtype: str) -> Example:
 
 def of_gradients(variant: Any, dtype: str) -> Example:
     large = operands_of(variant, variant.heads, LONG)
-    tiny = operands_of(variant, 2, 21)
+    tiny = operands_of(replace(variant, queries=min(variant.queries, 33)), 2, 21)
     return recorded(gradients(variant.code), tiny, shapes_of(large), dtype)
 
 

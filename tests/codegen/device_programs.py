@@ -30,11 +30,18 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 
 TABLE = Path(__file__).parents[1] / "golden" / "triton" / "resources.txt"
-ARCHS = ("sm_80", "sm_90", "sm_100")
-TENSOR_CORES = {"sm_80": ("HMMA", "IMMA"), "sm_90": ("HGMMA", "IGMMA"), "sm_100": ("UTCHMMA",)}
-"""Instructions of products in narrow types, by architecture."""
-WARP_CORES = TENSOR_CORES["sm_80"]
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
+TENSOR_CORES = {
+    "sm_80": ("HMMA", "IMMA"),
+    "sm_90": ("HGMMA", "IGMMA"),
+    "sm_100": ("UTCHMMA",),
+    "gfx942": ("v_mfma_",),
+}
+"""What instructions of products in narrow types begin with, by architecture."""
+WARP_CORES = (*TENSOR_CORES["sm_80"], *TENSOR_CORES["gfx942"])
 """The same of single warps: those of a warp group take 64 rows and more."""
+VECTOR_LOADS = ("LDG.128", "global_load_dwordx4", "buffer_load_dwordx4")
+"""Loads of 16 bytes."""
 
 
 @dataclass(frozen=True)
