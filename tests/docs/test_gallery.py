@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from tests.docs.pages import ROOT
+from tests.explain.gpu_reports import collect_programs
 
 FOLDER = ROOT / "examples" / "gallery"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.name != "charts.py")
@@ -17,10 +18,11 @@ def test_there_is_an_example_of_every_section():
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run_draw_and_are_explained_for_gpus(path, monkeypatch, explain_for_gpus):
+def test_examples_run_draw_and_are_explained_for_gpus(path, monkeypatch):
     pytest.importorskip("matplotlib").use("agg")
     from matplotlib import pyplot as plt
 
+    explain_for_gpus = collect_programs(monkeypatch)
     monkeypatch.syspath_prepend(str(FOLDER))
     plt.close("all")
     try:
@@ -32,7 +34,8 @@ def test_examples_run_draw_and_are_explained_for_gpus(path, monkeypatch, explain
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["images", "norm", "train"])
-def test_programs_run_and_are_explained_for_gpus(name, monkeypatch, explain_for_gpus):
+def test_programs_run_and_are_explained_for_gpus(name, monkeypatch):
+    explain_for_gpus = collect_programs(monkeypatch)
     path = ROOT / "examples" / f"{name}.py"
     monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")

@@ -1,4 +1,4 @@
-"""Collect what examples compile, to explain it for GPUs."""
+"""Explain for GPUs whatever a test compiles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from smelt.graph.text import text
 DEVICES = {"h100": "NVIDIA H100", "mi300x": "AMD Instinct MI300X"}
 
 
-@pytest.fixture
-def explain_for_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A function that explains for GPUs every program that a test has compiled.
+def collect_programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Collect what is compiled from now on; return a function that explains it.
 
-    Returns how many there are. Each kernel has a program and a predicted time; what is no kernel
-    says why.
+    That function returns how many programs there are. Each kernel has a program and a predicted
+    time on each device.
     """
     compile_graph = driver.compile
     programs: dict[Any, tuple[Any, Mapping[str, int]]] = {}
