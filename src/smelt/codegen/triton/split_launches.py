@@ -101,7 +101,7 @@ def _without_unused_axes(kernel: Kernel) -> Kernel:
 
 
 def _with_grid(merge: Kernel) -> Kernel:
-    """Return a merge without a grid with one of the axes that only separate its results.
+    """Give a merge without a grid one of the axes that separate its results.
 
     The states of a lone program are whole rows, which one processor would merge alone.
     """
