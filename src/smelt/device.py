@@ -47,7 +47,7 @@ from smelt.runtime.steps import Sizes
 
 if TYPE_CHECKING:
     from smelt.device_compiler import CompiledForDevice
-    from smelt.fusion.plan import Plan
+    from smelt.fusion.plan import Donate, Plan
     from smelt.kernel.ir import Kernel
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
@@ -67,11 +67,15 @@ def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
 
 @with_frame_room
 def compile_for_device(
-    graph: Graph, hints: Mapping[str, int], device: Device, journal: Journal | None = None
+    graph: Graph,
+    hints: Mapping[str, int],
+    device: Device,
+    journal: Journal | None = None,
+    donate: Donate = (),
 ) -> DeviceProgram:
     """Return a graph's executable on a device, from the cache or planned now.
 
-    `hints` are sizes of the first call.
+    `hints` are sizes of the first call, `donate` inputs whose memory results may take over.
 
     Raises DeviceKernelError for a kernel without a program and UnsupportedError for a library
     call, which name the user's line.
@@ -80,9 +84,9 @@ def compile_for_device(
     identity = _compiler_identity()
     usable = knobs.CACHE.get() and not knobs.VERIFY.get()
     store = Cache.default() if usable else None
-    key = None if store is None else _plan_key(graph, hints, device, identity)
+    key = None if store is None else _plan_key(graph, hints, device, identity, donate)
     recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
-    program = DeviceProgram(graph, hints, device, identity, journal, recipe)
+    program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
     if recipe is None and store is not None and key is not None:
         store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")
         journal.record(CacheStored(key.hex(), 0))
@@ -103,9 +107,11 @@ class DeviceProgram:
         identity: str,
         journal: Journal,
         recipe: Recipe | None,
+        donate: Donate,
     ) -> None:
         """Link a stored plan, or plan the graph now if `recipe` is None."""
         self._source, self._hints, self._device = source, hints, device
+        self._donate = donate
         self._identity = identity
         self._context = copy_context()  # the settings it is compiled under
         self.journal = journal
@@ -143,6 +149,7 @@ class DeviceProgram:
             self._device.arch,
             _COMPILER.get(),
             self.journal,
+            self._donate,
         )
         return result
 
@@ -205,7 +212,7 @@ def _compiler_identity() -> str:
 
 
 def _plan_key(
-    graph: Graph, hints: Mapping[str, int], device: Device, identity: str
+    graph: Graph, hints: Mapping[str, int], device: Device, identity: str, donate: Donate
 ) -> bytes | None:
     """Return a digest of all that decides a plan; None if it is not cached.
 
@@ -224,6 +231,7 @@ def _plan_key(
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "compiler": identity,
         "device": device.arch,
+        "donate": donate,
     }
     return hashlib.sha256(json.dumps(["smelt gpu plan 1", parts]).encode()).digest()
 

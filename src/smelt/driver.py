@@ -65,6 +65,7 @@ __all__ = [
     "KernelIdentity",
     "assemble",
     "compile",
+    "donated_inputs",
     "host",
     "identify",
     "input_size_names",
@@ -258,7 +259,7 @@ def _plan_products(
     """
 
     def planned(rest: Graph, facts: Journal) -> Plan:
-        donated = _donated(rest, graph, donate)
+        donated = donated_inputs(rest, graph, donate)
         return fusion.plan(rest, target, facts, sizes, fuse=knobs.FUSE.get(), donated=donated)
 
     wish, library = library_wish(), usable_library(target)
@@ -280,7 +281,7 @@ def _plan_products(
     return constants, plan, facts
 
 
-def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:
+def donated_inputs(planned: Graph, graph: Graph, donate: Donate) -> Donated:
     """Return the donated inputs of `graph`, each with the planned result for it."""
     pairs = (d if isinstance(d, tuple) else (d, None) for d in donate)
     return {graph.inputs[k]: None if j is None else planned.outputs[j] for k, j in pairs}

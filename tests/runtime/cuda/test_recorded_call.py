@@ -14,7 +14,7 @@ from tests.runtime.cuda.native_driver import NativeDriver
 import smelt as sm
 from smelt.device import use_compiler
 from smelt.errors import CaptureError, DeviceMemoryError, DriverCallError, OutsideError
-from smelt.frontends.array.device_call import KnownCalls
+from smelt.frontends.array.device_repeats import KnownCalls
 from smelt.runtime.cuda.driver import use_library
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import RecordedCall

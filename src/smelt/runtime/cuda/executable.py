@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from smelt import knobs
@@ -130,18 +130,22 @@ class DeviceExecutable:
         return self._prepared.get(sizes) or self._prepare(sizes)
 
     def record(
-        self, inputs: Sequence[DeviceBuffer], sizes: tuple[int, ...], *, allocates: bool
+        self,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        given: Collection[int] = (),
+        *,
+        arena_is_given: bool = False,
     ) -> RecordedCall | None:
-        """Return a record of a call with these inputs; None if results replace inputs.
+        """Return a record of a call with these inputs; other arguments as for `RecordedCall`.
 
-        Calls under a limit of memory are not recorded: it may change.
+        None for a call under a limit of memory, which may change.
         """
         p = self._prepared.get(sizes)
-        is_limited = knobs.MAX_EXTRA_MEMORY.get() is not None
-        if p is None or is_limited or any(over >= 0 for *_, over in p.results):
+        if p is None or knobs.MAX_EXTRA_MEMORY.get() is not None:
             return None
         graphs = self._graphs[sizes]
-        return RecordedCall(p, graphs, inputs, self.device, allocates=allocates)
+        return RecordedCall(p, graphs, inputs, self.device, given, arena_is_given=arena_is_given)
 
     # ---- one call --------------------------------------------------------------------------------
 
