@@ -100,9 +100,8 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     if all(a is b for a, b in zip(inputs, readable)):
         repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
         structure = None if bound.is_flat else (bound.tree, bound.statics)
-        repeats.note(
-            structure, bound.leaves, recording, trace, readable, in_order, place, donated, out
-        )
+        call = structure, bound.leaves, out, bound.donated
+        repeats.note(call, recording, trace, readable, in_order, place)
     returned = (
         out if targets is not None else pack(trace, _leaves(trace, results, arguments, bound))
     )

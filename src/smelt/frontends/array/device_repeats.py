@@ -45,8 +45,6 @@ class _KnownCall:
     """By output of the graph: the number of the result."""
     targets: tuple[int, ...]
     """Arrays of `out=` whose addresses are passed, by number, in the order of these."""
-    donated: tuple[int, ...]
-    """Arguments whose memory results may take over."""
     flags: DeferredFlags
     memory: DriverMemory
 
@@ -71,12 +69,10 @@ class KnownCalls:
         `structure` describes the nest of the arguments; None: each argument is a leaf. Raises
         OutsideError for a call before, DonatedError and DriverCallError.
         """
-        key = _exact_key(structure, leaves, out)
+        key = _exact_key(structure, leaves, out, donated)
         if key is None or (repeat := self._known.get(key)) is None:
             return NotImplemented
         buffers = [x.buffer for x in leaves]
-        if donated and overwritable_arguments(leaves, buffers, donated) != repeat.donated:
-            return NotImplemented
         repeat.flags.check()
         recording, native = repeat.recording, repeat.native
         trace, stream = recording.trace, buffers[0].stream
@@ -102,21 +98,19 @@ class KnownCalls:
 
     def note(
         self,
-        structure: Hashable,
-        leaves: Sequence[Any],
+        call: tuple[Hashable, Sequence[Any], Any, tuple[int, ...]],
         recording: Recording,
         trace: Trace,
         inputs: Sequence[DeviceBuffer],
         sizes: tuple[int, ...],
         place: Place,
-        donated: tuple[int, ...],
-        out: Any = None,
     ) -> None:
         """Remember a call that was made with `inputs`, if it can be repeated natively.
 
-        `trace` is the recording, or its variant in which results replace inputs.
+        `call` has what `answer` takes; `trace` is the recording, or its variant in which results
+        replace inputs.
         """
-        key = _exact_key(structure, leaves, out)
+        key, out = _exact_key(*call), call[2]
         executable = recording.program_of(trace, place).executable
         computed = [n for n, v in enumerate(executable.values) if v.place == "output"]
         if (
@@ -145,7 +139,6 @@ class KnownCalls:
             len(trace.size_inputs),
             outputs,
             tuple(order[k] for k in native.given),
-            donated,
             deferred_flags(place.device),
             place.memory,
         )
@@ -184,7 +177,9 @@ def _leaves(out: Any) -> list[Any]:
     return [out] if out.__class__ is DeviceArray else flatten(out)[0]
 
 
-def _exact_key(structure: Hashable, leaves: Sequence[Any], out: Any) -> Hashable:
+def _exact_key(
+    structure: Hashable, leaves: Sequence[Any], out: Any, donated: tuple[int, ...]
+) -> Hashable:
     """Return what decides a call of arrays on a device; None for what native code does not do."""
     key: list[Any] = [structure, fingerprint()]
     targets: list[Any] = []
@@ -201,6 +196,8 @@ def _exact_key(structure: Hashable, leaves: Sequence[Any], out: Any) -> Hashable
         if replaced is None:
             return None
         key.append(replaced)
+    if donated:
+        key.append(overwritable_arguments(leaves, [x.buffer for x in leaves], donated))
     return tuple(key) if leaves else None
 
 
