@@ -75,13 +75,19 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     if targets is not None:
         trace = overwriting_trace_of(trace, targets, inputs)
     program = recording.program_of(trace, place)
-    readable = [_readable(k, b, recording, bound, place) for k, b in enumerate(inputs)]
-    readable += [_size_carrier(sizes[k], place) for k in trace.size_inputs]
+    carriers = [_size_carrier(sizes[k], place) for k in trace.size_inputs]
     labels = [bound.names[k] for k in trace.arguments]
     in_order = _program_sizes(trace, program, sizes)
 
     def run(direct: Sequence[DeviceBuffer | None] = ()) -> list[DeviceBuffer]:
-        execute = program.executable.run
+        execute, copied = (
+            program.executable.run,
+            sum(b.nbytes for b in inputs if not is_readable(b)),
+        )
+        if copied:
+            program.executable.check_memory(in_order, place.stream, direct, copied)
+        readable = [_readable(k, b, recording, bound, place) for k, b in enumerate(inputs)]
+        readable += carriers
         results = execute(readable, in_order, place.stream, place.memory, labels, direct)
         if trace.bounds.flag is not None:
             recording.defer_flag(results.pop(), deferred_flags(place.device))
@@ -97,11 +103,11 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
             if r.kind != "graph"
         }
         run_into(run, trace, targets, inputs, others, place)
-    if all(a is b for a, b in zip(inputs, readable)):
+    if all(map(is_readable, inputs)):
         repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
         structure = None if bound.is_flat else (bound.tree, bound.statics)
         call = structure, bound.leaves, out, bound.donated
-        repeats.note(call, recording, trace, readable, in_order, place)
+        repeats.note(call, recording, trace, [*inputs, *carriers], in_order, place)
     returned = (
         out if targets is not None else pack(trace, _leaves(trace, results, arguments, bound))
     )

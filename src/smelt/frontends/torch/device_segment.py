@@ -84,6 +84,9 @@ class DeviceSegment(Segment):
             if repeated is not None:
                 flag = repeated[-1].data_ptr() if checks.flag is not None else 0
                 return finished(repeated, tensors, flag, stream)
+            copied = sum(t.nbytes for t in tensors if _is_between_vectors(t))
+            if copied:
+                executable.check_memory(sizes, stream, (), copied)
             buffers = [
                 _buffer(t, permutations.get(k), inputs[k].dtype, device, stream)
                 for k, t in enumerate(tensors)
@@ -175,11 +178,15 @@ def new_tensor(
     )
 
 
+def _is_between_vectors(tensor: Any) -> bool:
+    return bool(tensor.data_ptr() % VECTOR_BYTES and tensor.dim())
+
+
 def _buffer(
     tensor: Any, permutation: tuple[int, ...] | None, dtype: Any, device: Device, stream: int
 ) -> DeviceBuffer:
     """Return the buffer of a tensor; one that starts between vectors is copied."""
-    if tensor.data_ptr() % VECTOR_BYTES and tensor.dim():
+    if _is_between_vectors(tensor):
         tensor = tensor.clone()
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if permutation is not None:
