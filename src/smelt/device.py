@@ -14,7 +14,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -44,10 +44,11 @@ from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.steps import Sizes
+from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.device_compiler import CompiledForDevice
-    from smelt.fusion.plan import Donate, Plan
+    from smelt.fusion.plan import Cluster, Donate, Plan
     from smelt.kernel.ir import Kernel
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
@@ -84,13 +85,34 @@ def compile_for_device(
     identity = _compiler_identity()
     usable = knobs.CACHE.get() and not knobs.VERIFY.get()
     store = Cache.default() if usable else None
-    key = None if store is None else _plan_key(graph, hints, device, identity, donate)
-    recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
-    program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
+    # Lines and names of the user's program decide where a setting of the user names one.
+    is_named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+    with knobs.config(dict(_raced_settings(graph, hints, device, identity, journal))):
+        key = None if is_named else _plan_key(graph, hints, device, identity, donate)
+        recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
+        program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
     if recipe is None and store is not None and key is not None:
         store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")
         journal.record(CacheStored(key.hex(), 0))
     return program
+
+
+def _raced_settings(
+    graph: Graph, hints: Mapping[str, int], device: Device, identity: str, journal: Journal
+) -> Settings:
+    """Return the settings of the plan that has won a race, which is run now if `tune` says so."""
+    program = Program(graph, hints)
+    machine = f"{device.model} {device.arch} {identity}"
+    settings = recall(program, machine)
+    if settings is not None or knobs.TUNE.get() != "race":
+        return settings or {}
+
+    def build() -> DeviceProgram:
+        return DeviceProgram(graph, hints, device, identity, Journal(), None)
+
+    plans, race = map(fork_safe_import, ("smelt.tune.device_plans", "smelt.tune.race"))
+    chosen: Settings = race.choose(plans.DeviceRace(program, build, device, journal), machine)
+    return chosen
 
 
 class DeviceProgram:
@@ -107,7 +129,7 @@ class DeviceProgram:
         identity: str,
         journal: Journal,
         recipe: Recipe | None,
-        donate: Donate,
+        donate: Donate = (),
     ) -> None:
         """Link a stored plan, or plan the graph now if `recipe` is None."""
         self._source, self._hints, self._device = source, hints, device
@@ -137,6 +159,13 @@ class DeviceProgram:
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel of each cluster, those of loops' steps and chunks included."""
         return self._compiled.kernels
+
+    @property
+    def clustered_kernels(self) -> Sequence[tuple[Cluster, Kernel]]:
+        """The kernels of the plan's own clusters, with these."""
+        compiled = self._compiled
+        kernels = dict(zip(compiled.clusters, compiled.kernels, strict=True))
+        return [(c, kernels[c]) for c in compiled.plan.clusters if c in kernels]
 
     @cached_property
     def _compiled(self) -> CompiledForDevice:
@@ -214,20 +243,17 @@ def _compiler_identity() -> str:
 def _plan_key(
     graph: Graph, hints: Mapping[str, int], device: Device, identity: str, donate: Donate
 ) -> bytes | None:
-    """Return a digest of all that decides a plan; None if it is not cached.
-
-    Lines and names of the user's program decide where a setting names one.
-    """
-    if knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get():
-        return None
+    """Return a digest of all that decides a plan; None for a graph without a text form."""
     try:
         program = text(replace(graph, name="program"))
     except SmeltError:
         return None
+    with knobs.config(tune="off"):  # the plan that has won a race equals one with its settings
+        settings = knobs.fingerprint()
     parts = {
         "program": program,
         "sizes": sorted(hints.items()),
-        "settings": f"{knobs.fingerprint()} strict={knobs.STRICT.get()}",
+        "settings": f"{settings} strict={knobs.STRICT.get()}",
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "compiler": identity,
         "device": device.arch,

@@ -37,6 +37,7 @@ from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
+from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate
 
@@ -156,7 +157,7 @@ def plan_for_device(
         tuple(clusters),
         tuple(plain.kernel for plain, _ in named.values()),
         knobs.TUNE.get(),
-        knobs.TUNE_SECONDS.get() / max(len(named), 1),
+        (1 - SHARE) * knobs.TUNE_SECONDS.get() / max(len(named), 1),
     )
 
 

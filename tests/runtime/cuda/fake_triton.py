@@ -86,7 +86,8 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
         *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
     )
     for tensor, view in tensors.values():
-        view[tensor.was_stored] = tensor.data[tensor.was_stored]
+        is_written = tensor.was_stored | tensor.was_joined
+        view[is_written] = tensor.data[is_written]
 
 
 def _load(text: str, *, has_allocator: bool) -> dict[str, Any]:
