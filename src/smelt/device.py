@@ -100,7 +100,10 @@ def compile_for_device(
 def _raced_settings(
     graph: Graph, hints: Mapping[str, int], device: Device, identity: str, journal: Journal
 ) -> Settings:
-    """Return the settings of the plan that has won a race, which is run now if `tune` says so."""
+    """Return the settings of the plan that has won a race.
+
+    The race is run now if the setting `tune` says so and there has been none.
+    """
     program = Program(graph, hints)
     machine = f"{device.model} {device.arch} {identity}"
     settings = recall(program, machine)
@@ -243,7 +246,7 @@ def _compiler_identity() -> str:
 def _plan_key(
     graph: Graph, hints: Mapping[str, int], device: Device, identity: str, donate: Donate
 ) -> bytes | None:
-    """Return a digest of all that decides a plan; None for a graph without a text form."""
+    """Return a digest of all that decides a plan; None for a graph without text."""
     try:
         program = text(replace(graph, name="program"))
     except SmeltError:

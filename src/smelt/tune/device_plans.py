@@ -92,11 +92,11 @@ class DeviceRace(Race[DeviceContender]):
         inputs = best.plan.graph.inputs
         extents: dict[int, int] = {}
         for cluster, kernel in best.clustered_kernels:
-            own = index_extents(kernel, sizes)
+            bounds = index_extents(kernel, sizes)
             for p, node in zip(kernel.inputs, cluster.inputs, strict=True):
-                if p.name in own and node in inputs:
+                if p.name in bounds and node in inputs:
                     k = inputs.index(node)
-                    extents[k] = min(extents.get(k, own[p.name]), own[p.name])
+                    extents[k] = min(extents.get(k, bounds[p.name]), bounds[p.name])
         self._sizes = tuple(sizes[n] for n in best.size_names)
         self._inputs = [
             copy_to_device(

@@ -1,4 +1,4 @@
-"""Write the results of a call on a device into arrays of the caller (`out=`, `donate=`).
+"""Write results of a call on a device into the caller's arrays (`out=`, `donate=`).
 
 The rules are the CPU's (`results`): an array of `out=` may be an argument, but not a part of one.
 A result is computed where it belongs if that is contiguous, and no argument or one that the plan
@@ -67,9 +67,9 @@ def overwriting_trace_of(
 def replaced_inputs(
     targets: Sequence[DeviceBuffer], inputs: Sequence[DeviceBuffer]
 ) -> tuple[int, ...] | None:
-    """Return the input that is the same memory as each array of `out=`, -1 for none.
+    """Return the input that is the same memory as each array of `out=`.
 
-    None if arrays of `out=` share memory in any other way.
+    -1 stands for none. None if arrays of `out=` share memory in any other way.
     """
     replaced = [-1] * len(targets)
     buffers = [*targets, *inputs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.device import DeviceProgram, compile_for_device
@@ -11,11 +11,13 @@ from smelt.errors import OutsideError
 from smelt.frontends.array.device_array import Place
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.trace import Trace
-from smelt.fusion.plan import Donate
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device
 from smelt.runtime.cuda.flags import DeferredFlags
 from smelt.types.dtype import from_numpy
+
+if TYPE_CHECKING:
+    from smelt.fusion.plan import Donate
 
 __all__ = ["Recording"]
 
@@ -26,7 +28,7 @@ class Recording:
 
     trace: Trace
     program: DeviceProgram
-    replacing: dict[Donate, DeviceProgram] = field(default_factory=dict[Donate, DeviceProgram])
+    replacing: dict[Donate, DeviceProgram] = field(default_factory=dict[Any, DeviceProgram])
     """Programs of calls in which results replace inputs, by the pairs of these."""
     uploads: dict[int, DeviceBuffer] = field(default_factory=dict[int, DeviceBuffer])
     """Captured arrays of the CPU that nobody writes to, by number, on the device."""
@@ -34,7 +36,7 @@ class Recording:
     """Inputs that calls copied, which the journal says."""
 
     def program_of(self, trace: Trace, place: Place) -> DeviceProgram:
-        """Return the program of the recording, or of a variant in which results replace inputs."""
+        """Return the program of the recording, or of its variant that replaces inputs."""
         if trace is self.trace:
             return self.program
         program = self.replacing.get(trace.donate)
@@ -60,7 +62,10 @@ class Recording:
         return buffer
 
     def defer_flag(self, flag: DeviceBuffer, flags: DeferredFlags) -> None:
-        """Let a later call read the flag of bad positions; it is freed after the copy is queued."""
+        """Let a later call read the flag of bad positions.
+
+        Its memory is freed after the copy is queued.
+        """
         checks = self.trace.bounds
         flags.add(flag.address, flag.stream, lambda: _fail(checks))
 

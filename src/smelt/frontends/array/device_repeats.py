@@ -138,7 +138,7 @@ class KnownCalls:
             native,
             len(trace.size_inputs),
             outputs,
-            tuple(order[k] for k in native.given),
+            tuple(order[k] for k in native.passed),
             deferred_flags(place.device),
             place.memory,
         )
@@ -157,7 +157,7 @@ def _numbers_in_place(
 
     None if one is not computed there: then something is copied after the kernels.
     """
-    given = [id(x) for x in _leaves(out)]
+    identities = [id(x) for x in _leaves(out)]
     overwrites = [over for *_, over in executable.prepared(sizes).results]
     order: dict[int, int] = {}
     for x, k in zip(leaves_like("out=", out, trace.tree), outputs, strict=False):
@@ -169,7 +169,7 @@ def _numbers_in_place(
             is_there = is_readable(target) and (apart or not target.nbytes)
         if k in order or not is_there or target.stream != place.stream:
             return None
-        order[k] = given.index(id(x))
+        order[k] = identities.index(id(x))
     return order
 
 
@@ -180,7 +180,7 @@ def _leaves(out: Any) -> list[Any]:
 def _exact_key(
     structure: Hashable, leaves: Sequence[Any], out: Any, donated: tuple[int, ...]
 ) -> Hashable:
-    """Return what decides a call of arrays on a device; None for what native code does not do."""
+    """Return what decides a call of arrays on a device; None for any other call."""
     key: list[Any] = [structure, fingerprint()]
     targets: list[Any] = []
     if out is not None:

@@ -148,7 +148,7 @@ class _Repeats:
         if key is None or not knobs.NATIVE_CALLS.get():
             return
         results = range(sum(v.place == "output" for v in self._executable.values))
-        native = self._executable.record(buffers, sizes, results, arena_is_given=True)
+        native = self._executable.record(buffers, sizes, results, arena_is_passed=True)
         if native is not None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()

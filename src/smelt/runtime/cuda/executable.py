@@ -145,9 +145,9 @@ class DeviceExecutable:
         self,
         inputs: Sequence[DeviceBuffer],
         sizes: tuple[int, ...],
-        given: Collection[int] = (),
+        passed: Collection[int] = (),
         *,
-        arena_is_given: bool = False,
+        arena_is_passed: bool = False,
     ) -> RecordedCall | None:
         """Return a record of a call with these inputs; other arguments as for `RecordedCall`.
 
@@ -157,7 +157,7 @@ class DeviceExecutable:
         if p is None or knobs.MAX_EXTRA_MEMORY.get() is not None:
             return None
         graphs = self._graphs[sizes]
-        return RecordedCall(p, graphs, inputs, self.device, given, arena_is_given=arena_is_given)
+        return RecordedCall(p, graphs, inputs, self.device, passed, arena_is_passed=arena_is_passed)
 
     # ---- one call --------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class DeviceExecutable:
         return [by_output.get(n) for n, v in enumerate(self.values) if v.place == "output"]
 
     def _prepared_for(self, sizes: tuple[int, ...], *, capturing: bool) -> PreparedLaunches:
-        """Return the table of a call; raise CaptureError for a first one in a captured stream."""
+        """Return the table of a call; raise CaptureError for a captured first one."""
         p = self._prepared.get(sizes)
         if p is None:
             if capturing:

@@ -38,7 +38,7 @@ class RecordedCall:
     """A call that repeats; safe to run from several threads.
 
     A result that replaces an input is computed there. The caller passes the addresses of the inputs
-    and then of those other results that are in `given`, by number, and with `arena_is_given` the
+    and then of those other results that are in `passed`, by number, and with `arena_is_passed` the
     arena's. What else is needed comes from the driver's pool in the call.
     """
 
@@ -55,7 +55,7 @@ class RecordedCall:
         "_room",
         "_word_of",
         "arena_bytes",
-        "given",
+        "passed",
         "results",
     )
 
@@ -65,9 +65,9 @@ class RecordedCall:
         graphs: LaunchGraphs,
         inputs: Sequence[DeviceBuffer],
         device: Device,
-        given: Collection[int] = (),
+        passed: Collection[int] = (),
         *,
-        arena_is_given: bool = False,
+        arena_is_passed: bool = False,
     ) -> None:
         """Record a call whose inputs have the shapes and strides of `inputs`."""
         self._device, self._launches = device, p
@@ -78,24 +78,24 @@ class RecordedCall:
         ]
         """By result: shape, strides, dtype, bytes."""
         replaced = {k: over for k, (*_, over) in enumerate(p.results) if over >= 0}
-        self.given = tuple(k for k in given if k not in replaced)
+        self.passed = tuple(k for k in passed if k not in replaced)
         """Results whose addresses the caller passes."""
-        others = [k for k in range(len(p.results)) if k not in {*replaced, *self.given}]
+        others = [k for k in range(len(p.results)) if k not in {*replaced, *self.passed}]
         self._allocated = tuple(others)
         first = len(inputs)
-        self._word_of = replaced | {k: n for n, k in enumerate((*self.given, *others), first)}
+        self._word_of = replaced | {k: n for n, k in enumerate((*self.passed, *others), first)}
         """By result: the number of its address."""
-        passed = first + len(self.given)
+        passed_words = first + len(self.passed)
         words_of = [*range(first), *(self._word_of[k] for k in range(len(p.results)))]
-        self._aligned = tuple(n for k in p.aligned if (n := words_of[k]) < passed)
+        self._aligned = tuple(n for k in p.aligned if (n := words_of[k]) < passed_words)
         frame, words = p.frame[:], len(p.frame) - p.most_arguments
         for slot, source, dimension in p.strides:
             frame[slot] = inputs[source].strides[dimension]
-        arena = passed + len(others)
+        arena = passed_words + len(others)
         patches = [(slot, words_of[source], offset) for slot, source, offset in p.addresses]
         patches += [(slot, arena, offset) for slot, offset in p.arena]
         sizes = [max(self.results[k][-1], 1) for k in others]
-        has_arena = p.arena_bytes > 0 and not arena_is_given
+        has_arena = p.arena_bytes > 0 and not arena_is_passed
         sizes += [p.arena_bytes] * has_arena
         self._owned = len(sizes)
         tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
@@ -106,7 +106,7 @@ class RecordedCall:
         self._frame = frame
         description = array("q", device_words(device))
         description.extend([p.rows.ctypes.data, len(p.rows), at_frame, words, p.most_arguments])
-        description.extend([at_patches, len(patches), at_sizes, self._owned, passed])
+        description.extend([at_patches, len(patches), at_sizes, self._owned, passed_words])
         description.append(int(has_arena))
         self._kept = description, tables
         self._address = description.buffer_info()[0]
@@ -150,12 +150,12 @@ class RecordedCall:
     def adopt(
         self, words: array[int], inputs: Sequence[DeviceBuffer], memory: DriverMemory, stream: int
     ) -> list[DeviceBuffer | None]:
-        """Return the results of a call on these inputs; None for those that the caller passed."""
+        """Return the results of a call on these inputs; None where the caller passed one."""
         if self._room and self._owned > len(self._allocated):  # native code has not freed the arena
             memory.adopt(words[-1], self.arena_bytes, stream)
         results: list[DeviceBuffer | None] = [None] * len(self.results)
         for k, word in self._word_of.items():
-            if k in self.given:
+            if k in self.passed:
                 continue
             shape, strides, dtype, nbytes = self.results[k]
             address = words[word]
