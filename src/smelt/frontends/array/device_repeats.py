@@ -45,6 +45,8 @@ class _KnownCall:
     """By output of the graph: the number of the result."""
     targets: tuple[int, ...]
     """Arrays of `out=` whose addresses are passed, by number, in the order of these."""
+    is_complete: bool
+    """Whether nothing remains to be done when the kernels are queued."""
     flags: DeferredFlags
     memory: DriverMemory
 
@@ -79,18 +81,23 @@ class KnownCalls:
         inputs = [buffers[k] for k in trace.arguments]
         if trace.captured:
             inputs += recording.captured(Place(buffers[0].device, stream, repeat.memory))
-        addresses = [b.address for b in inputs] + [0] * repeat.size_count
+        addresses = [b.address for b in inputs]
+        if repeat.size_count:
+            addresses += [0] * repeat.size_count
         if repeat.targets:
             targets = _leaves(out)
             addresses += [targets[k].buffer.address for k in repeat.targets]
         words = native.run(addresses, stream)
         if words is None:
             return NotImplemented
+        if repeat.is_complete:
+            return out
         computed = native.adopt(words, inputs, repeat.memory, stream)
         results = [computed[k] for k in repeat.outputs]
         if trace.bounds.flag is not None and (flag := results.pop()) is not None:
             recording.defer_flag(flag, repeat.flags)
-        give_away(leaves, donated, () if out is None else _leaves(out))
+        if donated:
+            give_away(leaves, donated, () if out is None else _leaves(out))
         if out is not None:
             return out
         arrays = [DeviceArray.of(b) for b in results if b is not None]
@@ -139,6 +146,7 @@ class KnownCalls:
             len(trace.size_inputs),
             outputs,
             tuple(order[k] for k in native.passed),
+            out is not None and not call[3] and native.has_no_blocks,
             deferred_flags(place.device),
             place.memory,
         )
@@ -182,16 +190,19 @@ def _exact_key(
 ) -> Hashable:
     """Return what decides a call of arrays on a device; None for any other call."""
     key: list[Any] = [structure, fingerprint()]
-    targets: list[Any] = []
-    if out is not None:
-        targets, tree = ([out], LEAF) if out.__class__ is DeviceArray else flatten(out)
-        key.append(tree)
-    for x in (*leaves, *targets):
+    for x in leaves:
         if x.__class__ is not DeviceArray:
             return None
         b = x.buffer
         key += b.shape, b.strides, b.dtype, b.device, b.stream
-    if targets:
+    if out is not None:
+        targets, tree = ([out], LEAF) if out.__class__ is DeviceArray else flatten(out)
+        key.append(tree)
+        for x in targets:
+            if x.__class__ is not DeviceArray:
+                return None
+            b = x.buffer
+            key += b.shape, b.strides, b.dtype, b.device, b.stream
         replaced = replaced_inputs([x.buffer for x in targets], [x.buffer for x in leaves])
         if replaced is None:
             return None

@@ -51,10 +51,11 @@ class RecordedCall:
         "_graphs",
         "_kept",
         "_launches",
+        "_new",
         "_owned",
         "_room",
-        "_word_of",
         "arena_bytes",
+        "has_no_blocks",
         "passed",
         "results",
     )
@@ -83,10 +84,11 @@ class RecordedCall:
         others = [k for k in range(len(p.results)) if k not in {*replaced, *self.passed}]
         self._allocated = tuple(others)
         first = len(inputs)
-        self._word_of = replaced | {k: n for n, k in enumerate((*self.passed, *others), first)}
-        """By result: the number of its address."""
+        word_of = replaced | {k: n for n, k in enumerate((*self.passed, *others), first)}
+        self._new = [(k, word_of[k]) for k in (*replaced, *others)]
+        """Results that the caller does not pass, with the number of their address."""
         passed_words = first + len(self.passed)
-        words_of = [*range(first), *(self._word_of[k] for k in range(len(p.results)))]
+        words_of = [*range(first), *(word_of[k] for k in range(len(p.results)))]
         self._aligned = tuple(n for k in p.aligned if (n := words_of[k]) < passed_words)
         frame, words = p.frame[:], len(p.frame) - p.most_arguments
         for slot, source, dimension in p.strides:
@@ -98,6 +100,8 @@ class RecordedCall:
         has_arena = p.arena_bytes > 0 and not arena_is_passed
         sizes += [p.arena_bytes] * has_arena
         self._owned = len(sizes)
+        self.has_no_blocks = self._owned == 0
+        """Whether a call allocates nothing."""
         tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
         at_frame, at_patches, at_sizes = (t.buffer_info()[0] for t in tables)
         is_native = self._graphs is None and not p.has_parts
@@ -154,15 +158,13 @@ class RecordedCall:
         if self._room and self._owned > len(self._allocated):  # native code has not freed the arena
             memory.adopt(words[-1], self.arena_bytes, stream)
         results: list[DeviceBuffer | None] = [None] * len(self.results)
-        for k, word in self._word_of.items():
-            if k in self.passed:
-                continue
+        for k, word in self._new:
             shape, strides, dtype, nbytes = self.results[k]
             address = words[word]
             owner = (
-                inputs[word].owner
-                if word < len(inputs)
-                else memory.adopt(address, max(nbytes, 1), stream)
+                memory.adopt(address, nbytes or 1, stream)
+                if word >= len(inputs)
+                else inputs[word].owner
             )
             results[k] = DeviceBuffer(address, shape, strides, dtype, self._device, stream, owner)
         return results
