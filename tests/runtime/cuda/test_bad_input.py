@@ -151,7 +151,7 @@ def test_arrays_that_do_not_fit_are_refused(fake, double):
 
 
 def huge(x, count):
-    """Return an array of so many bytes at the address of `x`; most of them do not exist."""
+    """Return an array of so many bytes where `x` begins; most do not exist."""
     buffer = replace(x.buffer, shape=(count,), strides=(1,), dtype=u8)
     return DeviceArray.of(buffer)
 
@@ -186,11 +186,11 @@ def test_empty_arrays_are_written_and_donated(fake, double):
 
 def test_complex_values_in_a_function_are_parts_of_floats(fake):
     x = sm.asarray(X, device="cuda:0")
-    turned = sm.jit(lambda x: sm.imag(sm.conj(x * 1j)) + 1)
+    conjugate = sm.jit(lambda x: sm.imag(sm.conj(x * 1j)) + 1)
     for _ in range(2):
-        np.testing.assert_array_equal(np.asarray(turned(x).to_device("cpu")), 1 - X)
+        np.testing.assert_array_equal(np.asarray(conjugate(x).to_device("cpu")), 1 - X)
     with pytest.raises(OutArgumentError):
-        turned(x, out=sm.asarray(X > 0, device="cuda:0"))
+        conjugate(x, out=sm.asarray(X > 0, device="cuda:0"))
 
 
 def test_a_capture_takes_no_call_that_needs_memory_of_the_driver_s(fake, double):

@@ -346,6 +346,17 @@ def test_memory_that_others_have_is_not_given_away(fake, repeated):
     np.testing.assert_array_equal(host(z), 0 * X)
 
 
+def test_a_donated_array_that_is_a_result_has_another_name(fake):
+    f = sm.jit(lambda x: (x, x + 1), donate=("x",))
+    for _ in range(2):
+        x = on_device()
+        same, more = f(x)
+        np.testing.assert_array_equal(host(same), X)
+        np.testing.assert_array_equal(host(more), X + 1)
+        with pytest.raises(DonatedError):
+            host(x)
+
+
 def address_in(capsule):
     return dlpack._Managed.from_address(dlpack._pointer(capsule, b"dltensor")).tensor.data
 

@@ -240,6 +240,8 @@ def _leaves(
             return computed[r.position]
         if r.kind == "argument":
             x = bound.leaves[r.position]
+            if isinstance(x, DeviceArray) and r.position in bound.donated:
+                return DeviceArray.of(x.buffer)  # the argument itself is given away
             return x if isinstance(x, (DeviceArray, Array)) else _returned(x)
         if r.kind == "captured":
             return Array.of(r.value)
