@@ -330,6 +330,14 @@ def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
         y = double(x)
         with pytest.raises(CaptureError, match="first call"):
             sm.jit(lambda x: x * 3)(x)
+        calls = len(fake.calls)
+        with sm.config(tune="race"), pytest.raises(CaptureError, match="first call"):
+            double(x)
+        with pytest.raises(CaptureError, match="first call"):
+            double(x, out=x)  # another program: the result replaces the argument
+        assert not {"cuMemAllocAsync", "cuEventSynchronize", "cuLaunchKernel"} & {
+            *fake.calls[calls:]
+        }
         with pytest.raises(CaptureError, match="read at replay"):
             normalize(x, 3.0)
         graph, instance = ctypes.c_uint64(), ctypes.c_uint64()

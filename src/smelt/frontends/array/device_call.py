@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.device import DeviceProgram, compile_for_device
+from smelt.device import DeviceProgram
 from smelt.errors import CaptureError, DeviceError
 from smelt.frontends.array.ahead_of_time import signature
 from smelt.frontends.array.array import Array
@@ -26,7 +26,7 @@ from smelt.frontends.array.device_out import (
     run_into,
     targets_of,
 )
-from smelt.frontends.array.device_recording import Recording
+from smelt.frontends.array.device_recording import Recording, compile_trace
 from smelt.frontends.array.device_repeats import KnownCalls, give_away
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.results import match_parameters, pack
@@ -200,8 +200,7 @@ def _find(
     trace = record_call(jit.options.name, bound.names, arguments, bound.call, donated, turns=False)
     sizes = trace.match(*measures)
     assert sizes is not None, "a recording does not hold for the call it was made in"
-    program = compile_for_device(trace.graph, trace.hints, place.device, donate=trace.donate)
-    recordings.insert(0, Recording(trace, program))
+    recordings.insert(0, Recording(trace, compile_trace(trace, place)))
     del recordings[_KEPT:]
     return recordings[0], sizes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.device import DeviceProgram, compile_for_device
-from smelt.errors import OutsideError
+from smelt.errors import CaptureError, OutsideError
 from smelt.frontends.array.device_array import Place
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.trace import Trace
@@ -19,7 +19,17 @@ from smelt.types.dtype import from_numpy
 if TYPE_CHECKING:
     from smelt.fusion.plan import Donate
 
-__all__ = ["Recording"]
+__all__ = ["Recording", "compile_trace"]
+
+
+def compile_trace(trace: Trace, place: Place) -> DeviceProgram:
+    """Compile a recording for a device, where plans may race.
+
+    Raises CaptureError in a captured stream, which would record the race.
+    """
+    if place.device.is_capturing(place.stream):
+        raise CaptureError(reason="the program is loaded by its first call")
+    return compile_for_device(trace.graph, trace.hints, place.device, donate=trace.donate)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,10 +51,7 @@ class Recording:
             return self.program
         program = self.replacing.get(trace.donate)
         if program is None:
-            program = compile_for_device(
-                trace.graph, trace.hints, place.device, donate=trace.donate
-            )
-            self.replacing[trace.donate] = program
+            program = self.replacing[trace.donate] = compile_trace(trace, place)
         return program
 
     def captured(self, place: Place) -> list[DeviceBuffer]:
