@@ -324,6 +324,7 @@ def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
     x = FakeTensor(sm.asarray(X, device="cuda:0"))
     driver = system_driver()
     double(x)
+    normalize(x, 3.0)
     fake.synchronize()
     with driver.device(0).current():
         driver.call("cuStreamBeginCapture_v2", torch.stream, 1)
