@@ -1,0 +1,197 @@
+"""Predict the cycles of a matrix product C[m, n] = A[m, k] B[k, n] in one code variant.
+
+A plan of a product says in a `ProductCost` how its code works: the heights of its register tiles,
+which operands it packs and how often, where its sums wait.  The same function turns each into
+cycles of one core, and a call takes the variant with the least (`smelt.kernel.artifact`).
+
+What counts is what plans do differently.  Rates are in cycles for a cache line of 64 bytes that is
+moved, not for a vector: so they hold for every vector width.  Multiply-adds follow from the tiles:
+two vectors a cycle, but no more than their latency allows.
+
+>>> from smelt.types.expr import size
+>>> plan = ProductCost(size("m"), size("n"), 64, heights=(12, 4, 1), lanes=16, packed_right=88)
+>>> {part: round(n) for part, n in cost_parts(plan, {"m": 26, "n": 48}).items() if n}
+{'multiply-adds': 3072, 'loop steps': 512, 'packing': 1056}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from smelt.dataclass import dataclass
+from smelt.types.expr import Index, evaluate, text
+from smelt.types.parse_expr import parse_sizes
+
+__all__ = ["ProductCost", "cost_parts", "product_cycles", "tile_steps"]
+
+LATENCY = 4
+"""Cycles of a multiply-add: a tile of fewer sums than two pipes hold waits for its own."""
+LOOP_STEP = 0.9
+"""Cycles of a tile for one position along k besides its multiply-adds: loads, and the loop."""
+LINE, PAGE = 64, 4096
+"""Bytes of a cache line, and the distance of addresses that share a set of the L1 cache."""
+L1_SHARE = 0.9
+"""Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
+MISS = 1.0
+"""Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
+SPLIT_LOAD = 0.2
+"""Cycles of a vector in place that crosses a cache line, where a tile has other loads to wait for.
+"""
+UNITS = 16
+"""Rates are in sixteenths of a cycle."""
+
+
+_INDICES = (
+    *("rows", "columns", "reduced", "batch", "task_rows", "task_columns"),
+    *("right_pitch", "left_pitch"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCost:
+    """What one product of a code variant does: its sizes, its tiles, and rates of the rest.
+
+    Rates are sixteenths of a cycle for each cache line; 0 for what the plan does not do.
+    """
+
+    rows: Index
+    columns: Index
+    reduced: Index
+    batch: Index = 1
+    """Products of these sizes."""
+    task_rows: Index = 0
+    """Rows that share one packed right operand; 0 if all do."""
+    task_columns: Index = 0
+    """Columns that share one packed left operand; 0 if all do."""
+    heights: tuple[int, ...] = ()
+    """Rows of the tile, and of the tiles for remainders; of one height alone, it is repeated."""
+    lanes: int = 1
+    vectors: int = 2
+    """Vectors of a full tile."""
+    has_narrow_tiles: bool = True
+    """Whether one-vector tiles take a remainder of the columns."""
+    itemsize: int = 4
+    packed_right: int = 0
+    """Rate of packing the right operand."""
+    packed_left: int = 0
+    """Rate of packing the left operand."""
+    sums: int = 0
+    """Rate of what goes through scratch for each result."""
+    block_sums: int = 0
+    """Rate of sums that wait in scratch between blocks along k."""
+    depth: int = 0
+    """Positions of such a block."""
+    epilogue: int = 0
+    """Sixteenths of a cycle for each vector of results."""
+    start: int = 0
+    """Cycles for each product, whatever its size."""
+    right_pitch: Index = 0
+    """Elements between rows of a right operand that may be read in place; 0 if it may not."""
+    short_pitch: int = 0
+    """Pitch up to which whole panels of a right operand are read in place that is packed otherwise.
+    """
+    left_pitch: Index = 0
+    """Elements between rows of a left operand in place, if it is contiguous along k."""
+    l1_bytes: int = 0
+    """The L1 cache, from which tiles read an operand in place."""
+
+    def map_indices(self, change: Callable[[Index], Index]) -> ProductCost:
+        """Return the same with every expression of sizes changed."""
+        changed = {name: change(getattr(self, name)) for name in _INDICES}
+        return replace(self, **changed)
+
+    def to_data(self) -> list[Any]:
+        """Return the fields as JSON data."""
+        values = (getattr(self, f.name) for f in fields(self))
+        return [
+            list(v) if isinstance(v, tuple) else v if isinstance(v, int) else text(v)
+            for v in values
+        ]
+
+    @staticmethod
+    def from_data(data: Sequence[Any]) -> ProductCost:
+        """Rebuild from `to_data`."""
+        values = (
+            tuple(v) if isinstance(v, list) else parse_sizes(v) if isinstance(v, str) else v
+            for v in data
+        )
+        return ProductCost(*values)
+
+
+def tile_steps(rows: int, heights: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the tiles that rows take: pairs of a height and how many there are.
+
+    >>> tile_steps(31, (12, 4, 1)), tile_steps(31, (12,))
+    ([(12, 2), (4, 1), (1, 3)], [(12, 3)])
+    """
+    if len(heights) == 1:
+        return [(heights[0], -(-rows // heights[0]))]
+    tiles: list[tuple[int, int]] = []
+    for height in heights:
+        count, rows = divmod(rows, height)
+        tiles += [(height, count)] * (count > 0)
+    return tiles
+
+
+def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the predicted cycles of one product by what they are spent on."""
+    m, n, k, batch = (int(evaluate(e, sizes)) for e in (c.rows, c.columns, c.reduced, c.batch))
+    full, rest = divmod(n, c.vectors * c.lanes)
+    right_pitch, left_pitch = (int(evaluate(e, sizes)) for e in (c.right_pitch, c.left_pitch))
+    in_place = right_pitch and (not c.packed_right or (right_pitch <= c.short_pitch and not rest))
+    narrow = int((c.has_narrow_tiles or in_place) and 0 < rest <= (c.vectors - 1) * c.lanes)
+    full += int(rest > 0) - narrow
+    tiles = tile_steps(m, c.heights)
+    count = sum(number for _, number in tiles)
+    multiply = sum(
+        number * (full * max(h * c.vectors / 2, LATENCY) + narrow * max(h / 2, LATENCY))
+        for h, number in tiles
+    )
+    vectors = -(-n // c.lanes)
+    lines = c.lanes * c.itemsize / (LINE * UNITS)  # of a vector, for rates in sixteenths
+    blocks = -(-k // c.depth) - 1 if c.depth else 0
+    right_times = -(-m // rows) if (rows := int(evaluate(c.task_rows, sizes))) else 1
+    left_times = -(-n // columns) if (columns := int(evaluate(c.task_columns, sizes))) else 1
+    parts = {
+        "multiply-adds": k * multiply,
+        "loop steps": LOOP_STEP * k * count * (full + narrow),
+        "packing": 0.0 if in_place else lines * c.packed_right * k * vectors * right_times,
+        "packing rows": c.packed_left * k * m * left_times * c.itemsize / (LINE * UNITS),
+        "sums": lines * m * vectors * (c.sums + c.block_sums * max(blocks, 0)),
+        "epilogue": c.epilogue * m * vectors / UNITS,
+        "rows in place": k
+        * (
+            vectors * count * _right_in_place(c, right_pitch if in_place else 0, k)
+            + m * (full + narrow) * _left_in_place(c, left_pitch)
+        ),
+        "start": float(c.start),
+    }
+    return {part: batch * cycles for part, cycles in parts.items()}
+
+
+def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
+    """Return the cycles of a vector in place: across cache lines, or evicted from L1."""
+    nbytes, split = pitch * c.itemsize, pitch * c.itemsize % LINE > 0
+    if not pitch:
+        return 0.0
+    lines = max(c.vectors * c.lanes * c.itemsize // LINE, 1) + split
+    held = min(_rows_in_l1(c, nbytes), L1_SHARE * c.l1_bytes / (LINE * lines))
+    return c.lanes * c.itemsize / LINE * (SPLIT_LOAD * split + MISS * (k > held))
+
+
+def _left_in_place(c: ProductCost, pitch: int) -> float:
+    """Return the cycles of an element in place, if the rows of a tile evict one another."""
+    return MISS if pitch and c.heights[0] > _rows_in_l1(c, pitch * c.itemsize) else 0.0
+
+
+def _rows_in_l1(c: ProductCost, pitch: int) -> int:
+    """Return how many rows at a distance of `pitch` bytes the sets of the L1 cache hold."""
+    return max(c.l1_bytes // PAGE, 1) * (PAGE // max(math.gcd(pitch, PAGE), LINE))
+
+
+def product_cycles(costs: Sequence[ProductCost], sizes: Mapping[str, int]) -> float:
+    """Return the predicted cycles of one core for all products of a variant."""
+    return sum(sum(cost_parts(c, sizes).values()) for c in costs)
