@@ -37,6 +37,8 @@ L1_SHARE = 0.9
 """Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
 MISS = 1.0
 """Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
+FAR_STEP = 3.0
+"""Cycles of the same for the elements of a tile along the rows, which it waits for."""
 SPLIT_LOAD = 0.2
 """Cycles of a vector in place that crosses a cache line, where a tile has other loads to wait for.
 """
@@ -46,7 +48,7 @@ UNITS = 16
 
 _INDICES = (
     *("rows", "columns", "reduced", "batch", "task_rows", "task_columns"),
-    *("right_pitch", "left_pitch"),
+    *("right_pitch", "left_pitch", "left_step"),
 )
 
 
@@ -95,8 +97,18 @@ class ProductCost:
     """
     left_pitch: Index = 0
     """Elements between rows of a left operand in place, if it is contiguous along k."""
+    left_step: Index = 0
+    """Elements between positions along k of a left operand in place, if these are far apart."""
+    far_left: int = 0
+    """Rate of reading a left operand that L2 does not hold, for each task of the same rows."""
+    far_runs: int = 0
+    """Sixteenths of a cycle for each run of such a right operand that a task packs."""
+    far_results: int = 0
+    """Rate of results that tiles store directly, if L2 does not hold them and a task has parts of
+    their rows."""
     l1_bytes: int = 0
-    """The L1 cache, from which tiles read an operand in place."""
+    """The L1 cache, from which tiles read operands in place."""
+    l2_bytes: int = 0
 
     def map_indices(self, change: Callable[[Index], Index]) -> ProductCost:
         """Return the same with every expression of sizes changed."""
@@ -140,7 +152,7 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
     """Return the predicted cycles of one product by what they are spent on."""
     m, n, k, batch = (int(evaluate(e, sizes)) for e in (c.rows, c.columns, c.reduced, c.batch))
     full, rest = divmod(n, c.vectors * c.lanes)
-    right_pitch, left_pitch = (int(evaluate(e, sizes)) for e in (c.right_pitch, c.left_pitch))
+    right_pitch = int(evaluate(c.right_pitch, sizes))
     in_place = right_pitch and (not c.packed_right or (right_pitch <= c.short_pitch and not rest))
     narrow = int((c.has_narrow_tiles or in_place) and 0 < rest <= (c.vectors - 1) * c.lanes)
     full += int(rest > 0) - narrow
@@ -162,11 +174,12 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
         "packing rows": c.packed_left * k * m * left_times * c.itemsize / (LINE * UNITS),
         "sums": lines * m * vectors * (c.sums + c.block_sums * max(blocks, 0)),
         "epilogue": c.epilogue * m * vectors / UNITS,
-        "rows in place": k
+        "operands in place": k
         * (
             vectors * count * _right_in_place(c, right_pitch if in_place else 0, k)
-            + m * (full + narrow) * _left_in_place(c, left_pitch)
+            + (full + narrow) * _left_in_place(c, sizes, (m, k), count)
         ),
+        "memory": _memory_cycles(c, (m, n, k), (left_times, right_times), batch),
         "start": float(c.start),
     }
     return {part: batch * cycles for part, cycles in parts.items()}
@@ -182,9 +195,30 @@ def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
     return c.lanes * c.itemsize / LINE * (SPLIT_LOAD * split + MISS * (k > held))
 
 
-def _left_in_place(c: ProductCost, pitch: int) -> float:
-    """Return the cycles of an element in place, if the rows of a tile evict one another."""
-    return MISS if pitch and c.heights[0] > _rows_in_l1(c, pitch * c.itemsize) else 0.0
+def _left_in_place(
+    c: ProductCost, sizes: Mapping[str, int], extents: tuple[int, int], tiles: int
+) -> float:
+    """Return the cycles of a column of elements in place that tiles evict from L1 themselves."""
+    m, k = extents
+    pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
+    if pitch and c.heights[0] > _rows_in_l1(c, pitch):
+        return MISS * m
+    return FAR_STEP * tiles if step and k > _rows_in_l1(c, step) else 0.0
+
+
+def _memory_cycles(
+    c: ProductCost, extents: tuple[int, int, int], times: tuple[int, int], batch: int
+) -> float:
+    """Return the cycles of waiting for what is too large for L2, and read or written in parts."""
+    (m, n, k), (left_times, right_times), cycles = extents, times, 0.0
+    left, right, results = (x * c.itemsize for x in (m * k, k * n, m * n))
+    if left > c.l2_bytes:
+        cycles += c.far_left * left / LINE * left_times
+    if right > c.l2_bytes:
+        cycles += c.far_runs * k * left_times * right_times
+    if results * batch > c.l2_bytes and left_times > 1:
+        cycles += c.far_results * results / LINE
+    return cycles / UNITS
 
 
 def _rows_in_l1(c: ProductCost, pitch: int) -> int:

@@ -104,7 +104,9 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
                 *few_row_variants(s.blocked, s.phase),
                 *map(Candidate._make, packed[0].variants(s.phase, packed) if packed else ()),
             ]
-            others = _contraction_variants(s, epilogue, target, has_costs=bool(fused) and not prepacked)
+            others = _contraction_variants(
+                s, epilogue, target, has_costs=bool(fused) and not prepacked
+            )
             variants_by_phase.append(
                 short | _numbered(few, FEW) | fused | _numbered(others, OTHERS)
             )

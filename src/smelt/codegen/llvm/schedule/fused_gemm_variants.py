@@ -22,9 +22,11 @@ from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, is_strided
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
+from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.product_cost import fused_gemm_cost
 from smelt.kernel.artifact import Candidate, SizeLimits
 from smelt.target import Target
+from smelt.types.affine import coefficient
 from smelt.types.expr import Index, add, mul, sub
 
 FORMS: tuple[FusedVariant, ...] = ("tall_skinny", "panels", "small_m", "k_blocked")
@@ -105,10 +107,16 @@ def _packed_positions(plans: Collection[FusedGemmPlan], phase: Phase) -> Index:
 def _one_pass_limits(plans: Collection[FusedGemmPlan], phase: Phase) -> SizeLimits:
     """Return the limits for reduced positions, and rows times these, of one pass."""
     (first, *_), m = plans, phase.axes[next(iter(plans)).m]
-    elements = (mul(m, phase.axes[c.k]) for c in plans if not (c.direct or c.copies_left))
+    elements = (mul(m, phase.axes[c.k]) for c in plans if _is_transposed(c))
     return (first.summed(phase), WIDE_DEPTH), *(
         (e, TRANSPOSED_LEFT_ELEMENTS) for e in dict.fromkeys(elements)
     )
+
+
+def _is_transposed(c: FusedGemmPlan) -> bool:
+    """Return whether a left operand in place is not contiguous along the reduction."""
+    access = plain_load(c.left)
+    return c.direct and access is not None and coefficient(access.offset, c.k) != 1
 
 
 def _are_left_in_place(plans: Collection[FusedGemmPlan], phase: Phase) -> bool:

@@ -37,6 +37,10 @@ ROW_EPILOGUE = 80
 """
 START = {"tall_skinny": 500, "panels": 500, "k_blocked": 800, "small_m": 1200}
 """Cycles of what precedes the loops over tiles, besides that of a contraction."""
+FAR_LEFT, FAR_LEFT_BLOCKS = 48, 160
+"""Reading rows from L3 by a pass over k, and block by block."""
+FAR_RUN, FAR_RESULTS = 320, 208
+"""A run of a row that is packed from L3, and a line of results that tiles store there."""
 UNPACKED_PANELS = 4
 """Right operands whose rows are at most this many panels long are not packed."""
 
@@ -78,7 +82,11 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         epilogue,
         START["small_m" if c.small_m else c.form],
         left_pitch=_pitch(c.left, c.m, c.k) if c.direct else 0,
+        left_step=_pitch(c.left, c.k, c.m) if c.direct else 0,
+        far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
+        far_runs=FAR_RUN if right >= PACK else 0,
         l1_bytes=target.l1_bytes,
+        l2_bytes=target.l2_bytes,
     )
 
 
@@ -90,7 +98,7 @@ def contraction_cost(
     rows, columns = product_block(c, phase, every, target)
     in_place, dots = c.reads_right_in_place(), [x.item for x in every]
     pitch = _pitch(c.right, c.k, c.n) if in_place or c.is_right_in_rows() else 0
-    is_last = c.item is dots[-1]
+    is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
     stored = all(s.value in dots for s in phase.stores)
     return ProductCost(
         phase.axes[c.m],
@@ -105,7 +113,7 @@ def contraction_cost(
         False,
         c.item.dtype.itemsize,
         0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
-        0 if c.reads_left_in_place() else _computed(c.left, phase, target) + PACK_ROWS,
+        0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
         0 if stored else SCRATCH,
         BLOCK_SUMS,
         0 if c.kind == "small" and in_place else DEPTH,
@@ -113,7 +121,13 @@ def contraction_cost(
         0,
         right_pitch=pitch,
         short_pitch=UNPACKED_PANELS * c.tile.columns,
+        left_pitch=_pitch(c.left, c.m, c.k) if left_in_place else 0,
+        left_step=_pitch(c.left, c.k, c.m) if left_in_place else 0,
+        far_left=FAR_LEFT,
+        far_runs=0 if in_place else FAR_RUN,
+        far_results=FAR_RESULTS if stored else 0,
         l1_bytes=target.l1_bytes,
+        l2_bytes=target.l2_bytes,
     )
 
 
