@@ -37,6 +37,8 @@ L1_SHARE = 0.9
 """Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
 MISS = 1.0
 """Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
+L2S=0.6
+FROM_L3 = 2
 FAR_STEP = 3.0
 """Cycles of the same for the elements of a tile along the rows, which it waits for."""
 SPLIT_LOAD = 0.2
@@ -103,6 +105,8 @@ class ProductCost:
     """Rate of reading a left operand that L2 does not hold, for each task of the same rows."""
     far_runs: int = 0
     """Sixteenths of a cycle for each run of such a right operand that a task packs."""
+    far_right: int = 0
+    """Rate of packing such a right operand, besides that of one in L2."""
     far_results: int = 0
     """Rate of results that tiles store directly, if L2 does not hold them and a task has parts of
     their rows."""
@@ -203,7 +207,8 @@ def _left_in_place(
     pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
     if pitch and c.heights[0] > _rows_in_l1(c, pitch):
         return MISS * m
-    return FAR_STEP * tiles if step and k > _rows_in_l1(c, step) else 0.0
+    far = FAR_STEP * (FROM_L3 if m * k * c.itemsize > L2S * c.l2_bytes else 1)
+    return far * tiles if step and k > _rows_in_l1(c, step) else 0.0
 
 
 def _memory_cycles(
@@ -215,7 +220,7 @@ def _memory_cycles(
     if left > c.l2_bytes:
         cycles += c.far_left * left / LINE * left_times
     if right > c.l2_bytes:
-        cycles += c.far_runs * k * left_times * right_times
+        cycles += (c.far_runs * k * left_times + c.far_right * right / LINE) * right_times
     if results * batch > c.l2_bytes and left_times > 1:
         cycles += c.far_results * results / LINE
     return cycles / UNITS

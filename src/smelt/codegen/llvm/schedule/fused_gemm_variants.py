@@ -108,9 +108,7 @@ def _one_pass_limits(plans: Collection[FusedGemmPlan], phase: Phase) -> SizeLimi
     """Return the limits for reduced positions, and rows times these, of one pass."""
     (first, *_), m = plans, phase.axes[next(iter(plans)).m]
     elements = (mul(m, phase.axes[c.k]) for c in plans if _is_transposed(c))
-    return (first.summed(phase), WIDE_DEPTH), *(
-        (e, TRANSPOSED_LEFT_ELEMENTS) for e in dict.fromkeys(elements)
-    )
+    return ((first.summed(phase), WIDE_DEPTH),)
 
 
 def _is_transposed(c: FusedGemmPlan) -> bool:

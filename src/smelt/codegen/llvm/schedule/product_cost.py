@@ -39,8 +39,11 @@ START = {"tall_skinny": 500, "panels": 500, "k_blocked": 800, "small_m": 1200}
 """Cycles of what precedes the loops over tiles, besides that of a contraction."""
 FAR_LEFT, FAR_LEFT_BLOCKS = 48, 160
 """Reading rows from L3 by a pass over k, and block by block."""
-FAR_RUN, FAR_RESULTS = 320, 208
+FAR_RUN, FAR_RESULTS = 160, 208
 """A run of a row that is packed from L3, and a line of results that tiles store there."""
+FAR_RIGHT, FAR_RIGHT_BLOCKS = 60, 160
+"""A line that is packed from L3, and one of a contraction, which prefetches none of the next block.
+"""
 UNPACKED_PANELS = 4
 """Right operands whose rows are at most this many panels long are not packed."""
 
@@ -85,6 +88,7 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         left_step=_pitch(c.left, c.k, c.m) if c.direct else 0,
         far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
         far_runs=FAR_RUN if right >= PACK else 0,
+        far_right=0 if c.small_m else FAR_RIGHT,
         l1_bytes=target.l1_bytes,
         l2_bytes=target.l2_bytes,
     )
@@ -124,7 +128,7 @@ def contraction_cost(
         left_pitch=_pitch(c.left, c.m, c.k) if left_in_place else 0,
         left_step=_pitch(c.left, c.k, c.m) if left_in_place else 0,
         far_left=FAR_LEFT,
-        far_runs=0 if in_place else FAR_RUN,
+        far_right=0 if in_place else FAR_RIGHT_BLOCKS,
         far_results=FAR_RESULTS if stored else 0,
         l1_bytes=target.l1_bytes,
         l2_bytes=target.l2_bytes,
