@@ -37,10 +37,8 @@ L1_SHARE = 0.9
 """Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
 MISS = 1.0
 """Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
-L2S=0.6
-FROM_L3 = 2
-FAR_STEP = 3.0
-"""Cycles of the same for the elements of a tile along the rows, which it waits for."""
+FAR_STEP = 2.0
+"""Cycles of such a line for one position along k of a tile, which waits for it; twice from L3."""
 SPLIT_LOAD = 0.2
 """Cycles of a vector in place that crosses a cache line, where a tile has other loads to wait for.
 """
@@ -113,6 +111,7 @@ class ProductCost:
     l1_bytes: int = 0
     """The L1 cache, from which tiles read operands in place."""
     l2_bytes: int = 0
+    """What operands and results may take of L2."""
 
     def map_indices(self, change: Callable[[Index], Index]) -> ProductCost:
         """Return the same with every expression of sizes changed."""
@@ -207,8 +206,9 @@ def _left_in_place(
     pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
     if pitch and c.heights[0] > _rows_in_l1(c, pitch):
         return MISS * m
-    far = FAR_STEP * (FROM_L3 if m * k * c.itemsize > L2S * c.l2_bytes else 1)
-    return far * tiles if step and k > _rows_in_l1(c, step) else 0.0
+    if not step or k <= _rows_in_l1(c, step):
+        return 0.0
+    return FAR_STEP * tiles * (2 if m * k * c.itemsize > c.l2_bytes else 1)
 
 
 def _memory_cycles(

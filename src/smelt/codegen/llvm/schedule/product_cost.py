@@ -18,7 +18,7 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.codegen.llvm.schedule.register_tile import tile_heights
 from smelt.kernel.product_cost import LINE, UNITS, ProductCost
-from smelt.target import Target
+from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, product
 
@@ -90,7 +90,7 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         far_runs=FAR_RUN if right >= PACK else 0,
         far_right=0 if c.small_m else FAR_RIGHT,
         l1_bytes=target.l1_bytes,
-        l2_bytes=target.l2_bytes,
+        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
     )
 
 
@@ -131,7 +131,7 @@ def contraction_cost(
         far_right=0 if in_place else FAR_RIGHT_BLOCKS,
         far_results=FAR_RESULTS if stored else 0,
         l1_bytes=target.l1_bytes,
-        l2_bytes=target.l2_bytes,
+        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
     )
 
 
