@@ -13,7 +13,6 @@ True
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +28,8 @@ __all__ = [
     "SizeLimits",
     "Variant",
     "Variants",
+    "competing_candidates",
+    "select_candidate",
     "select_variant",
     "size_or_number",
 ]
@@ -138,17 +139,25 @@ def size_or_number(name: str) -> Index:
 
 
 def select_variant(forms: Variants, sizes: Mapping[str, int]) -> Variant:
-    """Select the first variant whose limits hold at `sizes`, else the default one.
+    """Select the variant for these sizes: the first whose limits hold, else the default one.
 
     If it competes by its predicted time, select the fastest of all that do.
     """
-    at, cycles = "", math.inf
-    for form, limits, costs in forms:
-        if (costs or cycles == math.inf) and all(
-            evaluate(n, sizes) <= limit for n, limit in limits
-        ):
-            if not costs:
-                return form
-            if (predicted := product_cycles(costs, sizes)) < cycles:
-                at, cycles = form, predicted
-    return at
+    return select_candidate(forms, sizes).variant
+
+
+def select_candidate(forms: Variants, sizes: Mapping[str, int]) -> Candidate:
+    """Select as `select_variant`, and return the variant with what is known of it."""
+    first = next((c for c in forms if _holds(c, sizes)), Candidate("", ()))
+    if not first.costs:
+        return first
+    return min(competing_candidates(forms, sizes), key=lambda c: product_cycles(c.costs, sizes))
+
+
+def competing_candidates(forms: Variants, sizes: Mapping[str, int]) -> list[Candidate]:
+    """Return the variants that compete by their predicted times at these sizes."""
+    return [c for c in forms if c.costs and _holds(c, sizes)]
+
+
+def _holds(c: Candidate, sizes: Mapping[str, int]) -> bool:
+    return all(evaluate(n, sizes) <= limit for n, limit in c.limits)

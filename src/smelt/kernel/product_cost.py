@@ -115,25 +115,27 @@ class ProductCost:
 
     def map_indices(self, change: Callable[[Index], Index]) -> ProductCost:
         """Return the same with every expression of sizes changed."""
-        changed = {name: change(getattr(self, name)) for name in _INDICES}
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _INDICES}
         return replace(self, **changed)
 
-    def to_data(self) -> list[Any]:
-        """Return the fields as JSON data."""
-        values = (getattr(self, f.name) for f in fields(self))
-        return [
-            list(v) if isinstance(v, tuple) else v if isinstance(v, int) else text(v)
-            for v in values
-        ]
+    def to_data(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, as JSON data."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            name: text(value) if name in _INDICES else value
+            for name, value in given.items()
+            if value != _DEFAULTS.get(name)
+        }
 
     @staticmethod
-    def from_data(data: Sequence[Any]) -> ProductCost:
+    def from_data(facts: Mapping[str, Any]) -> ProductCost:
         """Rebuild from `to_data`."""
-        values = (
-            tuple(v) if isinstance(v, list) else parse_sizes(v) if isinstance(v, str) else v
-            for v in data
-        )
-        return ProductCost(*values)
+        values: dict[str, Any] = {**facts, "heights": tuple(map(int, facts["heights"]))}
+        values |= {name: parse_sizes(facts[name]) for name in _INDICES if name in facts}
+        return ProductCost(**values)
+
+
+_DEFAULTS = {f.name: f.default for f in fields(ProductCost)}
 
 
 def tile_steps(rows: int, heights: Sequence[int]) -> list[tuple[int, int]]:

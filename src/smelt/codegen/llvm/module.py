@@ -19,14 +19,11 @@ from smelt.codegen.llvm.schedule.contract import (
     Contraction,
     as_small,
     few_row_variants,
+    is_satisfiable,
     small_limits,
 )
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
-from smelt.codegen.llvm.schedule.fused_gemm_variants import (
-    few_column_variants,
-    fused_variants,
-    is_satisfiable,
-)
+from smelt.codegen.llvm.schedule.fused_gemm_variants import few_column_variants, fused_variants
 from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
@@ -88,7 +85,7 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
         short = _common([_numbered(few_column_variants(p, target), FEW) for p in subphases])
         fused = _common([_numbered(fused_variants(p, target), OTHERS) for p in subphases])
         products = [i for i in phase.items if i.kind == "dot"]
-        epilogue = cost_of(epilogue_items(phase, products))
+        epilogue = cost_of(epilogue_items(phase, products)) if fused else 0.0
         s = schedule(phase, target)
         prepacked = any(c.prepacked for c in s.blocked)
         if prepacked:
@@ -102,7 +99,7 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
             packed = s.products.packed
             few = [
                 *few_row_variants(s.blocked, s.phase),
-                *map(Candidate._make, packed[0].variants(s.phase, packed) if packed else ()),
+                *(Candidate(*x) for x in (packed[0].variants(s.phase, packed) if packed else ())),
             ]
             others = _contraction_variants(
                 s, epilogue, target, has_costs=bool(fused) and not prepacked

@@ -346,13 +346,13 @@ def few_row_variants(products: Iterable[Contraction], phase: Phase) -> Iterator[
     ]
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
-        if small is not None and _is_possible((*limits, *small)):
+        if small is not None and is_satisfiable((*limits, *small)):
             yield Candidate("small", tuple(dict.fromkeys((*limits, *small))))
         serves_others = any(
             _serves_other_axes(c.item, c.m, c.n, c.right if form == "rows" else c.left)
             for c in packed
         )
-        if _is_possible(limits) and not serves_others:
+        if is_satisfiable(limits) and not serves_others:
             yield Candidate(form, tuple(dict.fromkeys(limits)))
 
 
@@ -364,7 +364,7 @@ def small_limits(products: Collection[Contraction], phase: Phase) -> SizeLimits 
     return tuple(dict.fromkeys((phase.axes[a], n) for a, n in limits.items()))
 
 
-def _is_possible(limits: SizeLimits) -> bool:
+def is_satisfiable(limits: SizeLimits) -> bool:
     """Return whether any sizes are within some limits."""
     return not any(isinstance(n, int) and n > most for n, most in limits)
 

@@ -15,18 +15,16 @@ from smelt.blocks import (
     TALL_DEPTH,
     TALL_SINGLE,
     THIN,
-    TRANSPOSED_LEFT_ELEMENTS,
     WIDE_DEPTH,
 )
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.items import Phase
-from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, is_strided
+from smelt.codegen.llvm.schedule.contract import is_satisfiable
+from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, has_large_cache, is_strided
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
-from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.product_cost import fused_gemm_cost
 from smelt.kernel.artifact import Candidate, SizeLimits
 from smelt.target import Target
-from smelt.types.affine import coefficient
 from smelt.types.expr import Index, add, mul, sub
 
 FORMS: tuple[FusedVariant, ...] = ("tall_skinny", "panels", "small_m", "k_blocked")
@@ -83,8 +81,10 @@ def _limits(
     if form == "tall_skinny":
         return (n, TALL_COLUMNS), (depth, TALL_DEPTH)
     if form == "panels":
-        left_in_place = _are_left_in_place(plans, phase)
-        return *_one_pass_limits(plans, phase), *(() if left_in_place else ((depth, TALL_DEPTH),))
+        most = WIDE_DEPTH if _are_left_in_place(plans, phase) else TALL_DEPTH
+        if has_large_cache(target):  # one pass only if panels stay in L1
+            most = min(most, target.l1_bytes // (first.tile.columns * first.item.dtype.itemsize))
+        return ((depth, most),)
     if form == "k_blocked":
         prepacked = any(c.prepacked for c in plans)
         return ((sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)) if prepacked else ()
@@ -104,19 +104,6 @@ def _packed_positions(plans: Collection[FusedGemmPlan], phase: Phase) -> Index:
     return positions
 
 
-def _one_pass_limits(plans: Collection[FusedGemmPlan], phase: Phase) -> SizeLimits:
-    """Return the limits for reduced positions, and rows times these, of one pass."""
-    (first, *_), m = plans, phase.axes[next(iter(plans)).m]
-    elements = (mul(m, phase.axes[c.k]) for c in plans if _is_transposed(c))
-    return ((first.summed(phase), WIDE_DEPTH),)
-
-
-def _is_transposed(c: FusedGemmPlan) -> bool:
-    """Return whether a left operand in place is not contiguous along the reduction."""
-    access = plain_load(c.left)
-    return c.direct and access is not None and coefficient(access.offset, c.k) != 1
-
-
 def _are_left_in_place(plans: Collection[FusedGemmPlan], phase: Phase) -> bool:
     """Return whether the rows of all left operands can be multiplied in place."""
     return all(
@@ -132,8 +119,3 @@ def _uses_groups(plans: tuple[FusedGemmPlan, ...], phase: Phase, target: Target)
         is not None
         for c in plans
     )
-
-
-def is_satisfiable(limits: SizeLimits) -> bool:
-    """Return whether any sizes are within some limits."""
-    return not any(isinstance(e, int) and e > most for e, most in limits)
