@@ -50,7 +50,7 @@ PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
     isa
     for isa in RUNNABLE
-    if any(variant == "k_blocked" for variant, _ in fuse(PLAIN, isa).variants)
+    if any(variant == "k_blocked" for variant, *_ in fuse(PLAIN, isa).variants)
 ]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (

@@ -23,8 +23,6 @@ from smelt.blocks import (
     TALL_DEPTH,
     TASKS,
     THIN,
-    TRANSPOSED_LEFT_ELEMENTS,
-    WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_LEAST,
     WIDE_PANEL,
@@ -37,14 +35,13 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.prefetch import INTERVAL
 from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
-from smelt.codegen.llvm.schedule.fused_gemm_variants import MAX_TRANSPOSED_K_RATIO, MIN_PANEL_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "panels" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "panels" for variant, *_ in fuse(PLAIN, isa).variants)
 ]
 SIZES = (
     (1, 1, 1),
@@ -65,10 +62,10 @@ MASKED = [isa for isa in ISAS if Target.for_isa(isa).facts.has_mask_registers]
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
-    least = {"m": SMALL + 1, "n": WIDE_COLUMNS, "k": WIDE_DEPTH}
+    least = {"m": SMALL + 1, "n": 64, "k": WIDE_DEPTH}
     assert select_variant(variants, least) == "panels"
     assert select_variant(variants, {**least, "k": TALL_DEPTH}) == "tall_skinny"
-    assert select_variant(variants, {**least, "n": WIDE_COLUMNS - 1}) == ""
+    assert select_variant(variants, {**least, "n": 64 - 1}) == ""
     assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == ""
     least["n"] = TALL_COLUMNS + 1
     assert select_variant(variants, least) == "panels"
@@ -78,7 +75,7 @@ def test_form_follows_from_sizes(isa: str) -> None:
         matrices("f32", "k,m; k,n -> m,n"), isa
     )  # rows of the left operand lie across
     assert select_variant(transposed.variants, least) == "k_blocked"
-    near = {**least, "m": TRANSPOSED_LEFT_ELEMENTS // 400 + 1, "k": 400}
+    near = {**least, "m": 160000 // 400 + 1, "k": 400}
     assert select_variant(transposed.variants, {**near, "k": 399}) == "panels"
     assert select_variant(transposed.variants, near) == "k_blocked"
     assert select_variant(transposed.variants, {**least, "m": SMALL}) == "small_m"
@@ -87,7 +84,7 @@ def test_form_follows_from_sizes(isa: str) -> None:
         '{spec="m,k; k,n -> m,n"}\n return s\n}',
         isa,
     )
-    assert {"small_m", "k_blocked"} & {variant for variant, _ in few.variants} == {"small_m"}
+    assert {"small_m", "k_blocked"} & {variant for variant, *_ in few.variants} == {"small_m"}
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -131,13 +128,13 @@ def test_few_rows_of_operands_in_place(isa: str) -> None:
         fuse(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).variants
         for right in ("b,k,n", "b,n,k")
     )
-    at = {"b": 9, "m": MIN_PANEL_ROWS, "n": TALL_COLUMNS, "k": 300}
+    at = {"b": 9, "m": 49, "n": TALL_COLUMNS, "k": 300}
     assert select_variant(lines, at) == "panels"
     assert select_variant(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
-    assert select_variant(lines, {**at, "m": MIN_PANEL_ROWS - 1, "k": 9}) == "small"
-    at = {"b": 9, "m": 100, "n": 1000, "k": MAX_TRANSPOSED_K_RATIO * 100}
+    assert select_variant(lines, {**at, "m": 49 - 1, "k": 9}) == "small"
+    at = {"b": 9, "m": 100, "n": 1000, "k": 3 * 100}
     assert select_variant(transposed, at) == "panels"
-    assert select_variant(transposed, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "small_m"
+    assert select_variant(transposed, {**at, "k": 3 * 100 + 1}) == "small_m"
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -36,7 +36,7 @@ from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; n,k -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "small_m" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "small_m" for variant, *_ in fuse(PLAIN, isa).variants)
 ]
 SIZES = ((1, 1, 1), (13, 16, 5), (17, 50, 33), (35, 37, 3), (49, 47, 18), (70, 141, 20))
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")

@@ -51,7 +51,7 @@ def test_fixed_columns_are_tall_skinny_and_fixed_few_rows_are_not() -> None:
         "graph f(x: f32[4,k], y: f32[k,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert "tall_skinny" not in [variant for variant, _ in rows.variants]
+    assert "tall_skinny" not in [variant for variant, *_ in rows.variants]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -150,7 +150,7 @@ def test_columns_that_two_operands_hold_in_turn(isa: str, variant: Variant) -> N
         ' s = contract(x, w) {spec="m,k; k,n -> m,n"}\n return s\n}',
         isa,
     )
-    if variant not in [name for name, _ in kernel.variants]:
+    if variant not in [name for name, *_ in kernel.variants]:
         pytest.skip("no such form")
     single = native_kernel(kernel.kernel, kernel.target, variant)
     shapes = (70, 60), (60, 256, 1), (60, 256, 1)

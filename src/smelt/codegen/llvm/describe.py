@@ -78,7 +78,8 @@ def _predictions(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> I
 
 def _conditions(limits: SizeLimits) -> str:
     """Return when a form is taken."""
-    return ", ".join(condition(n, most) for n, most in limits) or "all other sizes"
+    open_limits = (condition(n, most) for n, most in limits if not isinstance(n, int))
+    return ", ".join(open_limits) or "all other sizes"
 
 
 def condition(n: Index, most: int) -> str:
