@@ -8,6 +8,7 @@ are sixteenths of a cycle for a cache line, measured with products of one core's
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 
 from smelt.blocks import DEPTH
 from smelt.codegen.llvm.loopir.items import Item, Phase
@@ -20,7 +21,7 @@ from smelt.codegen.llvm.schedule.register_tile import tile_heights
 from smelt.kernel.product_cost import LINE, UNITS, ProductCost
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, product
+from smelt.types.expr import Index, axes_of, product, sizes_of
 
 __all__ = ["contraction_cost", "fused_gemm_cost"]
 
@@ -84,8 +85,8 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         c.depth if c.k_blocked else 0,
         epilogue,
         START["small_m" if c.small_m else c.form],
-        left_pitch=_pitch(c.left, c.m, c.k) if c.direct else 0,
-        left_step=_pitch(c.left, c.k, c.m) if c.direct else 0,
+        left_pitch=_pitch(c.left, c.m, c.k, phase) if c.direct else 0,
+        left_step=_pitch(c.left, c.k, c.m, phase) if c.direct else 0,
         far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
         far_runs=FAR_RUN if right >= PACK else 0,
         far_right=0 if c.small_m else FAR_RIGHT,
@@ -101,7 +102,7 @@ def contraction_cost(
     assert c.m is not None
     rows, columns = product_block(c, phase, every, target)
     in_place, dots = c.reads_right_in_place(), [x.item for x in every]
-    pitch = _pitch(c.right, c.k, c.n) if in_place or c.is_right_in_rows() else 0
+    pitch = _pitch(c.right, c.k, c.n, phase) if in_place or c.is_right_in_rows() else 0
     is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
     stored = all(s.value in dots for s in phase.stores)
     return ProductCost(
@@ -125,8 +126,8 @@ def contraction_cost(
         0,
         right_pitch=pitch,
         short_pitch=UNPACKED_PANELS * c.tile.columns,
-        left_pitch=_pitch(c.left, c.m, c.k) if left_in_place else 0,
-        left_step=_pitch(c.left, c.k, c.m) if left_in_place else 0,
+        left_pitch=_pitch(c.left, c.m, c.k, phase) if left_in_place else 0,
+        left_step=_pitch(c.left, c.k, c.m, phase) if left_in_place else 0,
         far_left=FAR_LEFT,
         far_right=0 if in_place else FAR_RIGHT_BLOCKS,
         far_results=FAR_RESULTS if stored else 0,
@@ -152,10 +153,15 @@ def _computed(x: Item, phase: Phase, target: Target) -> int:
     return int(UNITS * cost_of(backward_slice(phase, [x], ())) * LINE / target.vector_bytes)
 
 
-def _pitch(x: Item, row: str, along: str) -> Index:
-    """Return the elements between rows of a plain operand; 0 if they are not contiguous."""
+def _pitch(x: Item, row: str, along: str, phase: Phase) -> Index:
+    """Return the elements between rows of a plain operand; 0 if they are not contiguous.
+
+    Strides are unknown when a variant is selected: rows count as dense then.
+    """
     access = plain_load(x)
     if access is None or coefficient(access.offset, along) != 1:
         return 0
-    pitch = coefficient(access.offset, row)
-    return 0 if pitch is None or axes_of(pitch) else pitch
+    pitch, known = coefficient(access.offset, row), {*chain(*map(sizes_of, phase.axes.values()))}
+    if pitch is None or axes_of(pitch):
+        return 0
+    return pitch if known.issuperset(sizes_of(pitch)) else phase.axes[along]
