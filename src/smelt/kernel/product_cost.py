@@ -35,7 +35,7 @@ LINE, PAGE = 64, 4096
 """Bytes of a cache line, and the distance of addresses that share a set of the L1 cache."""
 L1_SHARE = 0.9
 """Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
-MISS = 1.0
+MISS = 0.75
 """Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
 FAR_STEP = 2.0
 """Cycles of such a line for one position along k of a tile, which waits for it; twice from L3."""

@@ -309,7 +309,7 @@ def roomy(isa: str) -> SingleKernel:
 def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is chosen if a panel fits L1 or blocks would leave L2."""
     plain = fuse(PLAIN, isa)
-    large = {"m": 700, "n": 300, "k": 900}
+    large = {"m": 700, "n": 300, "k": WIDE_DEPTH}
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
     variants = code_variants(plain.kernel, target)
     assert "panels" not in [c.variant for c in competing_candidates(variants, large)]
