@@ -139,10 +139,10 @@ def code_variants(
     short = short_sizes(kernel, sizes or {})
     inner = {a: n for a, n in short.items() if a in innermost_sizes(kernel)}
     constant = list(_constant_size_variants(kernel, target, short))
-    known = {c.variant for c in constant}
+    listed = {c.variant for c in constant}
     if inner != short:
         constant += (
-            c for c in _constant_size_variants(kernel, target, inner) if c.variant not in known
+            c for c in _constant_size_variants(kernel, target, inner) if c.variant not in listed
         )
     return (*constant, *usual)
 

@@ -1,8 +1,9 @@
-"""Predict the cycles of a matrix product C[m, n] = A[m, k] B[k, n] in one code variant.
+"""Predict the cycles of matrix products in each code variant.
 
-A plan of a product says in a `ProductCost` how its code works: the heights of its register tiles,
-which operands it packs and how often, where its sums wait.  The same function turns each into
-cycles of one core, and a call takes the variant with the least (`smelt.kernel.artifact`).
+A product is C[m, n] = A[m, k] B[k, n].  Its plan says in a `ProductCost` how its code works: the
+heights of its register tiles, which operands it packs and how often, where its sums wait.  The same
+function turns each into cycles of one core, and a call takes the variant with the least
+(`smelt.kernel.artifact`).
 
 What counts is what plans do differently.  Rates are in cycles for a cache line of 64 bytes that is
 moved, not for a vector: so they hold for every vector width.  Multiply-adds follow from the tiles:
@@ -120,10 +121,10 @@ class ProductCost:
 
     def to_data(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults, as JSON data."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {
             name: text(value) if name in _INDICES else value
-            for name, value in given.items()
+            for name, value in values.items()
             if value != _DEFAULTS.get(name)
         }
 
@@ -191,7 +192,7 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
 
 
 def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
-    """Return the cycles of a vector in place: across cache lines, or evicted from L1."""
+    """Return the waits for a vector in place: it crosses lines, or was evicted."""
     nbytes, split = pitch * c.itemsize, pitch * c.itemsize % LINE > 0
     if not pitch:
         return 0.0
@@ -203,7 +204,7 @@ def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
 def _left_in_place(
     c: ProductCost, sizes: Mapping[str, int], extents: tuple[int, int], tiles: int
 ) -> float:
-    """Return the cycles of a column of elements in place that tiles evict from L1 themselves."""
+    """Return the waits for a column of the left operand that tiles evict from L1."""
     m, k = extents
     pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
     if pitch and c.heights[0] > _rows_in_l1(c, pitch):
@@ -216,7 +217,7 @@ def _left_in_place(
 def _memory_cycles(
     c: ProductCost, extents: tuple[int, int, int], times: tuple[int, int], batch: int
 ) -> float:
-    """Return the cycles of waiting for what is too large for L2, and read or written in parts."""
+    """Return the waits for what L2 does not hold."""
     (m, n, k), (left_times, right_times), cycles = extents, times, 0.0
     left, right, results = (x * c.itemsize for x in (m * k, k * n, m * n))
     if left > c.l2_bytes:
@@ -229,7 +230,7 @@ def _memory_cycles(
 
 
 def _rows_in_l1(c: ProductCost, pitch: int) -> int:
-    """Return how many rows at a distance of `pitch` bytes the sets of the L1 cache hold."""
+    """Return how many rows, `pitch` bytes apart, the sets of the L1 cache hold."""
     return max(c.l1_bytes // PAGE, 1) * (PAGE // max(math.gcd(pitch, PAGE), LINE))
 
 

@@ -136,9 +136,9 @@ def contraction_cost(
     )
 
 
-def _batch(item: Item, own: Collection[str], phase: Phase) -> Index:
+def _batch(item: Item, matrix_axes: Collection[str], phase: Phase) -> Index:
     """Return how many products of the same sizes there are."""
-    return product(phase.axes[a] for a in phase.axes if a in item.axes and a not in own)
+    return product(phase.axes[a] for a in phase.axes if a in item.axes and a not in matrix_axes)
 
 
 def _packing(right: Item, axes: tuple[str, str], phase: Phase, target: Target) -> int:
@@ -161,7 +161,10 @@ def _pitch(x: Item, row: str, along: str, phase: Phase) -> Index:
     access = plain_load(x)
     if access is None or coefficient(access.offset, along) != 1:
         return 0
-    pitch, known = coefficient(access.offset, row), {*chain(*map(sizes_of, phase.axes.values()))}
+    pitch, size_names = (
+        coefficient(access.offset, row),
+        {*chain(*map(sizes_of, phase.axes.values()))},
+    )
     if pitch is None or axes_of(pitch):
         return 0
-    return pitch if known.issuperset(sizes_of(pitch)) else phase.axes[along]
+    return pitch if size_names.issuperset(sizes_of(pitch)) else phase.axes[along]
