@@ -45,12 +45,11 @@ SPLIT_LOAD = 0.2
 """
 UNITS = 16
 """Rates are in sixteenths of a cycle."""
+MANY = 1 << 40
+"""More than any size."""
 
 
-_INDICES = (
-    *("rows", "columns", "reduced", "batch", "task_rows", "task_columns"),
-    *("right_pitch", "left_pitch", "left_step"),
-)
+_INDICES = (*("rows", "columns", "reduced", "batch", "right_pitch", "left_pitch", "left_step"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,14 @@ class ProductCost:
     reduced: Index
     batch: Index = 1
     """Products of these sizes."""
-    task_rows: Index = 0
-    """Rows that share one packed right operand; 0 if all do."""
-    task_columns: Index = 0
-    """Columns that share one packed left operand; 0 if all do."""
+    tasks: int = 1
+    """Tasks to cut results into before each takes more."""
+    task_rows: tuple[int, int] = (MANY, MANY)
+    """Least and most rows of a task, which share what it packs of the right operand."""
+    task_columns: tuple[int, int] = (MANY, MANY)
+    """Least and most columns of a task, which share what it packs of the left operand."""
+    panel_elements: int = MANY
+    """Elements of the right operand that a task packs at once, of all its reduced positions."""
     heights: tuple[int, ...] = ()
     """Rows of the tile, and of the tiles for remainders; of one height alone, it is repeated."""
     lanes: int = 1
@@ -131,7 +134,8 @@ class ProductCost:
     @staticmethod
     def from_data(facts: Mapping[str, Any]) -> ProductCost:
         """Rebuild from `to_data`."""
-        values: dict[str, Any] = {**facts, "heights": tuple(map(int, facts["heights"]))}
+        lists = ("heights", "task_rows", "task_columns")
+        values: dict[str, Any] = {**facts, **{x: tuple(facts[x]) for x in lists if x in facts}}
         values |= {name: parse_sizes(facts[name]) for name in _INDICES if name in facts}
         return ProductCost(**values)
 
@@ -171,8 +175,7 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
     vectors = -(-n // c.lanes)
     lines = c.lanes * c.itemsize / (LINE * UNITS)  # of a vector, for rates in sixteenths
     blocks = -(-k // c.depth) - 1 if c.depth else 0
-    right_times = -(-m // rows) if (rows := int(evaluate(c.task_rows, sizes))) else 1
-    left_times = -(-n // columns) if (columns := int(evaluate(c.task_columns, sizes))) else 1
+    left_times, right_times = _task_counts(c, (m, n, k), batch)
     parts = {
         "multiply-adds": k * multiply,
         "loop steps": LOOP_STEP * k * count * (full + narrow),
@@ -189,6 +192,18 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
         "start": float(c.start),
     }
     return {part: batch * cycles for part, cycles in parts.items()}
+
+
+def _task_counts(c: ProductCost, extents: tuple[int, int, int], batch: int) -> tuple[int, int]:
+    """Return how many tasks share rows, and how many columns: they pack them anew."""
+    m, n, k = extents
+    (low_rows, high_rows), (low_columns, high_columns) = c.task_rows, c.task_columns
+    results = m * n * batch // c.tasks
+    columns = min(max(results // max(min(m, low_rows), 1), low_columns), high_columns)
+    columns = min(columns, max(c.panel_elements // max(k, 1), c.vectors * c.lanes))
+    across = max(-(-n // columns), 1)
+    rows = min(max(results // max(-(-n // across), 1), low_rows), high_rows)
+    return across, max(-(-m // rows), 1)
 
 
 def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import chain
 
-from smelt.blocks import DEPTH
+from smelt.blocks import COLUMNS, DEPTH, HEIGHT, ROW_BYTES, ROWS, TASKS
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
-from smelt.codegen.llvm.schedule.contract import Contraction, product_block
+from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.codegen.llvm.schedule.register_tile import tile_heights
-from smelt.kernel.product_cost import LINE, UNITS, ProductCost
+from smelt.kernel.product_cost import LINE, MANY, UNITS, ProductCost
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, product, sizes_of
@@ -52,7 +52,7 @@ UNPACKED_PANELS = 4
 def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCost:
     """Return what one of the products of a fused GEMM does."""
     m, n, k = (phase.axes[a] for a in (c.m, c.n, c.k))
-    blocks = c.blocks(phase)
+    size = c.item.dtype.itemsize
     dots = [c.item, *(i for i, _ in c.others)]
     epilogue, sums = 0, SCRATCH if c.keeps_sums else 0
     if not c.keeps_sums:
@@ -70,14 +70,12 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         n,
         k,
         _batch(c.item, (c.m, c.n), phase),
-        # In a task of all its rows, the right operand of swapped products is packed for columns.
-        blocks.get(c.m, 0),
-        blocks[c.n] if c.wide else 0,
+        *c.task_limits(),
         (c.tile.rows,) if c.form in ("k_blocked", "small_m_swapped") else c.heights,
         c.tile.lanes,
         c.tile.vectors,
         c.form != "k_blocked",
-        c.item.dtype.itemsize,
+        size,
         0 if c.prepacked else right,
         _computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
         sums,
@@ -100,7 +98,6 @@ def contraction_cost(
 ) -> ProductCost:
     """Return what a blocked contraction does, whose epilogue is a loop of its own."""
     assert c.m is not None
-    rows, columns = product_block(c, phase, every, target)
     in_place, dots = c.reads_right_in_place(), [x.item for x in every]
     pitch = _pitch(c.right, c.k, c.n, phase) if in_place or c.is_right_in_rows() else 0
     is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
@@ -110,8 +107,10 @@ def contraction_cost(
         phase.axes[c.n],
         phase.axes[c.k],
         _batch(c.item, (c.m, c.n), phase),
-        rows,
-        columns,
+        TASKS,
+        (ROWS, max(ROW_BYTES // (c.item.dtype.itemsize * len(every)) // HEIGHT * HEIGHT, ROWS)),
+        (COLUMNS, COLUMNS),
+        MANY,
         tile_heights(c.tile.rows),
         c.tile.lanes,
         c.tile.vectors,
