@@ -148,10 +148,17 @@ def select_variant(forms: Variants, sizes: Mapping[str, int]) -> Variant:
 
 def select_candidate(forms: Variants, sizes: Mapping[str, int]) -> Candidate:
     """Select as `select_variant`, and return the variant with what is known of it."""
-    first = next((c for c in forms if _holds(c, sizes)), Candidate("", ()))
-    if not first.costs:
-        return first
-    return min(competing_candidates(forms, sizes), key=lambda c: product_cycles(c.costs, sizes))
+    competing: list[Candidate] = []
+    for c in forms:
+        if (c.costs or not competing) and _holds(c, sizes):
+            if not c.costs:
+                return c
+            competing.append(c)
+    return min(
+        competing,
+        key=lambda c: product_cycles(c.costs, sizes),
+        default=Candidate("", ()),
+    )
 
 
 def competing_candidates(forms: Variants, sizes: Mapping[str, int]) -> list[Candidate]:

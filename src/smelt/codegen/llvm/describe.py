@@ -9,7 +9,11 @@
           task   n0 144, n2 256
 
 A kernel has several forms; a call takes the first whose limits hold at its sizes, else the usual
-one.
+one.  Those that compete by predicted time follow, the fastest first:
+
+      predicted thousands of cycles
+        panels 43510.5: multiply-adds 37748.7, loop steps 2919.6, memory 2027.5, packing 617.5
+        k_blocked 44968.1: multiply-adds 38043.6, loop steps 2853.3, memory 2519.0, ...
 """
 
 from __future__ import annotations

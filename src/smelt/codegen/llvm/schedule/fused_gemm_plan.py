@@ -375,9 +375,9 @@ class FusedGemmPlan(PlainPacking):
         return positions
 
     def task_limits(self) -> tuple[int, tuple[int, int], tuple[int, int], int]:
-        """Return tasks, the least and most rows and columns of one, and elements of a panel.
+        """Return how many tasks there are, and their least and most rows and columns.
 
-        For predictions: what `blocks` says exactly for each size.
+        Last the elements of a packed panel.  For predictions: `blocks` has the exact sizes.
         """
         size, tile = self.item.dtype.itemsize, self.tile.columns
         products = 1 + len(self.others)
