@@ -484,12 +484,19 @@ class Language:
         return (Value(np.int32(k)) for k in range(*map(operator.index, (start, stop, step))))
 
     def trans(self, x: Value) -> Value:
-        return Value(x.data.T, x.defined.T)
+        """Swap the last two axes."""
+        return Value(x.data.swapaxes(-1, -2), x.defined.swapaxes(-1, -2))
+
+    def permute(self, x: Value, *axes: int) -> Value:
+        return Value(x.data.transpose(axes), x.defined.transpose(axes))
 
     def dot(
         self, a: Value, b: Value, input_precision: str | None = None, out_dtype: Any = np.float32
     ) -> Value:
-        """Multiply in the operands' type and add in the result's; float32 in its precision."""
+        """Multiply in the operands' type and add in the result's; float32 in its precision.
+
+        Operands are two matrices, or as many on both sides.
+        """
         x, y = a.data, b.data
         is_float32 = x.dtype == np.float32
         allowed = {"int8": np.int32, "bfloat16": np.float32, "float16": np.float32}
@@ -498,12 +505,14 @@ class Language:
         if is_float32 != (input_precision is not None) or x.dtype.name == "float64":
             raise CheckError(f"a contraction of {x.dtype} with {input_precision}")
         least = max(self.least_dot, 32 if x.dtype == np.int8 and self.least_dot > 1 else 1)
-        if min(x.shape[0], y.shape[1]) < self.least_dot or x.shape[1] < least:
+        if x.ndim not in (2, 3) or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-2]:
+            raise CheckError(f"a contraction of {x.shape} and {y.shape}")
+        if min(x.shape[-2], y.shape[-1]) < self.least_dot or x.shape[-1] < least:
             raise CheckError(f"a contraction of {x.shape} and {y.shape}")
         if input_precision == "tf32":
             x, y = tf32(x), tf32(y)
         with np.errstate(all="ignore"):
-            defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
+            defined = a.defined.all(-1)[..., None] & b.defined.all(-2)[..., None, :]
             return Value(x.astype(out_dtype) @ y.astype(out_dtype), defined)
 
     def maximum(self, a: Any, b: Any) -> Value:

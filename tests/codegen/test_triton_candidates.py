@@ -328,6 +328,105 @@ def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
         launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))
 
 
+# ---- batches of small matrices -------------------------------------------------------------------
+
+BATCHES = {
+    "rows": (
+        "kernel product(x: bf16[11,5,70], w: bf16[11,70,9], b: f32[11,9]) -> y: f32[11,5,9]\n"
+        "  axis b in 11, m in 5, n in 9, k in 70\n"
+        "  grid b, m, n\n  y[b,m,n] = tanh(dot(x[b,m,k], w[b,k,n] over k)) + b[b,n]\n"
+    ),
+    "columns": (
+        "kernel product(x: f16[3,9,17,20], w: f16[3,9,13,20]) -> y: f16[3,9,17,13]\n"
+        "  axis a in 3, b in 9, m in 17, n in 13, k in 20\n"
+        "  grid a, b, m, n\n  y[a,b,m,n] = dot(x[a,b,m,k], w[a,b,n,k] over k)\n"
+    ),
+    "batch between": (
+        "kernel product(x: bf16[7,9,20], w: bf16[20,9,6]) -> y: f32[7,9,6]\n"
+        "  axis m in 7, b in 9, n in 6, k in 20\n"
+        "  grid b, m, n\n  y[m,b,n] = dot(x[m,b,k], w[k,b,n] over k)\n"
+    ),
+    "terms": (
+        "kernel product(x: f32[6,20,24], w: bf16[6,24,18]) -> y: f32[6,20,18]\n"
+        "  axis b in 6, m in 20, n in 18, k in 24\n"
+        "  grid b, m, n\n  y[b,m,n] = dot(exp(x[b,m,k] / 8), w[b,k,n] over k)\n"
+    ),
+    "bytes": (
+        "kernel product(x: i8[9,4,20], w: i8[9,20,5]) -> y: i32[9,4,5]\n"
+        "  axis b in 9, m in 4, n in 5, k in 20\n"
+        "  grid b, m, n\n  y[b,m,n] = dot(i32(x[b,m,k]), i32(w[b,k,n]) over k as i32)\n"
+    ),
+    "whole rows": (
+        "kernel product(x: f32[10,12,16], w: f32[10,13,16]) -> y: f32[10,12,13]\n"
+        "  axis b in 10, m in 12, n in 13, k in 16\n"
+        "  grid b, m\n  a = dot(x[b,m,k], w[b,n,k] over k)\n  y[b,m,n] = a - max(a over n)\n"
+    ),
+    "attention": (
+        "kernel attention(q: f32[12,9,20], k: f32[12,9,20], v: f32[12,9,20]) -> y: f32[12,9,20]\n"
+        "  axis b in 12, m in 9, n in 9, d in 20, e in 20\n"
+        "  grid b, m/128\n"
+        "  stream n/64 to last(m) + 1 with s = 0 [m], r = 0 [m,e]\n"
+        "    t = dot(q[b,m,d], k[b,n,d] over d)\n"
+        "    p = exp(select(n <= m, t, -inf) if last(n) > first(m) else t)\n"
+        "    s' = s + sum(p over n)\n    r' = r + dot(p, v[b,n,e] over n)\n"
+        "  y[b,m,e] = r / s\n"
+    ),
+}
+"""Contractions of small matrices; the axis `b` is one of both operands."""
+
+
+def batched_candidates(kernel, device=H100):
+    (every,) = candidates(kernel, {}, device, EXACT)
+    return [c for c in every if c.schedule.grid["b"] > 1]
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("form", BATCHES)
+def test_several_matrices_of_a_program_are_what_the_interpreter_computes(form):
+    kernel = parse(BATCHES[form])
+    arrays = product_arrays(kernel, {})
+    wanted = run(kernel, arrays)
+    every = batched_candidates(kernel)
+    assert {c.schedule.grid["b"] for c in every} >= {2, 4, 8}
+    for c in every:
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
+        assert source.count("tl.dot(") == {"terms": 3, "attention": 2}.get(form, 1)
+        outputs = launch(source, arrays)
+        for p, y in zip(kernel.outputs, outputs, strict=True):
+            a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
+            np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize("form", BATCHES)
+def test_faults_of_batches_are_caught(form):
+    kernel = parse(BATCHES[form])
+    arrays = product_arrays(kernel, {})
+    chosen = min(batched_candidates(kernel), key=lambda c: c.schedule.grid["b"])
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    right = launch(source, arrays)
+    planted, missed = 0, []
+    for what, wrong in plant(source):
+        in_one_block = what.startswith("blocks overlap") and "BLOCK_b" not in what
+        if in_one_block or not what.startswith(BATCH_FAULTS):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                results = launch(wrong, arrays)
+        except CheckError:
+            planted += 1
+            continue
+        except (ValueError, TypeError, IndexError):  # Triton would not compile it
+            continue
+        planted += 1
+        if all(np.array_equal(a, b) for a, b in zip(results, right, strict=True)):
+            missed.append(what)
+    assert planted >= 5 and not missed
+
+
+BATCH_FAULTS = ("no mask", "not transposed", "a stride is lost", "other matrix", "blocks overlap")
+
+
 RESULTS = """
 kernel results(x: f32[m,k], v: f32[k,n], w: f32[k,p]) -> y: f32[m,n], z: f32[m,p]
   grid m

@@ -248,10 +248,20 @@ def other_axis(node: ast.AST) -> bool:
     return True
 
 
-def not_transposed(node: ast.AST) -> bool:
-    if not is_call(node, "tl.trans"):
+def other_matrix(node: ast.AST) -> bool:
+    """A batch of matrices that are multiplied by one another's operands."""
+    if not is_call(node, "tl.dot"):
         return False
-    node.func = ast.parse("(lambda x: x)", mode="eval").body
+    left = ast.unparse(node.args[0])
+    turned = f"(lambda x: type(x)(x.data[::-1], x.defined[::-1]) if x.data.ndim > 2 else x)({left})"
+    node.args[0] = ast.parse(turned, mode="eval").body
+    return True
+
+
+def not_transposed(node: ast.AST) -> bool:
+    if not is_call(node, "tl.trans", "tl.permute"):
+        return False
+    node.func = ast.parse("(lambda x, *axes: x)", mode="eval").body
     return True
 
 
@@ -324,6 +334,7 @@ CHANGES: dict[str, Change] = {
     "state not carried": not_carried,
     "other axis": other_axis,
     "not transposed": not_transposed,
+    "other matrix": other_matrix,
     "swapped operands": swapped_operands,
     "no NaN rule": nan_is_lost,
     "other side": other_side,

@@ -20,6 +20,7 @@ from smelt.codegen.triton.launch_time import (
     launch_work,
     predict_ns,
 )
+from smelt.codegen.triton.matrix_batches import matrix_batches
 from smelt.codegen.triton.schedule import (
     LEAST_DOT,
     Policy,
@@ -78,7 +79,7 @@ class Candidate:
         if schedule.programs is not None:
             parts.append(f"{schedule.programs} persistent programs")
         if schedule.streams:
-            parts.append(f"{schedule.stages} stages")
+            parts.append(f"{schedule.stages} stage{'s' * (schedule.stages > 1)}")
         return ", ".join(parts)
 
     @property
@@ -147,13 +148,14 @@ def _of_launch(
         extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
         work = launch_work(launch, sizes, policy)
         every = (
-            v
+            (launch, v)
             for s in _schedules(launch, base, extents, work)
             for v in _product_forms(launch, s, extents, of_call, device)
         )
-        for schedule in (*every, base):
+        batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
+        for printed, schedule in (*every, *batches, (launch, base)):
             lanes = _lanes(schedule, extents)
-            one = Candidate(launch, schedule, lanes, 0.0)
+            one = Candidate(printed, schedule, lanes, 0.0)
             if one.blocks in seen:
                 continue
             seen.add(one.blocks)

@@ -57,7 +57,7 @@ STEP_NS = 150.0
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
-"""Part of the tensor cores' rate by elements of a result's tile."""
+"""Part of the tensor cores' rate by elements of a result's tile, of one matrix among several."""
 
 
 class Access(NamedTuple):
@@ -370,8 +370,9 @@ def _preference(
 
 def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
     total = 0.0
-    for c in work.contractions:
-        tile = _tile(c.result, lanes)
+    sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
+    for c, left, right in sides:
+        tile = _tile(c.result - (left.axes & right.axes), lanes)
         part = next(rate for least, rate in TILE_RATES if tile >= least)
         rate = device.float32_tflops
         if c.nbytes < 4:

@@ -31,6 +31,7 @@ __all__ = [
     "Schedule",
     "choose_schedule",
     "is_atomic",
+    "least_dot",
     "nested_streams",
 ]
 
@@ -143,10 +144,8 @@ def choose_schedule(
     used = axes_used(kernel) - {*grid, *streams}
     whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
-    has_integers = any(not d.dtype.is_float for d in dots)
-    least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT
     has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
-    least = dict.fromkeys(whole, least_dot if has_matrices else 1)
+    least = dict.fromkeys(whole, least_dot(kernel) if has_matrices else 1)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
@@ -167,6 +166,12 @@ def choose_schedule(
         together = math.prod(streams[a] for a in inside)
         streams[axis] = min(streams[axis], max(limit // together, 1))
     return Schedule(grid, streams, least, policy)
+
+
+def least_dot(kernel: Kernel) -> int:
+    """Return the least lanes of every axis of a kernel's contractions of matrices."""
+    has_integers = any(not d.dtype.is_float for d in dots_of(kernel.body))
+    return LEAST_INTEGER_DOT if has_integers else LEAST_DOT
 
 
 def is_atomic(kernel: Kernel) -> bool:
