@@ -237,7 +237,11 @@ def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligne
     wanted = run(kernel, arrays)
     (every,) = candidates(kernel, sizes, FEW, EXACT)
     has_copies = aligned or form == "batch"
-    forms = {(bool(s.copied), s.programs, s.group): c for c in every for s in (c.schedule,)}
+    forms = {
+        (bool(s.copied), s.programs, bool(s.stored), s.specialised, s.group): c
+        for c in every
+        for s in (c.schedule,)
+    }
     assert any(group > 1 for *_, group in forms) == (form != "whole rows")
     assert {key[:2] for key in forms} == {(c, p) for c in {False, has_copies} for p in (None, 2)}
     for c in forms.values():
@@ -246,6 +250,46 @@ def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligne
         for p, y in zip(kernel.outputs, outputs, strict=True):
             a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
             np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-3)
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("form", FORMS)
+def test_stores_by_descriptors_and_specialised_warps_compute_what_the_interpreter_does(form, arch):
+    one = replace(H100, arch=arch, limits=device_limits(arch), processors=1)
+    kernel = parse(FORMS[form])
+    sizes = {} if form == "batch" else {"m": 150, "n": 96, "k": 48}
+    arrays = product_arrays(kernel, sizes)
+    wanted = run(kernel, arrays)
+    (every,) = candidates(kernel, sizes, one, EXACT)
+    chosen = [next(c for c in every if c.schedule.stored)]
+    chosen += [c for c in every if c.schedule.specialised][:1]
+    assert len(chosen) == 2 - (arch == "sm_90" and form == "two")
+    for c in chosen:
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
+        assert "tl.store(" not in source
+        assert ("warp_specialize=True" in source) == bool(c.schedule.specialised)
+        assert ("flatten=True" in source) == (c.schedule.specialised != "nested")
+    outputs = launch(with_lanes(source, 32), arrays)
+    for p, y in zip(kernel.outputs, outputs, strict=True):
+        a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
+        np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-3)
+
+
+@pytest.mark.usefixtures("every_candidate")
+def test_results_are_stored_by_descriptors_where_their_rows_are_aligned():
+    def stored(text, **sizes):
+        (every,) = candidates(parse(text), sizes, H100, EXACT)
+        return {s.param for c in every for s in c.schedule.stored}
+
+    assert stored(PRODUCT, m=4000, n=4096, k=1024) == {"y"}
+    assert stored(PRODUCT, m=4000, n=4100, k=1024) == set()
+
+
+def test_large_results_are_stored_by_descriptors():
+    """A descriptor costs a program half a microsecond, addresses cost all elements."""
+    large, small = best(PRODUCT, m=16384, n=8192, k=512), best(PRODUCT, m=4096, n=4096, k=512)
+    assert large.schedule.stored and small.schedule.programs and not small.schedule.stored
 
 
 def test_programs_persist_where_a_processor_has_several_blocks():

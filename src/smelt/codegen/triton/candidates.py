@@ -30,7 +30,7 @@ from smelt.codegen.triton.schedule import (
     nested_streams,
 )
 from smelt.codegen.triton.source import prepare
-from smelt.codegen.triton.tensor_copies import copied_loads
+from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
 from smelt.kernel.walk import stores
@@ -39,14 +39,18 @@ from smelt.types.expr import evaluate
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 
 MOST_CANDIDATES = 8
-TILES_IN_TWO_FORMS = 2
-"""Tiles of a product, the fastest ones, that have a second form among the candidates."""
+FASTEST_FORMS = 3
+"""Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 GROUPED_ROWS = 8
 """Blocks of rows that processors take together, as Triton's tutorial of products has."""
+GROUP_WARPS = 4
+"""Warps that tensor cores of Hopper take an instruction from."""
+LEAST_GROUPED_ROWS = 128
+"""Rows of a block that two groups of warps halve: an instruction has 64."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -75,9 +79,11 @@ class Candidate:
         if schedule.splits_loops:
             parts.append("masks in cut blocks only")
         if schedule.copied:
-            parts.append("tensor copies")
+            parts.append("tensor copies and stores" if schedule.stored else "tensor copies")
         if schedule.programs is not None:
             parts.append(f"{schedule.programs} persistent programs")
+        if schedule.specialised:
+            parts.append("specialised warps")
         if schedule.streams:
             parts.append(f"{schedule.stages} stage{'s' * (schedule.stages > 1)}")
         return ", ".join(parts)
@@ -171,16 +177,17 @@ def _of_launch(
 
 
 def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Yield candidates with few forms of one tile, for small tiles among the first.
+    """Yield candidates with one form of a tile, for small tiles among the first.
 
     Where a long epilogue spills the registers of a tile, it does so in most forms.
     """
     forms: dict[object, int] = {}
     for c in every:
         schedule = c.schedule
-        tile = (*c.lanes.items(), c.warps, schedule.stages, schedule.splits_loops)
-        forms.setdefault(tile, 0)
-        if forms[tile] < 1 + (list(forms).index(tile) < TILES_IN_TWO_FORMS):
+        warps = schedule.groups * c.warps
+        tile = (*c.lanes.items(), warps, schedule.stages, schedule.splits_loops)
+        count = forms.setdefault(tile, 0)
+        if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
             forms[tile] += 1
             yield c
 
@@ -410,16 +417,46 @@ def _product_forms(
     waves = math.ceil(count / device.processors)
     if waves > 1 and len(schedule.blocked) == 2:
         schedule = replace(schedule, group=GROUPED_ROWS)
-    forms = [replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")]
-    copied = copied_loads(launch, of_call, _lanes(schedule, extents))
-    if device.limits.has_tensor_copies and copied:
-        forms.append(replace(forms[0], copied=copied))
-    for form in forms:
-        yield form
-        if waves > 1:
-            overlap = "loads of the next one behind stores" if form.copied else "nothing overlaps"
-            walk = f"{schedule.reason}, {count} blocks one after another, {overlap}"
-            yield replace(form, programs=device.processors, reason=walk)
+    plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
+    lanes = _lanes(schedule, extents)
+    copied = copied_loads(launch, of_call, lanes) if device.limits.has_tensor_copies else {}
+    yield plain
+    walk = f"{schedule.reason}, {count} blocks one after another"
+    walking = replace(schedule, programs=device.processors, reason=f"{walk}, nothing overlaps")
+    if waves > 1:
+        yield walking
+    if not copied:
+        return
+    yield replace(plain, copied=copied)
+    if waves <= 1:
+        return
+    behind = replace(walking, copied=copied, reason=f"{walk}, loads of the next one behind stores")
+    stored = copied_stores(launch, of_call, lanes)
+    yield behind
+    if stored:
+        behind = replace(behind, stored=stored)
+        yield behind
+    specialised = _specialised(launch, behind, device)
+    if specialised is not None:
+        yield specialised
+
+
+def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Schedule | None:
+    """Return a persistent schedule with warps of their own for copies and products, if it has one.
+
+    A nested loop has two groups of warps for halves of the rows of one contraction.
+    """
+    loop = device.limits.specialised
+    if not loop or (loop == "nested" and len(dots_of(launch.body)) > 1):
+        return None
+    warps = schedule.warps
+    if loop == "nested":
+        rows = schedule.grid[schedule.blocked[0]]
+        if warps != 2 * GROUP_WARPS or rows < LEAST_GROUPED_ROWS:
+            return None
+        warps = GROUP_WARPS
+    reason = f"{schedule.reason}, in warps of their own"
+    return replace(schedule, warps=warps, specialised=loop, reason=reason)
 
 
 def _rounds(waves: int) -> str:

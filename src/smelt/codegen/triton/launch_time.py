@@ -54,6 +54,13 @@ DESCRIPTOR_NS = 500.0
 """A program writes a tensor descriptor to memory, and waits until copies may read it."""
 STEP_NS = 150.0
 """A step of a persistent program, alone on its processor: it waits for a copy and for products."""
+STORE_INSTRUCTIONS = 6
+"""Of a thread for 16 bytes that it stores: an address, a mask, and the store; no product runs."""
+SPECIALISED_WARPS = 1.01
+"""Time of a persistent program with warps for copies and products, in that of one loop for both.
+
+Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
+registers from those that compute; a race decides."""
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
@@ -218,10 +225,11 @@ def predict_ns(
     if not blocks:
         return 0.0
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
-    registers = _registers(work, lanes, warps * device.limits.lanes)
+    registers = _registers(work, lanes, schedule.groups * warps * device.limits.lanes)
     shared = _shared(work, schedule, lanes)
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
+    held = min(held, 1) if schedule.specialised else held
     if not held or shared > device.limits.shared_bytes:
         return math.inf
     spilling = max(registers / most, 1.0) ** 2
@@ -242,6 +250,9 @@ def predict_ns(
     busy = max(memory, caches, arithmetic * copying) * spilling * masking
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
+        busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
+    if schedule.specialised:
+        busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
 
@@ -266,10 +277,18 @@ def _starts_ns(
     A block waits for its first loads, behind which programs beside it on the processor compute,
     or the block before in the flattened loop of a persistent program.
     """
-    descriptors = len({x.param for x in schedule.copied}) * DESCRIPTOR_NS
-    if schedule.is_flattened or not work.contractions:
+    copied = {x.param for x in (*schedule.copied, *schedule.stored)}
+    descriptors = len(copied) * DESCRIPTOR_NS
+    if schedule.overlaps_blocks or not work.contractions:
         return descriptors
     return (descriptors + LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
+
+
+def _store_addresses_ns(work: LaunchWork, device: DeviceRates) -> float:
+    """Return the time in which all threads compute addresses and masks of what they store."""
+    accesses = sum(x.nbytes * math.prod(work.extents[a] for a in x.axes) for x in work.stored) / 16
+    instructions = 1e3 * device.float32_tflops / 2
+    return accesses * STORE_INSTRUCTIONS / instructions
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
@@ -297,10 +316,10 @@ def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> i
     looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
     stages = max(schedule.stages, 1)
     loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
-    if not schedule.is_flattened:
+    if not schedule.overlaps_blocks:
         return loaded
     stored = sum(x.nbytes * _tile(x.axes, lanes) for x in work.stored)
-    return loaded + min(stored, STORE_BYTES)
+    return loaded + (stored if schedule.stored else min(stored, STORE_BYTES))
 
 
 def _flow(

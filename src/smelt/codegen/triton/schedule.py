@@ -17,7 +17,7 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Dot, Kernel, Load, Stream
+from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
@@ -86,6 +86,10 @@ def _nothing_copied() -> dict[Load, tuple[str | None, ...]]:
     return {}
 
 
+def _nothing_stored() -> dict[Store, tuple[str | None, ...]]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones.
@@ -110,6 +114,10 @@ class Schedule:
     """Blocks of rows that programs take together, column by column, so that caches keep them."""
     copied: Mapping[Load, tuple[str | None, ...]] = field(default_factory=_nothing_copied)
     """Operands of contractions whose blocks tensor descriptors copy: an axis for each dimension."""
+    stored: Mapping[Store, tuple[str | None, ...]] = field(default_factory=_nothing_stored)
+    """Results whose blocks tensor descriptors copy to memory."""
+    specialised: Literal["", "nested", "flattened"] = ""
+    """The loop over blocks that is divided among warps for copies, products and results."""
     reason: str = ""
 
     @property
@@ -118,12 +126,25 @@ class Schedule:
         return [a for a, n in self.grid.items() if n > 1]
 
     @property
-    def is_flattened(self) -> bool:
-        """Whether the loop over blocks and those inside are one, so that blocks overlap.
+    def overlaps_blocks(self) -> bool:
+        """Whether a persistent program loads a block while it stores the one before.
 
-        Triton loads blocks ahead in such a loop by tensor descriptors alone.
+        Triton loads blocks ahead by tensor descriptors alone: in one loop over all steps, or in
+        warps of their own.
         """
         return self.programs is not None and bool(self.copied)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of its warps a program has for arithmetic."""
+        return 2 if self.specialised == "nested" else 1
+
+    @property
+    def loop_options(self) -> str:
+        """The options of the loop over the blocks of a persistent program."""
+        is_flattened = self.overlaps_blocks and self.specialised != "nested"
+        options = ", flatten=True" if is_flattened else ""
+        return options + (", warp_specialize=True" if self.specialised else "")
 
     def warps_of(self, lanes: int) -> int:
         """Return the warps of a program with this many lanes."""

@@ -36,6 +36,7 @@ from smelt.kernel.ir import (
     Reduce,
     Ref,
     Scan,
+    Store,
     Value,
 )
 from smelt.kernel.walk import positions_of
@@ -300,20 +301,40 @@ class ValuePrinter:
         """Load a block of an array by its descriptor: outside of the array are zeros."""
         axes = self.lanes.schedule.copied[v]
         block = tuple(a for a in axes if a is not None)
-        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
-        extents = ", ".join(self.indices.text(n).code for n in param.shape)
-        strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
-        arguments = f"ptr_{v.param}, [{extents}], [{strides}], [{shape}]"
-        code = f"tl.make_tensor_descriptor({arguments})"
-        name = self.descriptors.setdefault(code, f"desc_{v.param}_{len(self.descriptors)}")
-        starts = ", ".join(
-            self._coordinate(e) if a is None else self.lanes.start(a)
-            for a, e in zip(axes, v.index, strict=True)
-        )
+        name, starts, _ = self._descriptor(param, axes, v.index)
         code = f"{name}.load([{starts}])"
         if len(axes) > 2:
             code += f".reshape({', '.join(map(self.lanes.block, block))})"
         return self._operand(code, block, param.dtype)
+
+    def store_block(self, s: Store, param: Param) -> None:
+        """Store a block of an array by its descriptor: nothing outside of the array."""
+        axes = self.lanes.schedule.stored[s]
+        block = tuple(a for a in axes if a is not None)
+        x = self.value(s.value)
+        x = self.broadcast(x, self.writer.sorted(block))
+        code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"
+        code = _permuted(replace(x, code=code), block)
+        name, starts, shape = self._descriptor(param, axes, s.index)
+        if len(axes) > 2:
+            code = f"({code}).reshape({shape})"
+        self.writer.line(f"{name}.store([{starts}], {code})")
+
+    def _descriptor(
+        self, param: Param, axes: Sequence[str | None], index: Sequence[Index]
+    ) -> tuple[str, str, str]:
+        """Return an array's descriptor, the indices at which a block begins, and its shape."""
+        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
+        extents = ", ".join(self.indices.text(n).code for n in param.shape)
+        strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
+        arguments = f"ptr_{param.name}, [{extents}], [{strides}], [{shape}]"
+        code = f"tl.make_tensor_descriptor({arguments})"
+        name = self.descriptors.setdefault(code, f"desc_{param.name}_{len(self.descriptors)}")
+        starts = ", ".join(
+            self._coordinate(e) if a is None else self.lanes.start(a)
+            for a, e in zip(axes, index, strict=True)
+        )
+        return name, starts, shape
 
     def _coordinate(self, e: Index) -> str:
         """Return an index without lanes, of 32 bits."""
