@@ -10,25 +10,30 @@ leave processors idle. Published rates alone enter: nothing is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from smelt.backend.gpu import (
+    DESCRIPTOR_NS,
+    MEMORY_LATENCY_NS,
+    POINTER_COPIES,
+    SECTOR_BYTES,
+    combined_bytes,
+)
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.narrow_products import product_orders
-from smelt.codegen.triton.schedule import Policy, Schedule
+from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
-from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Statement, Store, Stream, Value
+from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
 __all__ = ["Access", "LaunchWork", "block_count", "floor_ns", "launch_work", "predict_ns"]
 
-LATENCY_NS = 600.0
-"""A load from device memory: bytes in flight must cover it."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
@@ -37,21 +42,12 @@ results and of the terms that a factor is a sum of. Fitted to what ptxas says of
 attention for sm_90."""
 ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
-SECTOR_BYTES = 32
-"""Bytes that memory moves at least."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
 MASKED_BLOCKS = 1.08
 """Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
 
 Masks take about four instructions a weight, beside two contractions and an exponential."""
-POINTER_COPIES = 1.05
-"""Time of products whose threads compute the addresses of copies, in that of tensor copies.
-
-A step of 128 x 256 x 64 halves takes 12 copies a thread, each of about 4 instructions: a tenth of
-the cycles of its products, about half of which they hide."""
-DESCRIPTOR_NS = 500.0
-"""A program writes a tensor descriptor to memory, and waits until copies may read it."""
 STEP_NS = 150.0
 """A step of a persistent program, alone on its processor: it waits for a copy and for products."""
 STORE_INSTRUCTIONS = 6
@@ -68,12 +64,16 @@ TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.
 
 
 class Access(NamedTuple):
-    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours."""
+    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours.
+
+    A combined one joins values with those in memory; at computed positions it has no neighbours.
+    """
 
     nbytes: int
     axes: Axes
     last: Axes = Axes()
     param: str = ""
+    is_combined: bool = False
 
 
 class Contraction(NamedTuple):
@@ -106,6 +106,8 @@ class LaunchWork:
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
     masked: tuple[str, ...]
+    ordered: Axes = Axes()
+    """Axes of streams that combine values with memory in their order."""
 
     @property
     def bytes(self) -> int:
@@ -129,7 +131,10 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
         param = params[x.param]
         last = axes_of_index(x.index[-1], names) if x.index else Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last, x.param))
+        is_combined = isinstance(x, Store) and bool(x.join)
+        if is_combined and any(map(positions_of, x.index[-1:])):
+            last = Axes()
+        accesses.append(Access(param.dtype.itemsize, axes, last, x.param, is_combined))
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
@@ -154,12 +159,23 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=dict(_parts(launch, names)),
+        ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
             full.axis
             for s in statements(launch)
             if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
         ),
     )
+
+
+def _joining_axes(body: Iterable[Statement]) -> Axes:
+    """Return the axes of the innermost streams whose stores combine values."""
+    result = Axes()
+    for s in body:
+        if isinstance(s, Stream):
+            joins = any(isinstance(t, Store) and t.join for t in s.body)
+            result |= Axes(b.axis for b in s.blocks) if joins else _joining_axes(s.body)
+    return result
 
 
 def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
@@ -248,6 +264,8 @@ def predict_ns(
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
     busy = max(memory, caches, arithmetic * copying) * spilling * masking
+    if work.ordered:
+        busy += MEMORY_LATENCY_NS * math.prod(work.extents[a] for a in work.ordered)
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
@@ -281,7 +299,7 @@ def _starts_ns(
     descriptors = len(copied) * DESCRIPTOR_NS
     if schedule.overlaps_blocks or not work.contractions:
         return descriptors
-    return (descriptors + LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
+    return (descriptors + MEMORY_LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
 
 
 def _store_addresses_ns(work: LaunchWork, device: DeviceRates) -> float:
@@ -332,7 +350,7 @@ def _flow(
     threads = warps * device.limits.lanes
     each = work.bytes / (count * threads)
     in_flight = resident * max(threads * min(each, THREAD_BYTES), shared)
-    needed = device.gbytes_per_second / device.processors * LATENCY_NS
+    needed = device.gbytes_per_second / device.processors * MEMORY_LATENCY_NS
     busy = min(count / device.processors, 1.0)
     return max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
@@ -346,7 +364,12 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             for a, lanes in schedule.grid.items()
             if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
-        total += x.nbytes * math.prod(work.extents[a] for a in x.axes) * repeated
+        elements = math.prod(work.extents[a] for a in x.axes) * repeated
+        if x.is_combined and not work.ordered:
+            neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
+            total += combined_bytes(elements, x.nbytes, neighbours)
+        else:
+            total += x.nbytes * elements
     return total if count else 0.0
 
 
