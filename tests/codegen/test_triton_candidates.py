@@ -343,9 +343,10 @@ def test_faults_of_copies_and_persistent_programs_are_caught(form):
     sizes = {} if form == "batch" else {"m": 70, "n": 96, "k": 80}
     arrays = product_arrays(kernel, sizes)
     (every,) = candidates(kernel, sizes, FEW, EXACT)
-    chosen = next(c for c in every if c.schedule.copied and c.schedule.programs)
+    chosen = next(c for c in every if c.schedule.stored)
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
     source = with_lanes(source, 32)
+    assert sum(what.startswith("next block") for what, _ in plant(source)) >= 3
     right = launch(source, arrays)
     count = 0
     for what, wrong in plant(source):
@@ -370,6 +371,12 @@ def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
     with pytest.raises(ValueError, match="x has rows that no tensor descriptor copies"):
         launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))
+    kernel = parse(FORMS["columns"])
+    (every,) = candidates(kernel, {"m": 70, "n": 96, "k": 48}, FEW, EXACT)
+    chosen = next(c for c in every if c.schedule.stored)
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    with pytest.raises(ValueError, match="y has rows that no tensor descriptor copies"):
+        launch(source, product_arrays(kernel, {"m": 70, "n": 97, "k": 48}))
 
 
 # ---- batches of small matrices -------------------------------------------------------------------

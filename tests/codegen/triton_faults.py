@@ -114,12 +114,11 @@ def shifted_offset(node: ast.AST) -> bool:
 
 
 def is_copy(node: ast.AST) -> bool:
-    """A block that a tensor descriptor loads."""
-    return (
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith(".load")
-        and (ast.unparse(node.func).startswith("desc_"))
-    )
+    """A block that a tensor descriptor loads or stores."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func)
+    return name.startswith("desc_") and name.endswith((".load", ".store"))
 
 
 def other_block(node: ast.AST) -> bool:
