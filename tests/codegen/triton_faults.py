@@ -252,8 +252,10 @@ def other_matrix(node: ast.AST) -> bool:
     if not is_call(node, "tl.dot"):
         return False
     left = ast.unparse(node.args[0])
-    turned = f"(lambda x: type(x)(x.data[::-1], x.defined[::-1]) if x.data.ndim > 2 else x)({left})"
-    node.args[0] = ast.parse(turned, mode="eval").body
+    reversed_batch = (
+        f"(lambda x: type(x)(x.data[::-1], x.defined[::-1]) if x.data.ndim > 2 else x)({left})"
+    )
+    node.args[0] = ast.parse(reversed_batch, mode="eval").body
     return True
 
 

@@ -21,7 +21,7 @@ VISIT_NS = 0.8
 
 
 def update_axes(model: CostModel, region: Region) -> tuple[list[int], list[int]]:
-    """Return axes that updates share with the result, and those of the rows that they change.
+    """Return axes that updates share with the result, and those of changed rows.
 
     Among the shared axes, -1 stands for a computed position.
     """

@@ -39,7 +39,7 @@ from smelt.types.expr import evaluate
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 
 MOST_CANDIDATES = 8
-FASTEST_FORMS = 3
+FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
@@ -184,8 +184,9 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
     forms: dict[object, int] = {}
     for c in every:
         schedule = c.schedule
-        warps = schedule.groups * c.warps
-        tile = (*c.lanes.items(), warps, schedule.stages, schedule.splits_loops)
+        tile = (*c.lanes.items(), schedule.splits_loops)
+        if not _is_product(c.launch, schedule):
+            tile = (*tile, c.warps, schedule.stages)
         count = forms.setdefault(tile, 0)
         if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
             forms[tile] += 1
@@ -442,9 +443,10 @@ def _product_forms(
 
 
 def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Schedule | None:
-    """Return a persistent schedule with warps of their own for copies and products, if it has one.
+    """Return a persistent schedule with warps of their own for copies and products.
 
-    A nested loop has two groups of warps for halves of the rows of one contraction.
+    None where the compiler has none. A nested loop has two groups of warps for halves of the rows
+    of one contraction.
     """
     loop = device.limits.specialised
     if not loop or (loop == "nested" and len(dots_of(launch.body)) > 1):

@@ -80,10 +80,10 @@ def matrix_batches(
 
 
 def _batch_axis(launch: Kernel, base: Schedule, extents: Mapping[str, int]) -> str | None:
-    """Return an axis of the grid along which all operands of contractions vary, if there is one.
+    """Return an axis of the grid along which all operands of contractions vary.
 
-    Of several, the last one with enough positions, which are nearest in memory, else the longest.
-    The ends of a loop are the same for all matrices of a program.
+    None without one. Of several, the last one with enough positions, which are nearest in memory,
+    else the longest. The ends of a loop are the same for all matrices of a program.
     """
     if not base.has_matrices:
         return None

@@ -100,9 +100,9 @@ def operand_loads(kernel: Kernel) -> dict[Load, tuple[str, ...]]:
 def matrix_axes(
     left: Sequence[str], right: Sequence[str], over: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the axes of two operands in the order of `tl.dot`, None if it has no such operands.
+    """Return the axes of two operands in the order of `tl.dot`.
 
-    These are two matrices, or as many pairs of them as one more axis of both has lanes.
+    None for others than two matrices, or as many pairs of them as one more axis of both has lanes.
 
     >>> matrix_axes(("b", "m", "k"), ("b", "n", "k"), ("k",))
     (('b', 'm', 'k'), ('b', 'k', 'n'))
