@@ -141,7 +141,8 @@ def _of_launch(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of one launch, whose forms loop over other axes.
 
-    A schedule of which no processor holds a program is none, unless there is no other. The sizes
+    A schedule of which no processor holds a program is none, unless there is no other. Specialised
+    warps come last: a race is to compare their results and times first. The sizes
     of a family's members are known to its launch alone: it has one schedule.
     """
     result: list[Candidate] = []
@@ -173,7 +174,8 @@ def _of_launch(
     if not result and least is not None:
         result.append(least)
     result.sort(key=lambda c: c.predicted_ns)
-    return tuple(_varied(result))[:MOST_CANDIDATES]
+    chosen = tuple(_varied(result))[:MOST_CANDIDATES]
+    return tuple(sorted(chosen, key=lambda c: bool(c.schedule.specialised)))
 
 
 def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -56,7 +56,7 @@ SPECIALISED_WARPS = 1.01
 """Time of a persistent program with warps for copies and products, in that of one loop for both.
 
 Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
-registers from those that compute; a race decides."""
+registers from those that compute."""
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
