@@ -89,23 +89,47 @@ CLAIMS = (
 """The measured tables that README.md quotes besides the benchmark's."""
 
 
+CLASSES = ("", "avx2/")
+"""Folders of `docs/` with the measured pages of each class of machines."""
+
+
 def bench(path: Path = BENCH, docs: Path = ROOT / "docs") -> str:
-    """Return the table of ratios against the best peer: the benchmark's, then each claim's."""
+    """Return the table of ratios against the best peer, one class of machines after another.
+
+    `path` is the first class's benchmark, without which there is no table.
+    """
+    lines = [*_benchmark("bench.md", path)]
+    if not lines:
+        return UNMEASURED
+    for folder in CLASSES:
+        if folder:
+            lines += _benchmark(f"{folder}bench.md", docs / folder / "bench.json")
+        for claim in CLAIMS:
+            file = docs / folder / claim.page
+            if file.exists() or not folder:
+                lines.append(_claimed(claim, folder, file.read_text(encoding="utf-8")))
+    headers = ("what", "best peer / Smelt", "range", "slower", "peers", "processor")
+    return Table("", headers, tuple(lines)).markdown() + "\n"
+
+
+def _benchmark(page: str, path: Path) -> list[tuple[str, ...]]:
+    """Return the line of a benchmark's results; none if Smelt was not measured."""
     results = Results.from_json(path.read_text(encoding="utf-8"))
     rows = [row for row in results.rows if row.ns(SMELT) is not None]
-    if not rows:
-        return UNMEASURED
     ratios = [r.best_over_smelt for r in rows if r.best_over_smelt is not None]
     peers = ", ".join(NAMES[n] for n in NAMES if n in results.peers)
     machine = f"{results.machine['cpu']}, {results.machine['isa']}"
-    lines = [_line(f"{len(rows)} programs bound by memory", "bench.md", ratios, peers, machine)]
-    for claim in CLAIMS:
-        page = (docs / claim.page).read_text(encoding="utf-8")
-        lines.append(
-            _line(claim.title, claim.page, column(page, claim.column), claim.peers, cpu(page))
-        )
-    headers = ("what", "best peer / Smelt", "range", "slower", "peers", "processor")
-    return Table("", headers, tuple(lines)).markdown() + "\n"
+    title = f"{len(rows)} programs bound by memory"
+    return [_line(title, page, ratios, peers, machine)] if rows else []
+
+
+def _claimed(claim: Claim, folder: str, page: str) -> tuple[str, ...]:
+    """Return a claim's line for one class, with the peers that were measured there."""
+    header = next(line for line in page.splitlines() if claim.column in _cells(line))
+    names = {shown: name for name, shown in NAMES.items()}
+    shown = [n for n in claim.peers.split(", ") if names.get(n, n.lower()) in header]
+    ratios = column(page, claim.column)
+    return _line(claim.title, folder + claim.page, ratios, ", ".join(shown), cpu(page))
 
 
 def _line(title: str, page: str, ratios: list[float], peers: str, machine: str) -> tuple[str, ...]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 
+from smelt import knobs
 from smelt.bench import cases, first, models
 from smelt.bench.cases import CASES, model_and_inputs
 from smelt.bench.first import SIZES, FirstCall, measure_first
@@ -52,6 +56,28 @@ def test_a_peer_that_failed_is_a_dash_and_no_part_of_the_mean():
     assert page.count("| gpt2 | – | – |\n") == 1  # other sizes
     assert "| gpt2 | 7 | 1 | – | 3.0 |\n" in page
     assert "Geometric mean of the gain: eager 4.00x.\n" in page
+
+
+def test_what_was_not_measured_has_no_table():
+    measured = replace(row("bert", 40.0, 10.0), first={})
+    page = models.page([measured])
+    assert "## The first call" not in page and "## Other sizes" not in page
+    assert "threads" not in page
+    measured = replace(measured, elapsed_ms={"eager": 12.0, "smelt": 3.0})
+    page = models.page([measured], 2)
+    assert "## A call on 2 threads\n" in page
+    assert "| bert | 12.00 | 3.00 | 4.00x |\n" in page
+    assert "| bert | 40.00 | 10.00 | 4.00x |\n" in page
+
+
+def test_calls_on_more_threads_are_timed_by_the_clock_on_the_wall():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    with models._threads(torch, 1):
+        assert torch.get_num_threads() == 1 and knobs.THREADS.get() == 1
+    assert torch.get_num_threads() == before
+    times = models._times({"a": lambda: time.sleep(0.005)}, time.perf_counter, statistics.median)
+    assert times["a"] >= 5.0
 
 
 def test_calls_are_measured_in_turns():
@@ -108,7 +134,8 @@ def test_what_was_measured_before_a_process_was_stopped_counts():
 def test_a_model_is_measured():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    (actual,) = models.run(["distilbert"], ("eager", "smelt"))
+    (actual,) = models.run(["distilbert"], ("eager", "smelt"), threads=2)
+    assert set(actual.elapsed_ms) == {"eager", "smelt"} and min(actual.elapsed_ms.values()) > 0
     assert actual.error < 1e-4
     assert actual.kernels > 0
     assert actual.ms["smelt"] > 0

@@ -30,16 +30,26 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 
 TABLE = Path(__file__).parents[1] / "golden" / "triton" / "resources.txt"
-ARCHS = ("sm_80", "sm_90", "sm_100")
-TENSOR_CORES = {"sm_80": ("HMMA", "IMMA"), "sm_90": ("HGMMA", "IGMMA"), "sm_100": ("UTCHMMA",)}
-"""Instructions of products in narrow types, by architecture."""
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
+TENSOR_CORES = {
+    "sm_80": ("HMMA", "IMMA"),
+    "sm_90": ("HGMMA", "IGMMA"),
+    "sm_100": ("UTCHMMA",),
+    "gfx942": ("v_mfma_",),
+}
+"""What instructions of products in narrow types begin with, by architecture."""
+WARP_CORES = (*TENSOR_CORES["sm_80"], *TENSOR_CORES["gfx942"])
+"""The same of single warps: those of a warp group take 64 rows and more."""
+VECTOR_LOADS = ("LDG.128", "global_load_dwordx4", "buffer_load_dwordx4")
+"""Loads of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class Program:
     """A function with the types of its arguments, or a golden kernel with its sizes.
 
-    `expects` names kinds of instructions: "products" on tensor cores, "vectors" of 16 bytes.
+    `expects` names kinds of instructions: "products" on tensor cores, "few rows" on those of single
+    warps, "vectors" of 16 bytes.
     """
 
     function: Callable[..., Any] | str
@@ -160,7 +170,7 @@ PROGRAMS = {
     "linear gelu fast": Program(linear_gelu, of(LINEAR, "bf16"), rounding="fast", expects=PRODUCTS),
     "linear tf32": Program(lambda x, w: x @ w, of(LINEAR[:2], "f32"), rounding="fast"),
     "linear 16 rows": Program(
-        lambda x, w: x @ w, ("bf16[16,4096]", "bf16[4096,4096]"), expects=PRODUCTS
+        lambda x, w: x @ w, ("bf16[16,4096]", "bf16[4096,4096]"), expects=("few rows",)
     ),
     "batched products": Program(
         lambda x, w: x @ w, ("bf16[64,512,512]", "bf16[64,512,512]"), expects=PRODUCTS

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.checked_triton import CheckError, launch, named_sizes
+from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import stored, with_lanes
 from tests.codegen.triton_faults import plant
 from tests.kernel.goldens import GOLDENS
@@ -19,7 +20,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.launch_time import floor_ns, launch_work
+from smelt.codegen.triton.launch_time import floor_ns, launch_work, loop_shared_bytes
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.interp import run
@@ -545,3 +546,16 @@ def test_whole_rows_of_a_product_have_few_elements_a_thread():
     (every,) = candidates(kernel, {"m": 4096, "n": 512, "k": 512}, H100, EXACT)
     each = [c.lanes["m"] * c.lanes["n"] / (32 * c.warps) for c in every]
     assert len(every) > 2 and sum(n <= 64 for n in each) >= len(each) - 1
+
+
+def test_tiles_load_as_far_ahead_as_shared_memory_allows():
+    """A large tile with few stages is predicted to be faster than a small one with many."""
+    kernel, sizes, device = parse(PRODUCT), {"m": 4096, "n": 4096, "k": 1024}, rates("gfx942")
+    (of_launch,) = candidates(kernel, sizes, device, EXACT)
+    work = launch_work(kernel, sizes, EXACT)
+    for c in of_launch:
+        nbytes = loop_shared_bytes(work, c.schedule, c.lanes, device.limits)
+        assert nbytes <= device.limits.shared_bytes
+    assert of_launch[0].lanes == {"m": 128, "n": 256, "k": 64}
+    assert of_launch[0].schedule.stages == 2
+    assert all(c.schedule.stages > 2 for c in of_launch if c.lanes["n"] < 256)

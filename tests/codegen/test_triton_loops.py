@@ -250,3 +250,37 @@ def test_a_stream_whose_ends_are_reductions_of_its_axis_asks_its_own_blocks():
     q = random.standard_normal((5, 90)).astype(np.float32)
     (y,) = launch(with_lanes(triton_source(kernel, {"b": 5, "n": 90}), 8), [x, q])
     np.testing.assert_allclose(y, run(kernel, [x, q])["y"], 1e-5, 1e-5)
+
+
+SUMS = """
+kernel sums(x: f32[r,c]) -> rows: f32[r], y: f32[{shape}]
+  grid p in split(r, 3)
+  stream r/all of p with total = 0 [c]
+    rows[r] = sum(x[r,c] over c)
+    total' = total + sum(x[r,c] over r)
+  merge p: (total)
+  y[{index}] = {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "value", "grid"),
+    [
+        ("c", "c", "total * 2", ["c"]),
+        ("c,1", "c, 0", "total", ["c"]),
+        ("", "", "sum(total over c)", []),
+        ("c", "c", "total - max(total over c)", []),
+        ("c", "c", "sum(total along c)", []),
+    ],
+)
+def test_states_of_whole_rows_are_merged_by_many_programs(shape, index, value, grid):
+    """Unless something needs all elements of a row."""
+    text = SUMS.format(shape=shape, index=index, value=value)
+    kernel = parse(text.strip())
+    merge = prepare(kernel, {"r": 4096, "c": 4096})[-1]
+    assert [b.axis for b in merge.grid] == grid
+    x = np.random.default_rng(0).standard_normal((37, 70)).astype(np.float32)
+    wanted = run(kernel, {"x": x})
+    source = with_lanes(triton_source(kernel, {"r": 4096, "c": 4096}), 32)
+    for p, actual in zip(kernel.outputs, launch(source, [x]), strict=True):
+        np.testing.assert_allclose(actual, wanted[p.name], 3e-6, 3e-6)

@@ -8,6 +8,7 @@ import shlex
 import click
 import pytest
 from tests.docs.pages import PAGES, ROOT, commands, read
+from tests.explain.gpu_reports import collect_programs
 from tools import snippets
 
 from smelt.cli.main import smelt
@@ -23,10 +24,12 @@ def test_the_pages_have_code():
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if page != "ARCHITECTURE.md"])
-def test_python_blocks_run(page, tmp_path, monkeypatch):
+def test_python_blocks_run_and_are_explained_for_gpus(page, tmp_path, monkeypatch):
+    explain_for_gpus = collect_programs(monkeypatch)
     monkeypatch.chdir(tmp_path)  # blocks write files
     outputs = snippets.run(read(page), page)
     assert len(outputs) == len(snippets.blocks(read(page)))
+    assert explain_for_gpus() or "sm." not in "".join(snippets.blocks(read(page)))
 
 
 def test_a_block_that_fails_names_its_page():

@@ -14,7 +14,6 @@ from tests.fusion.formulas import Formula
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import GPUS, gpu
 from smelt.codegen.gpu_backend import GpuBackend
-from smelt.errors import DeviceKernelError
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.fusion.predict import costs
 from smelt.graph import interp
@@ -64,14 +63,6 @@ def lowered(plan: Plan, sizes: dict[str, int]) -> list[Kernel]:
     ]
 
 
-def printed(kernel: Kernel, sizes: dict[str, int]) -> str:
-    """Return the Triton file of a kernel, or the message of its refusal."""
-    try:
-        return GpuBackend().text(kernel, "triton", DEVICE, sizes)
-    except DeviceKernelError as refusal:
-        return refusal.message
-
-
 def stored(plan: Plan, sizes: dict[str, int]) -> int:
     return sum(int(evaluate(s.nbytes, sizes)) for s in plan.slots if s.offset is not None)
 
@@ -94,13 +85,12 @@ def sampled() -> list[object]:
 
 
 @pytest.mark.parametrize("name", sampled())
-def test_every_program_is_planned_lowered_and_printed_or_refused(name: str):
+def test_every_program_is_planned_lowered_and_printed(name: str):
     plan, sizes = planned(name)
     predicted = costs(plan, DEVICE, sizes)
     assert all(c.total >= DEVICE.launch_ns for c in predicted)
     for kernel in lowered(plan, sizes):
-        text = printed(kernel, sizes)
-        assert "def launch(" in text or f"kernel {kernel.name} needs" in text
+        assert "def launch(" in GpuBackend().text(kernel, "triton", DEVICE, sizes)
 
 
 REDUCTIONS = ("B1", "B2 RMSNorm", "B4 rows", "B4 long", "B5 all", "G1 layernorm", "H1 sum")

@@ -2,16 +2,20 @@
 
 Models are made from configurations of the `transformers` package with seeded weights, in sizes that
 take 1 to 300 ms. All run in one process with one thread, round-robin, and CPU time is measured,
-which other load on the machine affects little. Needs PyTorch and `transformers`.
+which other load on the machine affects little; with more threads, elapsed time. Needs PyTorch and
+`transformers`.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -48,6 +52,14 @@ TIMES = """\
 
 All run in one process with one thread, round-robin; the times are CPU milliseconds of a call, the
 minimum of several.
+
+"""
+
+ELAPSED = """\
+## A call on {threads} threads
+
+The same with {threads} threads for each peer; the times are elapsed milliseconds of a call, the
+median of several.
 
 """
 
@@ -95,10 +107,8 @@ class Row:
     kernels: int
     left: int
     """Calls of torch operators in the compiled graph."""
-
-    def gain(self, peer: str) -> float:
-        """Return how many times faster Smelt is."""
-        return self.ms[peer] / self.ms["smelt"]
+    elapsed_ms: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Elapsed milliseconds of a call on several threads, by peer; empty if that was not asked."""
 
 
 def head() -> str:
@@ -111,29 +121,53 @@ def run(
     names: Iterable[str] = (),
     peers: Sequence[str] = PEERS,
     say: Callable[[str], None] = lambda _: None,
+    *,
+    threads: int = 1,
+    quick: bool = False,
 ) -> list[Row]:
     """Measure the named models, or all; peers that are not installed are left out.
 
-    Raises KeyError for an unknown model, ImportError without PyTorch or `transformers`.
+    With more than one of `threads`, calls are timed once more, with so many. `quick` leaves out
+    first calls. Raises KeyError for an unknown model, ImportError without PyTorch or
+    `transformers`.
     """
     torch = import_module("torch")
     if not all(map(find_spec, ("onnxruntime", "onnxscript"))):
         peers = [p for p in peers if p != "onnxruntime"]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    rows: list[Row] = []
+    for name in names or CASES:
+        say(name)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            with _threads(torch, 1):
+                row, calls = _measure(torch, name, CASES[name], peers)
+            if threads > 1:
+                with _threads(torch, threads):
+                    elapsed = _times(calls, time.perf_counter, statistics.median)
+                row = replace(row, elapsed_ms={**dict.fromkeys(peers, math.nan), **elapsed})
+        if not quick:
+            first = {peer: measure_first(peer, name) for peer in peers if peer != "eager"}
+            row = replace(row, first=first)
+        rows.append(row)
+    return rows
+
+
+@contextmanager
+def _threads(torch: Any, count: int) -> Generator[None]:
+    """Run PyTorch and Smelt with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
-        rows: list[Row] = []
-        for name in names or CASES:
-            say(name)
-            with warnings.catch_warnings(), torch.no_grad(), knobs.config(threads=1):
-                warnings.simplefilter("ignore")
-                rows.append(_measure(torch, name, CASES[name], peers))
-        return rows
+        with knobs.config(threads=count):
+            yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
-def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
+def _measure(
+    torch: Any, name: str, case: Case, peers: Sequence[str]
+) -> tuple[Row, dict[str, Callable[[], Any]]]:
+    """Measure a model's calls on one thread; return the calls too."""
     smelt_torch = import_module("smelt.torch")
     model, arguments = model_and_inputs(torch, case)
     calls: dict[str, Callable[[], Any]] = {}
@@ -164,20 +198,23 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     if "eager" in calls:
         peak["eager"] = eager_peak(calls["eager"]) / 2**20
     kernels, torch_calls = (0, 0) if record is None else (len(record.kernels), len(record.left))
-    first = {peer: measure_first(peer, name) for peer in peers if peer != "eager"}
-    return Row(name, times, first, peak, error, kernels, torch_calls)
+    return Row(name, times, {}, peak, error, kernels, torch_calls), calls
 
 
-def _times(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the minimum CPU time of each call in ms, over alternating rounds."""
-    least = dict.fromkeys(calls, math.inf)
+def _times(
+    calls: Mapping[str, Callable[[], Any]],
+    clock: Callable[[], float] = time.process_time,
+    choose: Callable[[Sequence[float]], float] = min,
+) -> dict[str, float]:
+    """Return the time of each call in ms, chosen from those of alternating rounds."""
+    seconds: dict[str, list[float]] = {peer: [] for peer in calls}
     for _ in range(ROUNDS):
         for peer, call in calls.items():
             call()  # warm the caches after another peer's call
-            start = time.process_time()
+            start = clock()
             call()
-            least[peer] = min(least[peer], time.process_time() - start)
-    return {peer: t * 1e3 for peer, t in least.items()}
+            seconds[peer].append(clock() - start)
+    return {peer: choose(t) * 1e3 for peer, t in seconds.items()}
 
 
 def _first_tensor(torch: Any, result: Any) -> Any:
@@ -186,29 +223,31 @@ def _first_tensor(torch: Any, result: Any) -> Any:
     return next(x for x in leaves if isinstance(x, torch.Tensor))
 
 
-def page(rows: Sequence[Row]) -> str:
-    """Return the tables in Markdown."""
+def page(rows: Sequence[Row], threads: int = 1) -> str:
+    """Return the tables in Markdown; `threads` are those of the elapsed times."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
-    parts = [
-        TIMES + _times_table(rows, peers),
-        FIRSTS + _firsts_table(rows, peers),
-        FURTHER + _further_table(rows, peers),
-        MEMORY + _memory_table(rows),
-    ]
-    return "\n".join(parts)
+    parts = [TIMES + _times_table({r.name: r.ms for r in rows}, peers)]
+    if all(r.elapsed_ms for r in rows):
+        elapsed = {r.name: r.elapsed_ms for r in rows}
+        parts.append(ELAPSED.format(threads=threads) + _times_table(elapsed, peers))
+    if any(r.first for r in rows):
+        parts += [FIRSTS + _firsts_table(rows, peers), FURTHER + _further_table(rows, peers)]
+    return "\n".join((*parts, MEMORY + _memory_table(rows)))
 
 
-def _times_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
+def _times_table(times: Mapping[str, Mapping[str, float]], peers: Sequence[str]) -> str:
+    """Return the milliseconds of each model and peer, and how many times faster Smelt is."""
     head = ["model", *peers, "smelt", *(f"over {p}" for p in peers)]
+    gains = {name: {p: ms[p] / ms["smelt"] for p in peers} for name, ms in times.items()}
     cells = [
         [
-            r.name,
-            *(_number(r.ms[p]) for p in (*peers, "smelt")),
-            *(_number(r.gain(p), suffix="x") for p in peers),
+            name,
+            *(_number(ms[p]) for p in (*peers, "smelt")),
+            *(_number(gains[name][p], suffix="x") for p in peers),
         ]
-        for r in rows
+        for name, ms in times.items()
     ]
-    means = [f"{p} {_mean([r.gain(p) for r in rows]):.2f}x" for p in peers]
+    means = [f"{p} {_mean([gain[p] for gain in gains.values()]):.2f}x" for p in peers]
     return _table(head, cells) + f"\nGeometric mean of the gain: {', '.join(means)}.\n"
 
 

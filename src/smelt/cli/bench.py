@@ -100,7 +100,7 @@ def command(
         _list_rows(screen)
         return
     if models:
-        _models(_split(only), _split(peers), write_docs)
+        _models(_split(only), _split(peers), write_docs, threads or 1, quick)
         return
     if only_products:
         _products(screen, quick, write_docs)
@@ -135,7 +135,7 @@ def command(
 
 
 _OPTIONS_READ = {
-    "models": ("only", "peers", "write_docs"),
+    "models": ("only", "peers", "write_docs", "threads", "quick"),
     "only_products": ("quick", "write_docs"),
     "only_attention": ("quick", "write_docs"),
     "only_operators": ("quick", "json_path", "write_docs"),
@@ -180,14 +180,22 @@ def _refuse_unread() -> None:
         raise click.UsageError(f"{flag_of[kind]} takes no {', '.join(unread)}")
 
 
-def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
+def _models(
+    only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool, threads: int, quick: bool
+) -> None:
     """Measure models and print their table; needs torch and transformers."""
     selected = instruction_sets.held(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
     try:
-        rows = models_bench.run(only, selected, say=lambda name: click.echo(name, err=True))
+        rows = models_bench.run(
+            only,
+            selected,
+            say=lambda name: click.echo(name, err=True),
+            threads=threads,
+            quick=quick,
+        )
     except (ImportError, KeyError) as error:
         raise click.ClickException(f"cannot measure models: {error}") from error
-    text = models_bench.page(rows)
+    text = models_bench.page(rows, threads)
     if not only:
         click.echo("training step", err=True)
         text += training.page(training.measure(selected))

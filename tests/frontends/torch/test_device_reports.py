@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.explain.gpu_reports import collect_programs  # noqa: E402
 from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
@@ -103,6 +104,20 @@ def test_a_model_is_planned_for_a_device(name):
         programs = [k.data.device for k in report.entries]
         assert [p.refused for p in programs if p.source is None] == []
         assert report.text(1) and report.to_json()
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_training_step_is_explained_for_gpus(name, monkeypatch):
+    """The gradients and the update by AdamW of all parameters are graphs of their own."""
+    explain_for_gpus = collect_programs(monkeypatch)
+    make, inputs = MODELS[name]
+    model = seeded(make).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.compile(model, backend="smelt")(*inputs()).square().mean().backward()
+    torch.compile(optimizer.step, backend="smelt")()
+    assert explain_for_gpus() >= 3
 
 
 def test_an_unknown_device_is_an_error():

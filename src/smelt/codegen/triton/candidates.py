@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.codegen.triton.device_limits import DeviceRates
+from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import (
     LaunchWork,
     block_count,
     floor_ns,
     launch_work,
+    loop_shared_bytes,
     predict_ns,
 )
 from smelt.codegen.triton.matrix_batches import matrix_batches
@@ -45,6 +46,8 @@ LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
+LEAST_STAGES = 2
+"""Stages of a loop that loads one block ahead."""
 GROUPED_ROWS = 8
 """Blocks of rows that processors take together, as Triton's tutorial of products has."""
 GROUP_WARPS = 4
@@ -160,8 +163,9 @@ def _of_launch(
             for v in _product_forms(launch, s, extents, of_call, device)
         )
         batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
-        for printed, schedule in (*every, *batches, (launch, base)):
-            lanes = _lanes(schedule, extents)
+        for printed, wished in (*every, *batches, (launch, base)):
+            lanes = _lanes(wished, extents)
+            schedule = _with_stages_that_fit(wished, work, lanes, device.limits)
             one = Candidate(printed, schedule, lanes, 0.0)
             if one.blocks in seen:
                 continue
@@ -176,6 +180,23 @@ def _of_launch(
     result.sort(key=lambda c: c.predicted_ns)
     chosen = tuple(_varied(result))[:MOST_CANDIDATES]
     return tuple(sorted(chosen, key=lambda c: bool(c.schedule.specialised)))
+
+
+def _with_stages_that_fit(
+    schedule: Schedule, work: LaunchWork, lanes: Mapping[str, int], limits: DeviceLimits
+) -> Schedule:
+    """Return a schedule that loads as far ahead as shared memory allows.
+
+    Where the block ahead waits in registers, two stages load it behind the arithmetic; elsewhere
+    fewer stages than the tile's would not, and the tile is no candidate.
+    """
+    least = LEAST_STAGES if limits.stages_in_registers else schedule.stages
+    while (
+        schedule.stages > least
+        and loop_shared_bytes(work, schedule, lanes, limits) > limits.shared_bytes
+    ):
+        schedule = replace(schedule, stages=schedule.stages - 1)
+    return schedule
 
 
 def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -308,6 +329,7 @@ FLOAT32_TILES: Sequence[Tile] = (
     (64, 128, 32, 8, 3),
     (64, 64, 32, 8, 3),
     (64, 64, 32, 4, 3),
+    (64, 64, 16, 8, 2),
     (32, 64, 32, 4, 3),
     (32, 32, 32, 4, 3),
     (16, 64, 32, 4, 3),

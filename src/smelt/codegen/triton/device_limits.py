@@ -36,6 +36,8 @@ class DeviceLimits:
     """Shared memory that the system takes per program."""
     warps: int
     """Most warps of a processor."""
+    stages_in_registers: int = 0
+    """Stages of a loop whose blocks wait in registers for their place in shared memory."""
     has_tensor_copies: bool = False
     """Whether a descriptor of an array in memory lets one thread copy a block of it."""
     specialised: Literal["", "nested", "flattened"] = ""
@@ -90,6 +92,7 @@ def _amd(shared_kib: int) -> DeviceLimits:
         shared_bytes=shared_kib << 10,
         processor_shared_bytes=shared_kib << 10,
         reserved_bytes=0,
+        stages_in_registers=1,
         warps=32,
         program_warps=16,
         most_programs=32,

@@ -21,7 +21,7 @@ from smelt.backend.gpu import (
     combined_bytes,
 )
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.device_limits import DeviceRates
+from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
@@ -32,7 +32,15 @@ from smelt.kernel.walk import loads, positions_of, statements, stores, values_of
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
-__all__ = ["Access", "LaunchWork", "block_count", "floor_ns", "launch_work", "predict_ns"]
+__all__ = [
+    "Access",
+    "LaunchWork",
+    "block_count",
+    "floor_ns",
+    "launch_work",
+    "loop_shared_bytes",
+    "predict_ns",
+]
 
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
@@ -242,7 +250,7 @@ def predict_ns(
         return 0.0
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
     registers = _registers(work, lanes, schedule.groups * warps * device.limits.lanes)
-    shared = _shared(work, schedule, lanes)
+    shared = loop_shared_bytes(work, schedule, lanes, device.limits)
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
     held = min(held, 1) if schedule.specialised else held
@@ -329,10 +337,12 @@ def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
     return ROW_REGISTERS + int(ELEMENT_REGISTERS * each)
 
 
-def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> int:
+def loop_shared_bytes(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], limits: DeviceLimits
+) -> int:
     """Return the bytes of the operands that a loop has in shared memory."""
     looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
-    stages = max(schedule.stages, 1)
+    stages = max(schedule.stages - limits.stages_in_registers, 1)
     loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
     if not schedule.overlaps_blocks:
         return loaded

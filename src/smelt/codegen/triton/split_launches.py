@@ -17,20 +17,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import axes_of_body
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
     Apply,
     Axis,
     Block,
     Const,
+    Dot,
     IndexValue,
     Kernel,
     Let,
     Load,
     Merge,
     Param,
+    Reduce,
     Ref,
+    Scan,
     Split,
     State,
     Statement,
@@ -40,7 +43,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import bindings_of, splits, statements, substitute
+from smelt.kernel.walk import bindings_of, splits, statements, substitute, values_of, visit
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
@@ -85,7 +88,7 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         grid=grid[1:],
         body=(*after, *kernel.body[k + 1 :]),
     )
-    return parts, _without_unused_axes(merge)
+    return parts, _with_grid(_without_unused_axes(merge))
 
 
 def _without_unused_axes(kernel: Kernel) -> Kernel:
@@ -95,6 +98,37 @@ def _without_unused_axes(kernel: Kernel) -> Kernel:
     used = visited.union(*axes_of_body(kernel.body).values())
     used |= {b.axis for b in kernel.grid if isinstance(b, Block)}
     return replace(kernel, axes=tuple(a for a in kernel.axes if a.name in used))
+
+
+def _with_grid(merge: Kernel) -> Kernel:
+    """Give a merge without a grid one of the axes that separate its results.
+
+    The states of a lone program are whole rows, which one processor would merge alone.
+    """
+    every = list(statements(merge))
+    stored = [s for s in every if isinstance(s, Store)]
+    if merge.grid or any(s.join for s in stored):
+        return merge
+    inside = [v for s in every for root in values_of(s) for v in visit(root)]
+    visited = {b.axis for s in every if isinstance(s, Stream) for b in s.blocks}
+    visited |= {a for v in inside if isinstance(v, Reduce | Dot) for a in v.over}
+    visited |= {v.along for v in inside if isinstance(v, Scan)}
+    names = axes_of_body(merge.body)
+    common = [Axes().union(*(axes_of_index(e, names) for e in s.index)) for s in stored]
+    free = Axes(a.name for a in merge.axes).intersection(*common) - visited
+    grid = tuple(Block(a.name, 1) for a in merge.axes if a.name in free)
+    return replace(merge, grid=grid, body=tuple(_without_axes(merge.body, free)))
+
+
+def _without_axes(body: Iterable[Statement], axes: Axes) -> Iterable[Statement]:
+    """Yield statements whose states have one index along some axes."""
+    for s in body:
+        if isinstance(s, Stream):
+            states = (replace(t, axes=tuple(a for a in t.axes if a not in axes)) for t in s.states)
+            inside = tuple(_without_axes(s.body, axes))
+            yield replace(s, states=tuple(states), body=inside)
+        else:
+            yield s
 
 
 # ---- the parts -----------------------------------------------------------------------------------
