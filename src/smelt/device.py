@@ -14,7 +14,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -44,10 +44,11 @@ from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.steps import Sizes
+from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.device_compiler import CompiledForDevice
-    from smelt.fusion.plan import Plan
+    from smelt.fusion.plan import Cluster, Donate, Plan
     from smelt.kernel.ir import Kernel
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
@@ -67,11 +68,15 @@ def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
 
 @with_frame_room
 def compile_for_device(
-    graph: Graph, hints: Mapping[str, int], device: Device, journal: Journal | None = None
+    graph: Graph,
+    hints: Mapping[str, int],
+    device: Device,
+    journal: Journal | None = None,
+    donate: Donate = (),
 ) -> DeviceProgram:
     """Return a graph's executable on a device, from the cache or planned now.
 
-    `hints` are sizes of the first call.
+    `hints` are sizes of the first call, `donate` inputs whose memory results may take over.
 
     Raises DeviceKernelError for a kernel without a program and UnsupportedError for a library
     call, which name the user's line.
@@ -80,13 +85,37 @@ def compile_for_device(
     identity = _compiler_identity()
     usable = knobs.CACHE.get() and not knobs.VERIFY.get()
     store = Cache.default() if usable else None
-    key = None if store is None else _plan_key(graph, hints, device, identity)
-    recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
-    program = DeviceProgram(graph, hints, device, identity, journal, recipe)
+    # Lines and names of the user's program decide where a setting of the user names one.
+    is_named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+    with knobs.config(dict(_raced_settings(graph, hints, device, identity, journal))):
+        key = None if is_named else _plan_key(graph, hints, device, identity, donate)
+        recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
+        program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
     if recipe is None and store is not None and key is not None:
         store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")
         journal.record(CacheStored(key.hex(), 0))
     return program
+
+
+def _raced_settings(
+    graph: Graph, hints: Mapping[str, int], device: Device, identity: str, journal: Journal
+) -> Settings:
+    """Return the settings of the plan that has won a race.
+
+    The race is run now if the setting `tune` says so and there has been none.
+    """
+    program = Program(graph, hints)
+    machine = f"{device.model} {device.arch} {identity}"
+    settings = recall(program, machine)
+    if settings is not None or knobs.TUNE.get() != "race":
+        return settings or {}
+
+    def build() -> DeviceProgram:
+        return DeviceProgram(graph, hints, device, identity, Journal(), None)
+
+    plans, race = map(fork_safe_import, ("smelt.tune.device_plans", "smelt.tune.race"))
+    chosen: Settings = race.choose(plans.DeviceRace(program, build, device, journal), machine)
+    return chosen
 
 
 class DeviceProgram:
@@ -103,9 +132,11 @@ class DeviceProgram:
         identity: str,
         journal: Journal,
         recipe: Recipe | None,
+        donate: Donate = (),
     ) -> None:
         """Link a stored plan, or plan the graph now if `recipe` is None."""
         self._source, self._hints, self._device = source, hints, device
+        self._donate = donate
         self._identity = identity
         self._context = copy_context()  # the settings it is compiled under
         self.journal = journal
@@ -132,6 +163,13 @@ class DeviceProgram:
         """The kernel of each cluster, those of loops' steps and chunks included."""
         return self._compiled.kernels
 
+    @property
+    def clustered_kernels(self) -> Sequence[tuple[Cluster, Kernel]]:
+        """The kernels of the plan's own clusters, with these."""
+        compiled = self._compiled
+        kernels = dict(zip(compiled.clusters, compiled.kernels, strict=True))
+        return [(c, kernels[c]) for c in compiled.plan.clusters if c in kernels]
+
     @cached_property
     def _compiled(self) -> CompiledForDevice:
         """The plan and its kernels, computed now."""
@@ -143,6 +181,7 @@ class DeviceProgram:
             self._device.arch,
             _COMPILER.get(),
             self.journal,
+            self._donate,
         )
         return result
 
@@ -205,25 +244,23 @@ def _compiler_identity() -> str:
 
 
 def _plan_key(
-    graph: Graph, hints: Mapping[str, int], device: Device, identity: str
+    graph: Graph, hints: Mapping[str, int], device: Device, identity: str, donate: Donate
 ) -> bytes | None:
-    """Return a digest of all that decides a plan; None if it is not cached.
-
-    Lines and names of the user's program decide where a setting names one.
-    """
-    if knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get():
-        return None
+    """Return a digest of all that decides a plan; None for a graph without text."""
     try:
         program = text(replace(graph, name="program"))
     except SmeltError:
         return None
+    with knobs.config(tune="off"):  # the plan that has won a race equals one with its settings
+        settings = knobs.fingerprint()
     parts = {
         "program": program,
         "sizes": sorted(hints.items()),
-        "settings": f"{knobs.fingerprint()} strict={knobs.STRICT.get()}",
+        "settings": f"{settings} strict={knobs.STRICT.get()}",
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "compiler": identity,
         "device": device.arch,
+        "donate": donate,
     }
     return hashlib.sha256(json.dumps(["smelt gpu plan 1", parts]).encode()).digest()
 

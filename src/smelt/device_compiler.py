@@ -19,10 +19,10 @@ from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
-from smelt.driver import make_recipe
+from smelt.driver import donated_inputs, make_recipe
 from smelt.errors import DeviceKernelError, UnsupportedError
 from smelt.explain.device_code import policy_in_force, rates_of
-from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.plan import Cluster, Donate, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.journal import Journal
@@ -37,6 +37,7 @@ from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
+from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate
 
@@ -122,6 +123,7 @@ def plan_for_device(
     arch: str,
     compiler: DeviceCompiler | None,
     journal: Journal,
+    donate: Donate = (),
 ) -> CompiledForDevice:
     """Plan a graph and lower its kernels; see `smelt.device.compile_for_device`.
 
@@ -135,7 +137,8 @@ def plan_for_device(
         graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
         if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
             graph = fusion.fuse_loop_neighbors(graph, sizes, machine.tiling)
-        plan = fusion.plan(graph, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
+        donated = donated_inputs(graph, graph, donate)
+        plan = fusion.plan(graph, machine, journal, sizes, fuse=knobs.FUSE.get(), donated=donated)
     clusters = dict(_flat_clusters(plan, sizes))
     kernels = {c: _lower(c, {**here, **plan.sizes}, machine.tiling) for c, here in clusters.items()}
     named = {c: canonical_kernel(k) for c, k in kernels.items()}
@@ -154,7 +157,7 @@ def plan_for_device(
         tuple(clusters),
         tuple(plain.kernel for plain, _ in named.values()),
         knobs.TUNE.get(),
-        knobs.TUNE_SECONDS.get() / max(len(named), 1),
+        (1 - SHARE) * knobs.TUNE_SECONDS.get() / max(len(named), 1),
     )
 
 

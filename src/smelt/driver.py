@@ -48,7 +48,7 @@ from smelt.runtime.executable import Executable, Value
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
-from smelt.runtime.host import host
+from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_choice import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
@@ -56,7 +56,7 @@ from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
 from smelt.tiling import Tiling
 from smelt.tune.memory import Program
-from smelt.tune.race import choose
+from smelt.tune.race import HostRace, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
 
@@ -65,6 +65,7 @@ __all__ = [
     "KernelIdentity",
     "assemble",
     "compile",
+    "donated_inputs",
     "host",
     "identify",
     "input_size_names",
@@ -144,9 +145,8 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
     with progress.compiling(graph.name), hide_live_objects():
-        settings = choose(
-            program, lambda: _compile(program, (), Journal(), target, parts), target, journal
-        )
+        race = HostRace(program, lambda: _compile(program, (), Journal(), target, parts), journal)
+        settings = choose(race, machine_id(target))
         with knobs.config(settings):
             return _compile(program, donate, journal, target, parts)
 
@@ -258,7 +258,7 @@ def _plan_products(
     """
 
     def planned(rest: Graph, facts: Journal) -> Plan:
-        donated = _donated(rest, graph, donate)
+        donated = donated_inputs(rest, graph, donate)
         return fusion.plan(rest, target, facts, sizes, fuse=knobs.FUSE.get(), donated=donated)
 
     wish, library = library_wish(), usable_library(target)
@@ -280,7 +280,7 @@ def _plan_products(
     return constants, plan, facts
 
 
-def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:
+def donated_inputs(planned: Graph, graph: Graph, donate: Donate) -> Donated:
     """Return the donated inputs of `graph`, each with the planned result for it."""
     pairs = (d if isinstance(d, tuple) else (d, None) for d in donate)
     return {graph.inputs[k]: None if j is None else planned.outputs[j] for k, j in pairs}
@@ -447,8 +447,7 @@ def _variants_of(
         variants_by_key[key] = generator_of(target).schedule(plain.kernel, target, at)
     size_names = {short: size_or_number(name) for short, name in named.names.items()}
     return tuple(
-        (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
-        for form, limits in variants_by_key[key]
+        c.map_indices(lambda n: substitute(n, size_names, "size")) for c in variants_by_key[key]
     )
 
 

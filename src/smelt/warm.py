@@ -45,7 +45,7 @@ from smelt.runtime.code_identity import package_identity
 from smelt.runtime.executable import Executable, reference_executable
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.frames import with_frame_room
-from smelt.runtime.host import host
+from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_choice import library_identity
 from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.reference import is_recoverable, warn_fallback
@@ -128,10 +128,10 @@ def compile(  # noqa: A001 - the field's word, as re.compile
         )
         return compiled
 
-    settings = recall(program, target)
+    settings = recall(program, machine_id(target))
     raced = make() if settings is None and knobs.TUNE.get() == "race" else None
     if raced is not None:
-        settings = recall(program, target)
+        settings = recall(program, machine_id(target))
     parts = _key_parts(program, settings or {}, donate, target)
     if parts is None:
         return raced or make()

@@ -196,6 +196,9 @@ ADDRESSES: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionar
 """Tensors by their addresses."""
 
 
+NOBODY, MANY = -1, -2
+
+
 class Tensor:
     """A torch tensor in memory: its elements by offset, which of them exist and were stored."""
 
@@ -218,6 +221,8 @@ class Tensor:
         """Which elements atomic operations of this launch have changed."""
         self.epoch = np.zeros(self.size, np.int64)
         """When an element was stored: the number of barriers before, over all programs."""
+        self.reader = np.full(self.size, NOBODY)
+        """The program that has loaded an element, or MANY."""
         self.address = 16 * next(COUNT)
         ADDRESSES[self.address] = self
 
@@ -227,6 +232,12 @@ class Tensor:
         self.was_stored_before |= self.was_stored
         self.was_stored[:] = False
         self.was_joined[:] = False
+        self.reader[:] = NOBODY
+
+    def note_read(self, places: Array, program: int) -> None:
+        """Remember which program loads elements."""
+        seen = self.reader[places]
+        self.reader[places] = np.where((seen == NOBODY) | (seen == program), program, MANY)
 
     def data_ptr(self) -> int:
         return self.address
@@ -320,6 +331,7 @@ class Descriptor:
         if not self.tensor.is_defined[at[inside]].all():
             raise CheckError("an element is copied that has no value")
         zero = np.zeros((), self.tensor.data.dtype)
+        self.tensor.note_read(at[inside], MANY)  # a copy has no program here
         return Value(np.where(inside, self.tensor.data[at], zero))
 
     def store(self, starts: Sequence[Any], value: Value) -> None:
@@ -440,6 +452,7 @@ class Language:
             defined = tensor.is_defined[inside] | tensor.was_stored[inside]
             if self.is_late(tensor, inside[on]) or tensor.was_joined[inside[on]].any():
                 raise CheckError("an element is loaded after it was stored")
+            tensor.note_read(inside[on], self.program)
         if not defined[on].all():
             raise CheckError("an element is loaded that has no value")
         if other is None:
@@ -464,6 +477,8 @@ class Language:
             raise CheckError("an element is stored that an atomic operation changes")
         if tensor.was_stored_before[places].any():
             raise CheckError("an element is stored by two launches")
+        if (~np.isin(tensor.reader[places], (NOBODY, self.program))).any():
+            raise CheckError("an element is stored that another program loads")
         tensor.was_stored[places] = True
         tensor.epoch[places] = self.barriers
         tensor.data[places] = np.broadcast_to(value.data, at.shape)[on]

@@ -16,7 +16,7 @@ from smelt.graph.text import parse
 from smelt.journal import Decision, Journal, LibraryProduct, Measured
 from smelt.runtime import code
 from smelt.runtime.cache import Cache
-from smelt.target import Target
+from smelt.runtime.host import machine_id
 from smelt.tune import race
 from smelt.tune.arrays import agree
 from smelt.tune.memory import Program, recall, remember
@@ -78,7 +78,7 @@ def test_a_faster_plan_wins_and_is_remembered(
 def test_a_slower_plan_loses(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
     assert kernels(raced(0.99, monkeypatch)) == 1
     with knobs.config(tune="race"):
-        actual = recall(Program(GRAPH, SIZES), driver.host())
+        actual = recall(Program(GRAPH, SIZES), machine_id(driver.host()))
     assert actual == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
 
 
@@ -161,7 +161,7 @@ def test_a_library_that_loses_is_not_called(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(race, "compare", lambda one, other, ends: 1.5)
     with knobs.config(tune="race"):
         c = driver.compile(PRODUCT, hints={"n": 100}, journal=Journal())
-        assert recall(Program(PRODUCT, {"n": 100}), driver.host()) == {
+        assert recall(Program(PRODUCT, {"n": 100}), machine_id(driver.host())) == {
             "must_fuse": (),
             "never_fuse": (),
         }
@@ -199,7 +199,7 @@ def test_turns_end_with_the_clock() -> None:
 
 
 def test_a_damaged_memory_is_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = Program(GRAPH, SIZES), Target.for_isa("avx2")
+    question = Program(GRAPH, SIZES), "a machine"
     remember(*question, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
     assert recall(*question) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
     monkeypatch.setattr(Cache, "_defaults", {})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
-from smelt.backend import Machine
+from smelt.backend import Gpu, Machine
 from smelt.errors import REASONS
 from smelt.explain.compiled import Compiled
 from smelt.explain.data import (
@@ -453,18 +453,23 @@ def _place(slot: Slot) -> Literal["output", "arena", "within"]:
 
 
 def _memory(compiled: Compiled, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:
-    """Return the bytes of a call: those of the executable, or those that the plan needs."""
+    """Return the bytes of a call: those of the executable, or those that the plan needs.
+
+    A GPU's intermediates include copies of arguments with strides, which its programs do not read.
+    """
     if compiled.executable is not None:
         return memory_of(compiled.executable, sizes, kernels)
     plan = compiled.plan
     inputs, outputs = set(plan.graph.inputs), dict.fromkeys(plan.graph.results)
     arena = [s for s in plan.slots if s.offset is not None and s.within is None]
     ends = (int(evaluate(add(s.offset or 0, s.nbytes), sizes)) for s in arena)
+    strided = [n for n in inputs if isinstance(n.op, Input) and n.op.strides is not None]
+    copied = strided if isinstance(compiled.target, Gpu) else ()
     return MemoryData(
         argument=sum(_nbytes(n.type, sizes) for n in plan.graph.inputs),
         output=sum(_nbytes(n.type, sizes) for n in outputs),
         alias=sum(_nbytes(n.type, sizes) for n in outputs if n in inputs),
-        temp=max(ends, default=0),
+        temp=max(ends, default=0) + sum(_nbytes(n.type, sizes) for n in copied),
         code=0,
         computed=0,
         packed=0,

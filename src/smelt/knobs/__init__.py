@@ -209,7 +209,7 @@ TUNE: Knob[Literal["off", "remembered", "race"]] = Knob(
     "tune",
     values.choice("off", "remembered", "race"),
     "remembered",
-    "What to do if the cost model is unsure: measure the plans at the first call (on a GPU, the "
+    "What to do if the cost model is unsure: measure the plans at the first call (on a GPU, also "
     "schedules of kernels) and store the fastest on disk (race), use earlier results of this "
     "machine (remembered), or trust the model (off).",
     values="off | remembered | race",

@@ -24,10 +24,13 @@ ROUNDINGS = {2: 2.0**-3, 4: 2.0**-11}
 """Tolerance relative to the largest value for `agree`, by bytes per element."""
 
 
-def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
+def random_array(
+    tensor: TensorType, sizes: Mapping[str, int], seed: int, extent: int | None = None
+) -> Array:
     """Return a random array of a type, the same for the same seed.
 
-    Floats are standard normal; integers are small, so that they are valid indices in most arrays.
+    Floats are standard normal; integers are small, so that they are valid indices in most arrays,
+    or with `extent` all indices of an axis of so many elements.
     Raises OverflowSizeError or OutOfMemory for an array that is too large.
     """
     shape = dims_at(tensor.shape, sizes)
@@ -37,8 +40,10 @@ def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Arr
     if tensor.dtype.kind == "bool":
         return rng.random(shape) < 0.5
     if not tensor.dtype.is_float:
-        largest_index = min([n for n in sizes.values() if n > 0], default=8)
-        return rng.integers(0, max(min(largest_index, 8), 1), shape).astype(tensor.dtype.numpy)
+        if extent is None:
+            extent = min([8, *(n for n in sizes.values() if n > 0)])
+        end = min(max(extent, 1), int(np.iinfo(tensor.dtype.numpy).max))
+        return rng.integers(0, end, shape).astype(tensor.dtype.numpy)
     return np.asarray(rng.standard_normal(shape)).astype(tensor.dtype.numpy)
 
 

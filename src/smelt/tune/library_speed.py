@@ -17,11 +17,11 @@ from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.library_figures import Figures
 from smelt.target import Target
 from smelt.tune.arrays import random_array
-from smelt.tune.race import Contender
+from smelt.tune.race import HostContender
 
 __all__ = ["PROGRAMS", "measure_products"]
 
-Build = Callable[[Graph], Contender]
+Build = Callable[[Graph], HostContender]
 
 PROGRAMS: Mapping[str, str] = {
     **{

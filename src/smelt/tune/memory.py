@@ -3,8 +3,7 @@ r"""Results of races: a program's settings, stored in the cache of compiled code
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\n  v0 = exp(x)\n  return v0\n}")
 >>> a, b, c = (Program(graph, {"n": n}) for n in (1000, 1010, 5000))
->>> machine = Target.for_isa("avx2")
->>> a.key(machine) == b.key(machine), a.key(machine) == c.key(machine)
+>>> a.key("one machine") == b.key("one machine"), a.key("one machine") == c.key("one machine")
 (True, False)
 """
 
@@ -26,9 +25,7 @@ from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
 from smelt.ops.library_product import provider
 from smelt.runtime.cache import Cache
-from smelt.runtime.host import machine_id
 from smelt.runtime.prelude import Allowance
-from smelt.target import Target
 
 FORMAT = "smelt tuned plan 1"
 LIBRARY = knobs.LIBRARY_PRODUCTS.name
@@ -57,30 +54,30 @@ class Program:
         """The graph's text, independent of its name; raises SmeltError for a graph without one."""
         return text(replace(self.graph, name="program"))
 
-    def key(self, target: Target) -> bytes:
+    def key(self, machine: str) -> bytes:
         """Return the key of a race's result; raises SmeltError as `text`.
 
-        It consists of the program, the settings, this machine, and the magnitudes of the sizes
-        (their power of two).
+        It consists of the program, the settings, the machine (by all that decides who wins there),
+        and the magnitudes of the sizes (their power of two).
         """
         magnitudes = " ".join(f"{n}:{s.bit_length()}" for n, s in sorted(self.sizes.items()))
         with knobs.config(tune="off"):
             settings = knobs.fingerprint()
-        parts = [FORMAT, self.text, magnitudes, settings, machine_id(target)]
+        parts = [FORMAT, self.text, magnitudes, settings, machine]
         if provider().name != "numpy":
             parts.append(provider().name)
         return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-def recall(program: Program, target: Target) -> Settings | None:
-    """Return an earlier race's settings for a program, or None.
+def recall(program: Program, machine: str) -> Settings | None:
+    """Return the settings of an earlier race on a machine, or None.
 
     There are none if `tune` is off.
     """
     if knobs.TUNE.get() == "off" or not (knobs.CACHE.get() and knobs.FUSE.get()):
         return None
     try:
-        entry = Cache.default().get(program.key(target))
+        entry = Cache.default().get(program.key(machine))
     except SmeltError:
         return None
     if entry is None or entry.meta.get("format") != FORMAT:
@@ -93,7 +90,7 @@ def recall(program: Program, target: Target) -> Settings | None:
     return settings
 
 
-def remember(program: Program, target: Target, settings: Settings, gain: float) -> None:
+def remember(program: Program, machine: str, settings: Settings, gain: float) -> None:
     """Store the winning settings; `gain` is the speed-up over the first plan."""
     if not knobs.CACHE.get():
         return
@@ -103,4 +100,4 @@ def remember(program: Program, target: Target, settings: Settings, gain: float) 
     }
     meta |= {"what": "race", "format": FORMAT, "gain": round(gain, 3)}
     with suppress(SmeltError):
-        Cache.default().put(program.key(target), meta, b"")
+        Cache.default().put(program.key(machine), meta, b"")

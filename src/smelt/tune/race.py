@@ -7,10 +7,11 @@ the result is the median of the ratios of neighbouring runs.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from smelt.ops.library_product import provider
 from smelt.ops.spec import dims_at
 from smelt.runtime.library_choice import library_wish
 from smelt.runtime.prelude import Run
-from smelt.target import Target
 from smelt.tune.arrays import Array, agree, random_array
 from smelt.tune.memory import LIBRARY, Program, Settings, recall, remember
 
@@ -54,6 +54,10 @@ class Contender(Protocol):
     @property
     def size_names(self) -> tuple[str, ...]: ...
 
+
+class HostContender(Contender, Protocol):
+    """A program compiled for this machine."""
+
     def run_prelude(self, arrays: Sequence[Array]) -> Run | None: ...
     def run(
         self,
@@ -62,6 +66,9 @@ class Contender(Protocol):
         out: Sequence[Array | None] | None = None,
         held: Run | None = None,
     ) -> list[Array]: ...
+
+
+C = TypeVar("C", bound=Contender)
 
 
 class Change(Protocol):
@@ -110,34 +117,24 @@ class Flip:
         return f"{' and '.join(self.pair)} {verb}"
 
 
-def choose(
-    program: Program, build: Callable[[], Contender], target: Target, journal: Journal
-) -> Settings:
+def choose(race: Race[Any], machine: str) -> Settings:
     """Return the settings to plan a program with, from this or an earlier race.
 
-    The setting `tune` decides which; empty if the model's plan stands. `build` compiles the program
-    under the settings in force.
+    The setting `tune` decides which; empty if the model's plan stands. `machine` is what races on
+    the same machine have in common.
     """
-    remembered = recall(program, target)
+    remembered = recall(race.program, machine)
     if remembered is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
         return remembered or {}
     user_settings: Settings = {
         "must_fuse": knobs.MUST_FUSE.get(),
         "never_fuse": knobs.NEVER_FUSE.get(),
     }
-    winner = Race(program, build, journal).run(user_settings)
+    winner = race.run(user_settings)
     if winner is None:
         return {}
-    remember(program, target, *winner)
+    remember(race.program, machine, *winner)
     return winner[0]
-
-
-def _prepared_call(
-    c: Contender, arrays: list[Array], sizes: tuple[int, ...]
-) -> Callable[[], object]:
-    """Return a call of a contender whose prelude has run."""
-    held = c.run_prelude(arrays)
-    return lambda: c.run(arrays, sizes, None, held)
 
 
 def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
@@ -154,7 +151,7 @@ def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
     return sorted(flips.values(), key=lambda f: -f.ns)[:CONTENDERS]
 
 
-def library_changes(contender: Contender) -> list[LibraryChange]:
+def library_changes(contender: HostContender) -> list[LibraryChange]:
     """Return the other values of `library_products` that are worth a race.
 
     The user's own value stands. Which products gain depends on what is fused around them, so whole
@@ -172,27 +169,44 @@ def library_changes(contender: Contender) -> list[LibraryChange]:
     return [LibraryChange(wish) for wish in wishes]
 
 
-class Race:
+class Race(ABC, Generic[C]):
     """Plans of one program racing each other."""
 
-    def __init__(self, program: Program, build: Callable[[], Contender], journal: Journal) -> None:
+    def __init__(self, program: Program, build: Callable[[], C], journal: Journal) -> None:
+        """Prepare a race; `build` compiles the program under the settings in force."""
         self.program, self.build, self.journal = program, build, journal
+        self.seconds: float = knobs.TUNE_SECONDS.get()
+
+    def changes(self, best: C) -> list[Change]:
+        """Return what other plans than `best` do differently."""
+        return [*close_calls(best.plan.decisions)]
+
+    @abstractmethod
+    def place(self, best: C, sizes: Mapping[str, int]) -> None:
+        """Make inputs for the calls of all plans."""
+
+    @abstractmethod
+    def results(self, contender: C) -> Sequence[Array]:
+        """Run a plan once and return what it computes."""
+
+    @abstractmethod
+    def ratio(self, one: C, other: C, ends: float) -> float:
+        """Return how much of the time of a plan another one takes; stop at `ends`."""
 
     def run(self, initial: Settings) -> tuple[Settings, float] | None:
         """Return the fastest settings and their gain over `initial`; None if compiling fails."""
         best = self.build_contender(initial)
         if best is None:
             return None
-        flips: list[Change] = [*library_changes(best), *close_calls(best.plan.decisions)]
+        flips = self.changes(best)
         sizes = {n: max(self.program.sizes.get(n, 1), 0) for n in best.size_names}
         if not flips or self._nbytes(sizes) > MAX_INPUT_BYTES:
             return initial, 1.0
-        arrays = [random_array(x.type, sizes, k) for k, x in enumerate(self.program.graph.inputs)]
-        call = arrays, tuple(sizes[n] for n in best.size_names)
-        expected = best.run(*call)
+        self.place(best, sizes)
+        expected = self.results(best)
         settings, gain = initial, 1.0
         seen = {plan_text(best.plan)}
-        ends = perf_counter() + knobs.TUNE_SECONDS.get()
+        ends = perf_counter() + self.seconds
         for flip in flips:
             flipped = flip.apply_to(settings)
             contender = self.build_contender(flipped)
@@ -200,14 +214,14 @@ class Race:
                 continue
             seen.add(plan_text(contender.plan))
             try:
-                results = contender.run(*call)
+                results = self.results(contender)
             except SmeltError as error:
                 _LOG.warning("a plan fails and is left out: %s: %s", flip.title, error)
                 continue
             if not all(map(agree, expected, results)):
                 _LOG.warning("a plan gives other numbers and is left out: %s", flip.title)
                 continue
-            ratio = compare(_prepared_call(best, *call), _prepared_call(contender, *call), ends)
+            ratio = self.ratio(best, contender, ends)
             self._note(flip, ratio)
             if ratio < CLEAR_RATIO:
                 best, settings, gain = contender, flipped, gain / ratio
@@ -215,7 +229,7 @@ class Race:
                 break
         return settings, gain
 
-    def build_contender(self, settings: Settings) -> Contender | None:
+    def build_contender(self, settings: Settings) -> C | None:
         """Compile the program under settings; None if that fails."""
         with knobs.config(dict(settings), tune="off"):
             try:
@@ -230,6 +244,36 @@ class Race:
 
     def _note(self, change: Change, ratio: float) -> None:
         self.journal.record(Measured(change.title, ratio, "of the time"))
+
+
+class HostRace(Race[HostContender]):
+    """Plans racing on this machine, where calls alternate."""
+
+    _call: tuple[list[Array], tuple[int, ...]]
+
+    def changes(self, best: HostContender) -> list[Change]:
+        """Return what other plans do differently, products of a library included."""
+        return [*library_changes(best), *super().changes(best)]
+
+    def place(self, best: HostContender, sizes: Mapping[str, int]) -> None:
+        """Make random arrays."""
+        inputs = self.program.graph.inputs
+        arrays = [random_array(x.type, sizes, k) for k, x in enumerate(inputs)]
+        self._call = arrays, tuple(sizes[n] for n in best.size_names)
+
+    def results(self, contender: HostContender) -> Sequence[Array]:
+        """Run a plan once."""
+        return contender.run(*self._call)
+
+    def ratio(self, one: HostContender, other: HostContender, ends: float) -> float:
+        """Return the median ratio of the times of two plans."""
+        return compare(self._prepared(one), self._prepared(other), ends)
+
+    def _prepared(self, contender: HostContender) -> Callable[[], object]:
+        """Return a call of a contender whose prelude has run."""
+        arrays, sizes = self._call
+        held = contender.run_prelude(arrays)
+        return lambda: contender.run(arrays, sizes, None, held)
 
 
 def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> float:

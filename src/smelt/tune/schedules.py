@@ -2,15 +2,15 @@
 
     code = race(kernel, sizes, compiler, device, seconds, journal)
 
-A kernel runs alone, on random arrays of the sizes of the call. Its launches are raced one after
-another, each with the schedules chosen so far for the others. Candidates take turns, since a
-device's clock changes, and the time of one is the median of its turns. A candidate that is not
-clearly faster than the predicted best loses.
+A kernel runs alone, on random arrays of the sizes of the call, where integers that are indices are
+in bounds. It writes first values of what it combines, so that it may run again. Its launches are
+raced one after another, each with the schedules chosen so far for the others. Candidates take
+turns, since a device's clock changes, and the time of one is the median of its turns. A candidate
+that is not clearly faster than the predicted best loses.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -29,8 +29,8 @@ from smelt.errors import (
 )
 from smelt.journal import Journal, Measured
 from smelt.kernel.device_code import DeviceCode, ScheduledLaunch, SchedulingCompiler
-from smelt.kernel.ir import Kernel, Position
-from smelt.kernel.walk import statements, stores
+from smelt.kernel.ir import Kernel, Let, Load, Position, Ref
+from smelt.kernel.walk import statements, visit
 from smelt.ops.spec import dims_at
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
 from smelt.runtime.cuda.driver import Device
@@ -39,10 +39,12 @@ from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
 from smelt.runtime.steps import Value
 from smelt.tune.arrays import Array, agree, random_array
+from smelt.tune.device_clock import STREAM, DeviceClock
 from smelt.tune.race import CLEAR_RATIO, MAX_INPUT_BYTES
+from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = ["can_race", "race"]
+__all__ = ["can_race", "index_extents", "race"]
 
 _LOG = logging.getLogger("smelt.tune")
 
@@ -50,19 +52,37 @@ REPEATS: Final = 16
 """Launches of a turn, which follow one another on the device without the host."""
 MAX_TURNS, MIN_TURNS = 7, 2
 """Turns of each candidate, and those that it has whatever the time."""
-STREAM: Final = 0
 
 Schedules = Sequence[Sequence[ScheduledLaunch]]
 
 
 def can_race(kernel: Kernel) -> bool:
-    """Return whether random arrays can stand for a kernel's: no address depends on them.
+    """Return whether arrays can be made up for a kernel: it has no families of these."""
+    return not any(p.each for p in (*kernel.inputs, *kernel.outputs))
 
-    Random positions could be out of bounds, or be few where a call has many.
+
+def index_extents(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return inputs whose elements are indices, each with the extent of the shortest axis.
+
+    Indices that are spread over their axis make a kernel read and combine as many elements as a
+    call does; a kernel clamps every index, so that no other one would be out of bounds either.
     """
-    families = any(p.each for p in (*kernel.inputs, *kernel.outputs))
-    indexed = any(isinstance(s, Position) for s in statements(kernel))
-    return not families and not indexed and not any(s.join for s in stores(kernel))
+    bound = {s.name: s.value for s in statements(kernel) if isinstance(s, Let)}
+    integers = {p.name for p in kernel.inputs if p.dtype.kind in ("int", "uint")}
+    extents: dict[str, int] = {}
+    for position in statements(kernel):
+        if not isinstance(position, Position):
+            continue
+        extent = int(evaluate(position.extent, sizes))
+        pending, seen = [position.value], set[str]()
+        while pending:
+            for value in visit(pending.pop()):
+                if isinstance(value, Load) and value.param in integers:
+                    extents[value.param] = min(extents.get(value.param, extent), extent)
+                if isinstance(value, Ref) and value.name in bound and value.name not in seen:
+                    seen.add(value.name)
+                    pending.append(bound[value.name])
+    return extents
 
 
 def race(
@@ -148,18 +168,16 @@ class _Track:
         """Fill the inputs; raise DeviceMemoryError or OutOfMemory where they do not fit."""
         self.kernel, self.sizes, self.device = kernel, sizes, device
         self.memory = driver_memory(device)
-        self.inputs = [
-            copy_to_device(
-                random_array(TensorType(p.dtype, p.shape), sizes, k), p.dtype, self.memory, STREAM
-            )
+        extents = index_extents(kernel, sizes)
+        arrays = [
+            random_array(TensorType(p.dtype, p.shape), sizes, k, extents.get(p.name))
             for k, p in enumerate(kernel.inputs)
         ]
-        with device.current():
-            self.events = [device.driver.word("cuEventCreate", 0) for _ in range(2)]
-
-    def __del__(self) -> None:
-        for event in getattr(self, "events", ()):
-            self.device.forget("cuEventDestroy_v2", event)
+        self.inputs = [
+            copy_to_device(x, p.dtype, self.memory, STREAM)
+            for x, p in zip(arrays, kernel.inputs, strict=True)
+        ]
+        self.clock = DeviceClock(device)
 
     def entry(self, title: str, code: DeviceCode) -> _Entry:
         """Load code and run it once."""
@@ -198,12 +216,4 @@ class _Entry:
 
     def milliseconds(self) -> float:
         """Return the device's time of one turn."""
-        driver, (first, last) = self.track.device.driver, self.track.events
-        with self.track.device.current():
-            driver.call("cuEventRecord", first, STREAM)
-            self.run()
-            driver.call("cuEventRecord", last, STREAM)
-            driver.call("cuEventSynchronize", last)
-            place = ctypes.c_float()
-            driver.call("cuEventElapsedTime", ctypes.byref(place), first, last)
-        return place.value
+        return self.track.clock.milliseconds(self.run)

@@ -50,6 +50,10 @@ class Tensor:
     def dtype(self):
         return device_segment.to_torch(self.buffer.dtype)
 
+    @property
+    def nbytes(self):
+        return self.buffer.nbytes
+
     def data_ptr(self):
         return self.buffer.address
 

@@ -66,7 +66,7 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
         assert global_scratch % 128 == 0
         assert offset + data["scratch"] * launch["grid"][0] <= block.nbytes
     assert launch["threads"] == 32 * data["warps"]
-    tensors: list[tuple[Tensor, Any]] = []
+    tensors: dict[tuple[int, str], tuple[Tensor, Any]] = {}  # one for parameters of one memory
     values: list[Any] = []
     goes_back = any(a < 0 for a in arguments)  # a stride: elements lie before the first one
     for argument, kind, aligned in zip(arguments, data["types"], data["aligned"], strict=True):
@@ -75,8 +75,8 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
             block, offset = fake.block_at(argument)
             before, rest = divmod(offset, DTYPES[kind[1:]].itemsize) if goes_back else (0, offset)
             view = block.view(rest, DTYPES[kind[1:]])
-            tensors.append((Tensor(view, stored=True), view))
-            values.append(Pointer(tensors[-1][0], before))
+            tensor, _ = tensors.setdefault((argument, kind), (Tensor(view, stored=True), view))
+            values.append(Pointer(tensor, before))
         else:
             values.append(argument)
     constants = {k: NAMES[v[3:]] if isinstance(v, str) else v for k, v in data["constants"].items()}
@@ -85,8 +85,9 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
     function[launch["grid"][:1]](
         *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
     )
-    for tensor, view in tensors:
-        view[tensor.was_stored] = tensor.data[tensor.was_stored]
+    for tensor, view in tensors.values():
+        is_written = tensor.was_stored | tensor.was_joined
+        view[is_written] = tensor.data[is_written]
 
 
 def _load(text: str, *, has_allocator: bool) -> dict[str, Any]:

@@ -128,8 +128,18 @@ def main() -> None:
     )
     w = sm.asarray(np.ones((100, 100), np.float32), device="cuda:0")
     steps = sm.jit(lambda x, w: sm.scan(lambda h, _: (h @ w + x, None), x, None, 1000)[0])
+    y = sm.asarray(np.ones((64, 100), np.float32), device="cuda:0")
+
+    def into(x):
+        return double(x, out=y)
+
+    def in_place(x):
+        return double(x, out=x)
+
     for name, function, arguments in (
         ("1 array, 1 kernel", double, (x,)),
+        ("the same with out=", into, (x,)),
+        ("the same in place", in_place, (x,)),
         ("8 arrays, 1 kernel", total, (x, *more)),
         ("1 array, 3 kernels", scans, (x,)),
         ("a loop of 1000 steps, 1 kernel each", steps, (x, w)),

@@ -324,12 +324,21 @@ def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
     x = FakeTensor(sm.asarray(X, device="cuda:0"))
     driver = system_driver()
     double(x)
+    normalize(x, 3.0)
     fake.synchronize()
     with driver.device(0).current():
         driver.call("cuStreamBeginCapture_v2", torch.stream, 1)
         y = double(x)
         with pytest.raises(CaptureError, match="first call"):
             sm.jit(lambda x: x * 3)(x)
+        calls = len(fake.calls)
+        with sm.config(tune="race"), pytest.raises(CaptureError, match="first call"):
+            double(x)
+        with pytest.raises(CaptureError, match="first call"):
+            double(x, out=x)  # another program: the result replaces the argument
+        assert not {"cuMemAllocAsync", "cuEventSynchronize", "cuLaunchKernel"} & {
+            *fake.calls[calls:]
+        }
         with pytest.raises(CaptureError, match="read at replay"):
             normalize(x, 3.0)
         graph, instance = ctypes.c_uint64(), ctypes.c_uint64()

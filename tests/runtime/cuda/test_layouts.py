@@ -14,7 +14,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
 from smelt.device import use_compiler
-from smelt.errors import AliasError, DeviceError, OutArgumentError, StructureError
+from smelt.errors import AliasError, DeviceError, OutArgumentError, OutOfMemory, StructureError
 from smelt.frontends.array import device_layout
 from smelt.frontends.array.device_array import DeviceArray
 from smelt.frontends.array.device_layout import as_host_array
@@ -134,6 +134,38 @@ def test_a_view_is_no_argument_that_native_calls_answer(fake):
     double = sm.jit(lambda x: x * 2)
     for part in (x, x, x.T, x.T, x):
         np.testing.assert_array_equal(get(double(view(array, part, x))), 2 * part)
+
+
+def test_copies_count_as_memory_of_the_call(fake):
+    x = RANDOM.standard_normal((64, 50)).astype(np.float32)
+    array, double, y = put(x), sm.jit(lambda x: x * 2), put(np.zeros_like(x.T))
+    strided = view(array, x.T, x)
+    for limit, is_enough in ((2 * x.nbytes, True), (2 * x.nbytes - 1, False)):
+        with sm.config(max_extra_memory=limit):
+            if is_enough:
+                np.testing.assert_array_equal(get(double(strided)), 2 * x.T)
+                continue
+            launches = len(fake.launches)
+            with pytest.raises(OutOfMemory, match=r"largest result takes"):
+                double(strided)
+            assert len(fake.launches) == launches  # nothing is copied either
+            double(array)
+            double(strided, out=y)  # the result needs none
+    np.testing.assert_array_equal(get(y), 2 * x.T)
+
+
+def test_a_report_for_a_device_counts_copies(fake):
+    x = np.ones((64, 50), np.float32)
+    part = np.ones((64, 100), np.float32)[:, ::2]
+
+    def f(x):
+        return x + sm.sum(x)
+
+    with sm.config(device_code="off"):
+        plain, strided = (sm.explain(f, a, target="h100").data.memory for a in (x, part))
+        on_a_cpu = sm.explain(f, part, target="neon").data.memory
+    assert strided.temp - plain.temp == x.nbytes > 0
+    assert on_a_cpu.temp < x.nbytes
 
 
 def test_copies_are_freed_behind_the_kernels(fake):

@@ -1,4 +1,4 @@
-"""Races of schedules on the fake driver, whose clock says how long each launch takes."""
+"""Races of schedules and plans on the fake driver, whose clock says how long each launch takes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from smelt.codegen.triton.device_source import CompiledEntry
 from smelt.codegen.triton.resources import Resources
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.device import use_compiler
-from smelt.errors import DeviceKernelError
+from smelt.errors import DeviceKernelError, DeviceMemoryError
 from smelt.explain.device_code import rates_of
 from smelt.journal import Measured
 from smelt.kernel.device_code import DeviceCode
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda import code as device_code
 from smelt.runtime.cuda.buffer import copy_to_host
-from smelt.tune import schedules
-from smelt.tune.schedules import can_race
+from smelt.tune import device_plans, race, schedules
 
 
 class AheadTriton(FakeTriton):
@@ -200,17 +199,153 @@ def test_launches_of_a_kernel_race_one_after_another(fake, device, monkeypatch):
     assert warps(raced) != warps(predicted)
 
 
-def test_kernels_whose_addresses_depend_on_data_do_not_race(fake, device):
-    table = np.arange(50, dtype=np.float32).reshape(10, 5)
-    ids = np.array([3, 9, 0])
-    fake.launch_ms = lambda data: float(data["warps"])
+IDS = np.random.default_rng(7).integers(0, 10, 40)
+TABLE = np.random.default_rng(6).standard_normal((10, 33)).astype(np.float32)
 
-    def rows(table, ids):
-        return sm.take(table, ids, axis=0) * 2
 
-    program, _ = compiled(device, rows, (table, ids), tune="race")
-    assert len(fake.launches) == len(program.kernels)
-    assert not all(map(can_race, program.kernels))
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda table, ids: sm.take(table, ids, axis=0) * 2,
+        lambda table, ids: sm.astype(table, sm.int32).at[ids].add(3),
+        lambda table, ids: table[sm.concat([ids] * 50), 0],
+    ],
+    ids=["rows", "atomics", "elements"],
+)
+def test_kernels_whose_addresses_depend_on_data_race(fake, device, function):
+    arrays = TABLE, IDS
+    with sm.config(check_positions=False):
+        check_race(fake, device, function, arrays)
+
+
+def check_race(fake, device, function, arrays):
+    """Check that another schedule than the predicted one wins where the clock says so."""
+    _, predicted = compiled(device, function, arrays)
+    fake.launch_ms = lambda data: 2.0 if data["warps"] in warps(predicted) else 1.0
+    program, raced = compiled(device, function, arrays, tune="race")
+    assert not {*warps(raced)} & {*warps(predicted)} and program.journal.of(Measured)
+
+
+def test_made_up_indices_are_all_those_of_the_shortest_axis(device, monkeypatch):
+    seen = {}
+    make = schedules.random_array
+
+    def spy(tensor, sizes, seed, extent=None):
+        seen[seed] = make(tensor, sizes, seed, extent)
+        return seen[seed]
+
+    monkeypatch.setattr(schedules, "random_array", spy)
+    ids = np.arange(500) % 30
+
+    def f(table, ids, n):
+        return table[ids // 2 * 2, 0] * sm.astype(n, sm.float32)
+
+    table = np.ones((90, 40), np.float32)
+    program, _ = compiled(device, f, (table, ids, ids), tune="race", cache=False)
+    kernel = program.kernels[0]
+    sizes = {"n0": 90, "n1": 40, "n2": 500, "n3": 500}
+    (name,) = schedules.index_extents(kernel, sizes)
+    assert schedules.index_extents(kernel, sizes) == {name: 90} and name == "ids"
+    by_name = dict(zip((p.name for p in kernel.inputs), seen.values(), strict=True))
+    assert by_name["ids"].min() == 0 and 80 < by_name["ids"].max() < 90
+    assert by_name["n"].max() < 8
+
+
+# --- plans ------------------------------------------------------------------------------------
+
+
+def two_results(x):
+    e = sm.exp(x)
+    return sm.sum(e, axis=1), sm.sin(e)
+
+
+@pytest.fixture
+def unsure(monkeypatch):
+    """Every decision is a close one, and a turn is short."""
+    monkeypatch.setattr(race, "UNSURE_FRACTION", 1.0)
+    monkeypatch.setattr(device_plans, "MAX_TURNS", 2)
+    monkeypatch.setattr(device_plans, "CALLS", 1)
+
+
+def fused_takes(milliseconds):
+    """Return a clock by which a kernel that computes both results takes so long, others 1 ms."""
+
+    def launch_ms(data):
+        is_fused = "tl.sum" in data["text"] and "sin" in data["symbol"] + data["text"]
+        return milliseconds if is_fused else 1.0
+
+    return launch_ms
+
+
+def kernel_count(program):
+    return len(program.recipe.steps)
+
+
+def plan_of(device, **settings):
+    with use_compiler(compiler()), sm.config(**settings):
+        program, trace = compile_jit(two_results, (ROWS,), device)
+        results = run_on_device(program, trace, (ROWS,), device)
+    for y, w in zip(results, two_results(sm.asarray(ROWS)), strict=True):
+        np.testing.assert_allclose(copy_to_host(y), np.asarray(w), 1e-5, 1e-6)
+    return program
+
+
+def test_a_plan_that_is_faster_on_the_device_wins_and_is_remembered(fake, device, unsure):
+    assert kernel_count(plan_of(device)) == 1
+    fake.launch_ms = fused_takes(9.0)
+    program = plan_of(device, tune="race")
+    assert kernel_count(program) == 2
+    facts = [m for m in program.journal.of(Measured) if " apart" in m.what]
+    assert facts and facts[0].value == pytest.approx(2 / 9)
+    fake.launches.clear()
+    for settings in ({}, {"tune": "race"}, {"tune": "remembered"}):
+        device_code._ALIVE.clear()
+        assert kernel_count(plan_of(device, **settings)) == 2
+    assert len(fake.launches) == 2 * 3
+    assert kernel_count(plan_of(device, tune="off")) == 1
+    assert kernel_count(plan_of(device, cache=False)) == 1
+
+
+def test_a_plan_that_is_not_clearly_faster_loses(fake, device, unsure):
+    fake.launch_ms = fused_takes(2.01)
+    assert kernel_count(plan_of(device, tune="race")) == 1
+    fake.launch_ms = fused_takes(9.0)
+    assert kernel_count(plan_of(device, tune="race")) == 1  # that is remembered, too
+
+
+def test_plans_with_other_numbers_or_without_memory_lose(fake, device, unsure, monkeypatch, caplog):
+    fake.launch_ms = fused_takes(9.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(race, "agree", lambda one, other: False)
+        assert kernel_count(plan_of(device, tune="race", cache=False)) == 1
+    assert "gives other numbers" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(race, "MAX_INPUT_BYTES", 10)
+        assert kernel_count(plan_of(device, tune="race", cache=False)) == 1
+    fake.synchronize()
+    fake.capacity = fake.used + ROWS.nbytes * 3 // 2
+    with pytest.raises(DeviceMemoryError):
+        plan_of(device, tune="race", cache=False)  # the call itself, after no race
+    assert "are not raced" in caplog.text
+
+
+def test_a_loop_whose_steps_data_decides_does_not_race(fake, device, unsure):
+    def f(x):
+        doubled = sm.while_loop(lambda h: sm.sum(h) < 100, lambda h: h * 2, x)
+        return sm.sum(sm.exp(doubled), axis=0), sm.sin(sm.exp(doubled))
+
+    x = np.ones((4, 50), np.float32)
+    with use_compiler(compiler()), sm.config(tune="race", cache=False):
+        program, trace = compile_jit(f, (x,), device)
+        assert not fake.launches and not program.journal.of(Measured)
+        run_on_device(program, trace, (x,), device)
+
+
+def test_wishes_of_the_user_stay_in_a_race(fake, device, unsure):
+    fake.launch_ms = fused_takes(9.0)
+    program = plan_of(device, tune="race", never_fuse="exp+sum", cache=False)
+    named = [{n.op.name for n in c.nodes} for c in program.plan.clusters]
+    assert not any({"exp", "sum"} <= names for names in named)
 
 
 def test_too_little_memory_for_a_race_keeps_the_predicted_best(fake, device, monkeypatch):

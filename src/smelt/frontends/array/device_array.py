@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DeviceError, DTypeError, UnsupportedError
+from smelt.errors import (
+    ArgumentError,
+    DeviceError,
+    DonatedError,
+    DTypeError,
+    UnsupportedError,
+)
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import asarray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
@@ -41,11 +47,13 @@ class DeviceArray:
     calling the class. Reading elements (`float(x)`, `x.to_device("cpu")`) waits for the device.
     """
 
-    __slots__ = ("__weakref__", "buffer")
+    __slots__ = ("__weakref__", "_donated", "buffer")
     __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]
 
     buffer: DeviceBuffer
+    _donated: tuple[str, str]
+    """Type of an array that was donated, and where."""
 
     @staticmethod
     def of(buffer: DeviceBuffer) -> DeviceArray:
@@ -53,6 +61,19 @@ class DeviceArray:
         array = DeviceArray.__new__(DeviceArray)
         array.buffer = buffer
         return array
+
+    def give_away(self, where: str) -> None:
+        """Make reading the array raise DonatedError from now on."""
+        b = self.buffer
+        self._donated = f"{b.dtype.name}[{','.join(map(str, b.shape))}]", where
+        del self.buffer
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise DonatedError for the buffer of a donated array."""
+        if name == "buffer":
+            value, where = self._donated
+            raise DonatedError(value=value, where=where)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def dtype(self) -> DType:

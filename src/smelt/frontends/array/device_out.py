@@ -1,8 +1,9 @@
-"""Write the results of a call on a device into arrays of the caller (`out=`).
+"""Write results of a call on a device into the caller's arrays (`out=`, `donate=`).
 
 The rules are the CPU's (`results`): an array of `out=` may be an argument, but not a part of one.
-A result is computed where it belongs if that is contiguous and no argument; else it is computed in
-other memory and copied at the end, in stream order.
+A result is computed where it belongs if that is contiguous, and no argument or one that the plan
+lets it replace: each element is read before it is written. Else it is computed in other memory and
+copied at the end, in stream order.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from smelt.errors import DeviceError, OutArgumentError
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
-from smelt.frontends.array.device_array import Place, buffer_of
+from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of
 from smelt.frontends.array.device_layout import (
     as_host_array,
     contiguous,
@@ -20,13 +21,20 @@ from smelt.frontends.array.device_layout import (
     order_after,
     write,
 )
-from smelt.frontends.array.results import check_targets
+from smelt.frontends.array.results import check_targets, overwriting_trace
 from smelt.frontends.array.trace import Argument, Trace
 from smelt.frontends.array.tree import leaves_like
 from smelt.runtime.cuda.buffer import DeviceBuffer
+from smelt.runtime.cuda.dlpack import is_shared
 from smelt.runtime.overlap import Spans
 
-__all__ = ["run_into", "targets_of"]
+__all__ = [
+    "overwritable_arguments",
+    "overwriting_trace_of",
+    "replaced_inputs",
+    "run_into",
+    "targets_of",
+]
 
 
 def targets_of(
@@ -45,6 +53,72 @@ def targets_of(
     described = [as_host_array(b) for b in targets]
     check_targets(trace, sizes, described, [as_host_array(b) for b in inputs], arguments)
     return targets
+
+
+def overwriting_trace_of(
+    trace: Trace, targets: Sequence[DeviceBuffer], inputs: Sequence[DeviceBuffer]
+) -> Trace:
+    """Return the recording for a call in which arrays of `out=` are also inputs."""
+    return overwriting_trace(
+        trace, [as_host_array(b) for b in targets], [as_host_array(b) for b in inputs]
+    )
+
+
+def replaced_inputs(
+    targets: Sequence[DeviceBuffer], inputs: Sequence[DeviceBuffer]
+) -> tuple[int, ...] | None:
+    """Return the input that is the same memory as each array of `out=`.
+
+    -1 stands for none. None if arrays of `out=` share memory in any other way.
+    """
+    replaced = [-1] * len(targets)
+    buffers = [*targets, *inputs]
+    for group in _sharing(buffers):
+        if group[0] < len(targets):
+            if len(group) > 2 or group[1] < len(targets):
+                return None
+            one, other = (buffers[k] for k in group)
+            if (one.address, one.shape, one.strides) != (other.address, other.shape, other.strides):
+                return None
+            replaced[group[0]] = group[1] - len(targets)
+    return tuple(replaced)
+
+
+def overwritable_arguments(
+    leaves: Sequence[Any], buffers: Sequence[DeviceBuffer | None], donated: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the donated leaves whose memory results may take: nothing else refers to it."""
+    if not donated:
+        return ()
+    present = [k for k, b in enumerate(buffers) if b is not None]
+    groups = _sharing([b for b in buffers if b is not None])
+    shared = {present[k] for group in groups for k in group}
+    return tuple(
+        k
+        for k in donated
+        if (b := buffers[k]) is not None
+        and k not in shared
+        and is_readable(b)
+        and not (isinstance(leaves[k], DeviceArray) and is_shared(b))
+    )
+
+
+def _sharing(buffers: Sequence[DeviceBuffer]) -> list[list[int]]:
+    """Return groups of buffers whose memory may overlap, by number, each group in order."""
+    spans: list[tuple[int, int, int]] = []
+    for k, b in enumerate(buffers):
+        if b.nbytes:
+            (low, high), size = b.reach, b.dtype.itemsize
+            spans.append((b.address + low * size, b.address + (high + 1) * size, k))
+    groups: list[list[int]] = []
+    last_end = 0
+    for first, end, k in sorted(spans):
+        if groups and first < last_end:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+        last_end = max(last_end, end)
+    return [sorted(group) for group in groups if len(group) > 1]
 
 
 def _target(x: Any, place: Place) -> DeviceBuffer:

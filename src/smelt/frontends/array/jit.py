@@ -55,7 +55,7 @@ from smelt.runtime.overlap import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
-    from smelt.frontends.array.device_call import KnownCalls
+    from smelt.frontends.array.device_repeats import KnownCalls
     from smelt.runtime.call_cache import Record
 
 P = ParamSpec("P")
@@ -192,16 +192,18 @@ class Jit(Generic[P, R]):
     def _call_nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call with containers, numbers, keywords or options."""
         out, keywords, on_device = None, kwargs, self.known_device_calls
-        if on_device is not None and not kwargs and self._plain:
-            results = on_device.answer(None, args)
-            if results is not NotImplemented:
-                return results
         if "out" in kwargs and not self.options.takes_out:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
+        is_simple = self._plain and not kwargs
+        if on_device is not None and is_simple:
+            results = on_device.answer(None, args, out)
+            if results is not NotImplemented:
+                return results
         bound = self.options.bind(args, kwargs)
-        if on_device is not None and out is None:
-            results = on_device.answer((bound.tree, bound.statics), bound.leaves)
+        if on_device is not None and not (is_simple and bound.is_flat):
+            structure = None if bound.is_flat else (bound.tree, bound.statics)
+            results = on_device.answer(structure, bound.leaves, out, bound.donated)
             if results is not NotImplemented:
                 return results
         if self.options.donate:

@@ -84,6 +84,9 @@ class DeviceSegment(Segment):
             if repeated is not None:
                 flag = repeated[-1].data_ptr() if checks.flag is not None else 0
                 return finished(repeated, tensors, flag, stream)
+            copied = sum(t.nbytes for t in tensors if _is_between_vectors(t))
+            if copied:
+                executable.check_memory(sizes, stream, (), copied)
             buffers = [
                 _buffer(t, permutations.get(k), inputs[k].dtype, device, stream)
                 for k, t in enumerate(tensors)
@@ -144,7 +147,8 @@ class _Repeats:
         key = self._key(tensors, sizes)
         if key is None or not knobs.NATIVE_CALLS.get():
             return
-        native = self._executable.record(buffers, sizes, allocates=False)
+        results = range(sum(v.place == "output" for v in self._executable.values))
+        native = self._executable.record(buffers, sizes, results, arena_is_passed=True)
         if native is not None:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
@@ -174,11 +178,15 @@ def new_tensor(
     )
 
 
+def _is_between_vectors(tensor: Any) -> bool:
+    return bool(tensor.data_ptr() % VECTOR_BYTES and tensor.dim())
+
+
 def _buffer(
     tensor: Any, permutation: tuple[int, ...] | None, dtype: Any, device: Device, stream: int
 ) -> DeviceBuffer:
     """Return the buffer of a tensor; one that starts between vectors is copied."""
-    if tensor.data_ptr() % VECTOR_BYTES and tensor.dim():
+    if _is_between_vectors(tensor):
         tensor = tensor.clone()
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if permutation is not None:

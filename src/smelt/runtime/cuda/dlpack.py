@@ -198,6 +198,12 @@ def export_capsule(buffer: DeviceBuffer, *, stream: int | None, is_versioned: bo
     return _new(address, ctypes.addressof(name), ctypes.cast(_drop_capsule, ctypes.c_void_p).value)
 
 
+def is_shared(buffer: DeviceBuffer) -> bool:
+    """Return whether another library may have the memory: it gave or has been given it."""
+    is_exported = any(parts[-1] is buffer for parts in [*_EXPORTED.values()])
+    return is_exported or isinstance(buffer.owner, _Imported)
+
+
 def stream_handle(number: int | None) -> int:
     """Return the driver's handle of a stream that DLPack numbers.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from smelt import knobs
@@ -79,8 +79,7 @@ class DeviceExecutable:
         one that is another output, too.
         """
         computed = [n for n, v in enumerate(self.values) if v.place == "output"]
-        by_output = dict(reversed([*zip(self.outputs, out)]))
-        targets = [by_output.get(n) for n in computed]
+        targets = self._by_value(out)
         results = self.compute(inputs, sizes, stream, memory, names, targets)
         by_value = dict(zip(computed, results, strict=True))
         return [
@@ -107,11 +106,7 @@ class DeviceExecutable:
         self._check_devices(inputs, names)
         with self.device.current():
             capturing = self.device.is_capturing(stream)
-            p = self._prepared.get(sizes)
-            if p is None:
-                if capturing:
-                    raise CaptureError(reason="the program is loaded by its first call")
-                p = self._prepare(sizes)
+            p = self._prepared_for(sizes, capturing=capturing)
             if capturing and p.operations is None:
                 raise CaptureError(reason="the host reads the condition of a loop or branch")
             if capturing and not memory.is_capturable:
@@ -125,25 +120,60 @@ class DeviceExecutable:
             launch_frame(self.device, p, frame, stream, self._graphs[sizes] if replayed else None)
         return results
 
+    def check_memory(
+        self,
+        sizes: tuple[int, ...],
+        stream: int,
+        out: Sequence[DeviceBuffer | None],
+        copied_bytes: int,
+    ) -> None:
+        """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows.
+
+        Copies of its arguments, which are made before it, count too. Other arguments as for `run`.
+        """
+        if knobs.MAX_EXTRA_MEMORY.get() is None:
+            return
+        with self.device.current():
+            p = self._prepared_for(sizes, capturing=self.device.is_capturing(stream))
+        _check_memory_limit(p, self._by_value(out), copied_bytes)
+
     def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
         """Return the table for calls with these sizes."""
         return self._prepared.get(sizes) or self._prepare(sizes)
 
     def record(
-        self, inputs: Sequence[DeviceBuffer], sizes: tuple[int, ...], *, allocates: bool
+        self,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        passed: Collection[int] = (),
+        *,
+        arena_is_passed: bool = False,
     ) -> RecordedCall | None:
-        """Return a record of a call with these inputs; None if results replace inputs.
+        """Return a record of a call with these inputs; other arguments as for `RecordedCall`.
 
-        Calls under a limit of memory are not recorded: it may change.
+        None for a call under a limit of memory, which may change.
         """
         p = self._prepared.get(sizes)
-        is_limited = knobs.MAX_EXTRA_MEMORY.get() is not None
-        if p is None or is_limited or any(over >= 0 for *_, over in p.results):
+        if p is None or knobs.MAX_EXTRA_MEMORY.get() is not None:
             return None
         graphs = self._graphs[sizes]
-        return RecordedCall(p, graphs, inputs, self.device, allocates=allocates)
+        return RecordedCall(p, graphs, inputs, self.device, passed, arena_is_passed=arena_is_passed)
 
     # ---- one call --------------------------------------------------------------------------------
+
+    def _by_value(self, out: Sequence[DeviceBuffer | None]) -> list[DeviceBuffer | None]:
+        """Return by computed value the array to write it to."""
+        by_output = dict(reversed([*zip(self.outputs, out)]))
+        return [by_output.get(n) for n, v in enumerate(self.values) if v.place == "output"]
+
+    def _prepared_for(self, sizes: tuple[int, ...], *, capturing: bool) -> PreparedLaunches:
+        """Return the table of a call; raise CaptureError for a captured first one."""
+        p = self._prepared.get(sizes)
+        if p is None:
+            if capturing:
+                raise CaptureError(reason="the program is loaded by its first call")
+            p = self._prepare(sizes)
+        return p
 
     def _allocate(
         self,
@@ -224,19 +254,24 @@ def _check_layouts(
             raise DeviceLayoutError(argument=_name(names, k), reason=reason)
 
 
-def _check_memory_limit(p: PreparedLaunches, out: Sequence[DeviceBuffer | None]) -> None:
+def _check_memory_limit(
+    p: PreparedLaunches, out: Sequence[DeviceBuffer | None], copied_bytes: int = 0
+) -> None:
     """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
     limit = knobs.MAX_EXTRA_MEMORY.get()
     if limit is None:
         return
-    needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
-    needed -= sum(x.nbytes for x in out if x is not None)
+    results = sum(nbytes for *_, nbytes, over in p.results if over < 0)
+    needed = p.arena_bytes + copied_bytes + results - sum(x.nbytes for x in out if x is not None)
     if needed > limit:
-        largest = max(nbytes for *_, nbytes, _ in p.results)
+        largest, what = max(
+            (max((nbytes for *_, nbytes, _ in p.results), default=0), "the largest result takes"),
+            (copied_bytes, "copies of arguments with strides take"),
+        )
         raise OutOfMemory(
             needed=show_bytes(needed),
             available=show_bytes(limit),
-            largest=f"the largest result takes {show_bytes(largest)}",
+            largest=f"{what} {show_bytes(largest)}",
         )
 
 

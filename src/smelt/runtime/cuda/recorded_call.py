@@ -3,15 +3,16 @@
 A `RecordedCall` holds for sizes, strides and a source of memory. It fixes everything else: the
 table of launches, the frame of their arguments, where addresses go, the blocks to allocate.
 
-    call = RecordedCall(prepared, graphs, inputs, device, allocates=True)
+    call = RecordedCall(prepared, graphs, inputs, device)
     words = call.run([x.address for x in inputs], stream)      # None: call the executable
+    results = call.adopt(words, inputs, memory, stream)
 """
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,21 +37,26 @@ STACK_WORDS: Final = 4096
 class RecordedCall:
     """A call that repeats; safe to run from several threads.
 
-    With `allocates`, results come from the driver's pool in the call; else the caller passes
-    their addresses, and the arena's, after those of the inputs.
+    A result that replaces an input is computed there. The caller passes the addresses of the inputs
+    and then of those other results that are in `passed`, by number, and with `arena_is_passed` the
+    arena's. What else is needed comes from the driver's pool in the call.
     """
 
     __slots__ = (
         "_address",
         "_aligned",
+        "_allocated",
         "_device",
         "_frame",
         "_graphs",
         "_kept",
         "_launches",
+        "_new",
         "_owned",
         "_room",
         "arena_bytes",
+        "has_no_blocks",
+        "passed",
         "results",
     )
 
@@ -60,25 +66,42 @@ class RecordedCall:
         graphs: LaunchGraphs,
         inputs: Sequence[DeviceBuffer],
         device: Device,
+        passed: Collection[int] = (),
         *,
-        allocates: bool,
+        arena_is_passed: bool = False,
     ) -> None:
         """Record a call whose inputs have the shapes and strides of `inputs`."""
         self._device, self._launches = device, p
         self._graphs = graphs if is_replayed(p.operations) else None
-        self._aligned = tuple(k for k in p.aligned if k < len(inputs))
         self.arena_bytes = p.arena_bytes
         self.results: list[tuple[tuple[int, ...], tuple[int, ...], DType, int]] = [
             (shape, row_major(shape), dtype, nbytes) for _, shape, dtype, nbytes, _ in p.results
         ]
         """By result: shape, strides, dtype, bytes."""
+        replaced = {k: over for k, (*_, over) in enumerate(p.results) if over >= 0}
+        self.passed = tuple(k for k in passed if k not in replaced)
+        """Results whose addresses the caller passes."""
+        others = [k for k in range(len(p.results)) if k not in {*replaced, *self.passed}]
+        self._allocated = tuple(others)
+        first = len(inputs)
+        word_of = replaced | {k: n for n, k in enumerate((*self.passed, *others), first)}
+        self._new = [(k, word_of[k]) for k in (*replaced, *others)]
+        """Results that the caller does not pass, with the number of their address."""
+        passed_words = first + len(self.passed)
+        words_of = [*range(first), *(word_of[k] for k in range(len(p.results)))]
+        self._aligned = tuple(n for k in p.aligned if (n := words_of[k]) < passed_words)
         frame, words = p.frame[:], len(p.frame) - p.most_arguments
         for slot, source, dimension in p.strides:
             frame[slot] = inputs[source].strides[dimension]
-        arena = len(inputs) + len(p.results)
-        patches = [*p.addresses, *((slot, arena, offset) for slot, offset in p.arena)]
-        sizes = [max(n, 1) for *_, n in self.results] + [p.arena_bytes] * (p.arena_bytes > 0)
-        self._owned = len(sizes) if allocates else 0
+        arena = passed_words + len(others)
+        patches = [(slot, words_of[source], offset) for slot, source, offset in p.addresses]
+        patches += [(slot, arena, offset) for slot, offset in p.arena]
+        sizes = [max(self.results[k][-1], 1) for k in others]
+        has_arena = p.arena_bytes > 0 and not arena_is_passed
+        sizes += [p.arena_bytes] * has_arena
+        self._owned = len(sizes)
+        self.has_no_blocks = self._owned == 0
+        """Whether a call allocates nothing."""
         tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
         at_frame, at_patches, at_sizes = (t.buffer_info()[0] for t in tables)
         is_native = self._graphs is None and not p.has_parts
@@ -87,8 +110,8 @@ class RecordedCall:
         self._frame = frame
         description = array("q", device_words(device))
         description.extend([p.rows.ctypes.data, len(p.rows), at_frame, words, p.most_arguments])
-        description.extend([at_patches, len(patches), at_sizes, self._owned, len(inputs)])
-        description.append(int(allocates and p.arena_bytes > 0))
+        description.extend([at_patches, len(patches), at_sizes, self._owned, passed_words])
+        description.append(int(has_arena))
         self._kept = description, tables
         self._address = description.buffer_info()[0]
 
@@ -108,7 +131,7 @@ class RecordedCall:
         if not self._room:
             failed = native_calls().call(self._address, at, stream, 0)
             if failed > 0:
-                self._release(words, stream, len(self.results))
+                self._release(words, stream, len(self._allocated))
                 raise launch_error(self._device, self._launches, failed)
             return None if failed == DECLINED else words
         frame = self._frame[:]
@@ -128,24 +151,23 @@ class RecordedCall:
         for address in words[first : first + count] if self._owned else ():
             native_calls().free(self._address, address, stream)
 
-    def adopt(self, words: array[int], memory: DriverMemory, stream: int) -> list[DeviceBuffer]:
-        """Return the results of a call that allocated them."""
-        device = self._device
-        first = len(words) - self._owned
-        if self._room and self.arena_bytes:  # native code has not freed it
+    def adopt(
+        self, words: array[int], inputs: Sequence[DeviceBuffer], memory: DriverMemory, stream: int
+    ) -> list[DeviceBuffer | None]:
+        """Return the results of a call on these inputs; None where the caller passed one."""
+        if self._room and self._owned > len(self._allocated):  # native code has not freed the arena
             memory.adopt(words[-1], self.arena_bytes, stream)
-        return [
-            DeviceBuffer(
-                words[first + k],
-                shape,
-                strides,
-                dtype,
-                device,
-                stream,
-                memory.adopt(words[first + k], max(nbytes, 1), stream),
+        results: list[DeviceBuffer | None] = [None] * len(self.results)
+        for k, word in self._new:
+            shape, strides, dtype, nbytes = self.results[k]
+            address = words[word]
+            owner = (
+                memory.adopt(address, nbytes or 1, stream)
+                if word >= len(inputs)
+                else inputs[word].owner
             )
-            for k, (shape, strides, dtype, nbytes) in enumerate(self.results)
-        ]
+            results[k] = DeviceBuffer(address, shape, strides, dtype, self._device, stream, owner)
+        return results
 
 
 def fill_frame(p: PreparedLaunches, where: Sequence[int], arena: int) -> array[int]:
