@@ -355,7 +355,7 @@ def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Ite
 
 
 def _can_share(group: Index | None, target: Target, lanes: int) -> bool:
-    """Return whether groups of so many channels fill vectors, in which each reads its own lanes.
+    """Return whether groups of so many channels fill vectors, and may read lanes apart.
 
     A group that fills a vector reads one channel for all lanes.
     """
