@@ -41,7 +41,8 @@ def _survives() -> bool:
 
     PyTorch 2.13 with oneDNN corrupts its heap there on some processors with AVX-512.
     """
-    tried = subprocess.run(command(["-c", _PROGRAM], {}), check=False, capture_output=True)
+    line = command(["-c", _PROGRAM], {})
+    tried = subprocess.run(line, check=False, capture_output=True)  # noqa: S603 - our own command
     if tried.returncode:
         _LOG.warning("inductor runs without freezing, which crashes on this machine")
     return not tried.returncode
