@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.frozen import frozen_options
 
 PEERS = ("torch", "inductor", "onnxruntime", "jax")
 Array = np.ndarray[Any, Any]
@@ -148,7 +147,7 @@ def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
             return rebound(x, tree(self.places, lambda k: self.known[k]))
 
     network, image = Network().eval(), torch.from_numpy(x)
-    compiled = torch.compile(network, dynamic=False, options=frozen_options())
+    compiled = torch.compile(network, dynamic=False, options={"freezing": True})
     calls: dict[str, Run] = {
         "torch": lambda: network(image),
         "inductor": lambda: compiled(image),

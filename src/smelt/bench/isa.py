@@ -10,7 +10,9 @@ they are left out (`held`).
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from smelt import knobs
 from smelt.bench.process import command
@@ -26,6 +28,8 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "OPENBLAS_CORETYPE": "Haswell",
         "SMELT_HOST_ISA": "avx2",
+        # Its cache holds weights packed for one instruction set, and does not say for which.
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "smelt-inductor-avx2"),
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
