@@ -36,7 +36,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 6
+FORMAT = 7
 """Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -54,6 +54,10 @@ class KernelUse(NamedTuple):
     variants: Variants
     names: Mapping[str, str]
     values: Mapping[str, int]
+    flat: str = ""
+    """Digest of the map of flat arrays that it is: kernels with one digest may share a launch."""
+    arrays: tuple[int, ...] = ()
+    """The values of such a map, in the order of its parameters."""
 
 
 class CallUse(NamedTuple):
@@ -343,6 +347,8 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         ],
         "names": dict(use.names),
         "values": dict(use.values),
+        "flat": use.flat,
+        "arrays": use.arrays,
     }
 
 
@@ -410,4 +416,6 @@ def _use_from_data(facts: Mapping[str, Any]) -> Use:
         forms,
         facts["names"],
         facts["values"],
+        facts["flat"],
+        tuple(facts["arrays"]),
     )
