@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, cast
 
 from smelt import fusion, knobs, lower, passes
@@ -26,7 +27,7 @@ from smelt.fusion.plan import Cluster, Donate, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.journal import Journal
-from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler
 from smelt.kernel.flat_map import flat_map, over_arrays
 from smelt.kernel.ir import Kernel
@@ -160,15 +161,16 @@ def plan_for_device(
     kernels = {c: _lower(c, {**here, **plan.sizes}, machine.tiling) for c, here in clusters.items()}
     named = {c: canonical_kernel(k) for c, k in kernels.items()}
 
+    @cache
+    def flat_digest(plain: CanonicalKernel) -> str:
+        flat = flat_map(plain.kernel) if compiler.has_tables else None
+        return "" if flat is None else hashlib.sha256(kernel_text(flat).encode()).hexdigest()
+
     def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
         plain, names = named[cluster]
         made = _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
-        flat = flat_map(plain.kernel) if compiler.has_tables else None
-        if flat is None:
-            return made
-        digest = hashlib.sha256(kernel_text(flat).encode()).hexdigest()
         arrays = (*reads, *(numbers[n] for n in cluster.outputs))
-        return made._replace(flat=digest, arrays=arrays)
+        return made._replace(flat=flat_digest(plain), arrays=arrays)
 
     return CompiledForDevice(
         plan.graph,  # its outputs are the plan's, which may share what the passes left apart

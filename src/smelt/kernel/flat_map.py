@@ -5,14 +5,15 @@ one dimension the kernels are equal, and `over_arrays` makes one of them the ker
 
 >>> from smelt.kernel.text import parse, text
 >>> kernel = parse('''
-... kernel step(w: f32[n,m], g: f32[n,m], rate: f32[]) -> y: f32[n,m]
+... kernel step(w, g: f32[n,m], rate: f32[]) -> y: f32[n,m]
 ...   grid n, m/4096
 ...   y[n,m] = w[n,m] - g[n,m] * rate[]
 ... ''')
 >>> print(text(over_arrays(flat_map(kernel), 8)))
-kernel k(a0: f32[a1] for each of 8, a2: f32[a1] for each of 8, a3: f32[] for each of 8) -> a4: f32[a1] for each of 8
+kernel k(a0, a2: f32[a1] for each of 8, a3: f32[] for each of 8) -> a4: f32[a1] for each of 8
   grid each, a1/4096
   a4[a1] = a0[a1] - a2[a1] * a3[]
+<BLANKLINE>
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.canonical import canonical_kernel, names_of
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -55,17 +56,14 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     """
     params = (*kernel.inputs, *kernel.outputs)
     shapes = {p.shape for p in params if p.shape}
-    is_plain = all(
-        isinstance(b, Block) and b.part is b.start is b.stop is None for b in kernel.grid
-    )
-    if len(shapes) != 1 or not is_plain or not all(isinstance(s, Let | Store) for s in kernel.body):
+    is_plain = all(isinstance(s, Let | Store) for s in kernel.body) and len(shapes) == 1
+    if not is_plain or any(p.strides is not None or p.each for p in params):
         return None
-    if any(p.strides is not None or p.each for p in params):
-        return None
-    if not all(p.shape for p in kernel.outputs) or len({p.name for p in params}) < len(params):
+    names = {*names_of(kernel)}
+    if _AXIS in names or len({p.name for p in params}) < len(params):
         return None
     places = {place for s in kernel.body for place in _places(s)}
-    if len(places) != 1 or not _is_every_element(kernel, *places, *shapes):
+    if len(places) != 1 or not _is_every_element(kernel, places.pop(), shapes.pop()):
         return None
     axis = Axis(_AXIS, size(_AXIS))
 
@@ -109,10 +107,11 @@ def _is_every_element(
     """Return whether the grid visits every element of an array of this shape once, at `place`."""
     if place is None:
         return False
-    axes = {a.name: a for a in kernel.axes}
+    whole = [replace(b, size=None) for b in kernel.grid if isinstance(b, Block)]
+    axes = [(a.index, a.extent) for a in kernel.axes if Block(a.name) in whole]
     pairs = [(e, n) for e, n in zip(place, shape, strict=True) if (e, n) != (0, 1)]
-    wanted = [(a.index, a.extent) for a in (axes[b.axis] for b in kernel.grid)]  # type: ignore[union-attr]
-    return len(axes) == len(wanted) == len(pairs) and all(p in wanted for p in pairs)
+    is_grid = len(axes) == len(kernel.axes) == len(kernel.grid)
+    return is_grid and len(pairs) == len(axes) and all(p in axes for p in pairs)
 
 
 def _flat_statement(s: Statement, index: Index) -> Statement:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from smelt.types.expr import Index, evaluate, sizes_of
@@ -99,11 +100,10 @@ class ArrayTable(NamedTuple):
     def make(elements: Sequence[int], arrays: Sequence[tuple[int, ...]], grid: Index) -> ArrayTable:
         """Return the table of these arrays; `grid` is the number of programs of one of them."""
         members = padded(len(elements))
-        counts = [
-            int(evaluate(grid, dict.fromkeys(sizes_of(grid), n))) if n else 0 for n in elements
-        ]
-        ends = [sum(counts[: k + 1]) for k in range(len(counts))]
-        total, behind = sum(counts), members - len(elements)
+        (name,) = sizes_of(grid)
+        counts = [int(evaluate(grid, {name: n})) for n in elements]
+        ends = [*accumulate(counts)]
+        total, behind = ends[-1], members - len(elements)
         firsts = [end - n for end, n in zip(ends, counts, strict=True)]
         columns = ((firsts, total), (ends, _NO_PROGRAM), (elements, 0))
         numbers = (n for values, last in columns for n in (*values, *[last] * behind))

@@ -348,7 +348,7 @@ class _Builder:
         self._add_segment(first_row)
 
     def _add_table(self, ready: _Ready, table: ArrayTable, places: Layout, at: int) -> None:
-        """Add the launches that fill a table at an offset of the arena, and the one that reads it."""
+        """Add the launches that fill a table, and the one that reads it, at an arena offset."""
         code, name = ready.code, ready.step.name
         assert code is not None
         if not table.programs:
@@ -369,9 +369,8 @@ class _Builder:
                     self._fill_address(slot, n, places)
         function = code.modules[launch.image].function(launch.symbol, launch.shared_bytes)
         count = len(launch.arguments)
-        self._add_row(
-            name, function, (table.programs, 1, 1), launch.threads, launch.shared_bytes, count
-        )
+        grid = table.programs, 1, 1
+        self._add_row(name, function, grid, launch.threads, launch.shared_bytes, count)
         for argument in launch.arguments:
             if argument.kind == "table":
                 self._add_arena_word(at)
