@@ -104,7 +104,7 @@ def _places(s: Statement) -> Iterator[tuple[Index, ...] | None]:
 def _is_every_element(
     kernel: Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
 ) -> bool:
-    """Return whether the grid visits every element of an array of this shape once, at `place`."""
+    """Return whether the grid visits every element of such arrays once, at `place`."""
     if place is None:
         return False
     whole = [replace(b, size=None) for b in kernel.grid if isinstance(b, Block)]

@@ -119,7 +119,7 @@ def test_only_empty_arrays_launch_nothing(fake):
 
 def test_large_arrays_are_read_in_vectors_or_launched_alone(fake, monkeypatch):
     monkeypatch.setattr(array_tables, "LEAST_VECTORS", 64)
-    monkeypatch.setattr(array_tables, "MOST_ELEMENTS", 500)
+    monkeypatch.setattr(array_tables, "MOST_TABLE_ELEMENTS", 500)
     shapes = [(64,), (128,), (65,), (7,), (501,), (512,)] * 5
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
@@ -233,8 +233,8 @@ def test_a_flat_map_computes_what_its_kernel_does(device, case):
         if one is None:
             continue
         size = dict.fromkeys(sizes_of(one.axes[0].extent), results[kernel.outputs[0].name].size)
-        found = run(one, [x.reshape(-1) if x.ndim else x for x in read], size)
-        for p, y in zip(kernel.outputs, found.values(), strict=True):
+        flattened = run(one, [x.reshape(-1) if x.ndim else x for x in read], size)
+        for p, y in zip(kernel.outputs, flattened.values(), strict=True):
             np.testing.assert_array_equal(y.reshape(results[p.name].shape), results[p.name])
 
 

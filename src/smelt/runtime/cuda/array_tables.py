@@ -37,7 +37,7 @@ LEAST_ARRAYS: Final = 4
 """Arrays from which a table is worth its launches."""
 MOST_ARRAYS: Final = 1024
 """Arrays in one table: each program reads the end of every one."""
-MOST_ELEMENTS: Final = 1 << 22
+MOST_TABLE_ELEMENTS: Final = 1 << 22
 """Elements of an array in a table: the launch of a larger one takes little of its time."""
 DIVISOR: Final = 16
 """Large arrays whose elements are a multiple share tables: programs read them in vectors."""
@@ -98,7 +98,7 @@ class ArrayTable(NamedTuple):
 
     @staticmethod
     def make(elements: Sequence[int], arrays: Sequence[tuple[int, ...]], grid: Index) -> ArrayTable:
-        """Return the table of these arrays; `grid` is the number of programs of one of them."""
+        """Return the table of these arrays; one of them has `grid` programs."""
         members = padded(len(elements))
         (name,) = sizes_of(grid)
         counts = [int(evaluate(grid, {name: n})) for n in elements]
@@ -155,7 +155,7 @@ def families(
     seen: dict[tuple[str, bool], int] = {}
     for k, (step, flat, elements, count) in enumerate(steps):
         key: tuple[str, bool, int] | int = k
-        if flat and elements <= MOST_ELEMENTS:
+        if flat and elements <= MOST_TABLE_ELEMENTS:
             kind = flat, elements >= LEAST_VECTORS and elements % DIVISOR == 0
             key = (*kind, seen.get(kind, 0) // MOST_ARRAYS)
             seen[kind] = seen.get(kind, 0) + 1

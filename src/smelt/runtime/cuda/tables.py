@@ -258,7 +258,7 @@ class _Builder:
     def _families(
         self, group: Sequence[DeviceStep | HostStep]
     ) -> list[list[DeviceStep | HostStep]]:
-        """Return the steps that start together, those in a list as one launch over many arrays."""
+        """Return steps that start together; those in one list share a launch."""
         return families(
             [
                 (step, step.flat, self._elements(step), len(step.arrays))
@@ -286,7 +286,7 @@ class _Builder:
         return _Ready(first, loaded, None, layout, table)
 
     def _ready(self, steps: Sequence[DeviceStep | HostStep]) -> _Ready:
-        """Return a step, or steps that share a launch, with code or a part for these sizes."""
+        """Return a step, or steps that share a launch, ready for these sizes."""
         if len(steps) > 1:
             return self._ready_table([s for s in steps if isinstance(s, DeviceStep)])
         (step,) = steps
@@ -348,7 +348,7 @@ class _Builder:
         self._add_segment(first_row)
 
     def _add_table(self, ready: _Ready, table: ArrayTable, places: Layout, at: int) -> None:
-        """Add the launches that fill a table, and the one that reads it, at an arena offset."""
+        """Add launches that fill a table in the arena, and the one that reads it."""
         code, name = ready.code, ready.step.name
         assert code is not None
         if not table.programs:
