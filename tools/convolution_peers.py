@@ -8,12 +8,9 @@ Inductor with freezing; ONNX Runtime), captured arrays (Smelt, JAX).
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
+from smelt.bench.frozen import frozen_options
 
 PEERS = ("torch", "inductor", "onnxruntime", "jax")
 Array = np.ndarray[Any, Any]
@@ -150,7 +148,7 @@ def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
             return rebound(x, tree(self.places, lambda k: self.known[k]))
 
     network, image = Network().eval(), torch.from_numpy(x)
-    compiled = torch.compile(network, dynamic=False, options={"freezing": survives_freezing()})
+    compiled = torch.compile(network, dynamic=False, options=frozen_options())
     calls: dict[str, Run] = {
         "torch": lambda: network(image),
         "inductor": lambda: compiled(image),
@@ -158,29 +156,6 @@ def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
     with suppress(ImportError):
         calls["onnxruntime"] = _onnx_call(torch, network, image)
     return calls
-
-
-_FREEZING = """
-import torch
-network = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).eval().requires_grad_(False)
-with torch.no_grad():
-    frozen = torch.compile(network, options={"freezing": True})
-    for _ in range(20):
-        frozen(torch.ones(1, 64, 56, 56))
-"""
-
-
-@cache
-def survives_freezing() -> bool:
-    """Return whether Inductor's frozen convolutions run on this machine.
-
-    PyTorch 2.13 with oneDNN corrupts its heap on some processors with AVX-512: a process of its own
-    tries it, and Inductor does not fold weights where that fails.
-    """
-    tried = subprocess.run([sys.executable, "-c", _FREEZING], check=False, capture_output=True)
-    if tried.returncode:
-        print("inductor: frozen weights crash on this machine; it runs without freezing")
-    return not tried.returncode
 
 
 def _onnx_call(torch: Any, network: Any, image: Any) -> Run:

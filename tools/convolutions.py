@@ -199,7 +199,7 @@ def table() -> str:
 
 
 def write(markdown: str) -> None:
-    """Put the table into the page; an instruction set other than the machine's has its own."""
+    """Put the table into the page; an older instruction set has its own."""
     isa = knobs.HOST_ISA.get()
     if isa == "auto":
         measured.write(PAGE, markdown)

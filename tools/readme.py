@@ -78,11 +78,23 @@ class Claim:
     peers: str
 
 
-NAMES = {"numpy": "NumPy", "torch": "PyTorch", "inductor": "Inductor", "jax": "JAX"}
+NAMES = {
+    "numpy": "NumPy",
+    "torch": "PyTorch",
+    "inductor": "Inductor",
+    "onnxruntime": "ONNX Runtime",
+    "jax": "JAX",
+}
 CLAIMS = (
     Claim("matrix products", "products.md", "best peer / smelt", "NumPy, PyTorch, Inductor, JAX"),
     Claim("attention variants", "attention.md", "best peer / smelt", "PyTorch, flex, JAX"),
     Claim("losses and heads", "losses.md", "best peer / smelt", "PyTorch, Inductor, JAX"),
+    Claim(
+        "convolutions and networks of them",
+        "convolutions.md",
+        "best peer / Smelt",
+        "PyTorch, Inductor, ONNX Runtime, JAX",
+    ),
     Claim("16 PyTorch models", "models.md", "over inductor", "Inductor"),
     Claim("one operator, 64 MiB", "operators.md", "best / smelt", "NumPy, PyTorch"),
 )

@@ -152,9 +152,6 @@ SMALL, SMALL_DEPTH = 192, 384
 """Maximum rows and columns, and maximum summed positions, of a product that reads its operands in
 place."""
 
-IN_PLACE_ELEMENTS = 40_000
-"""Maximum elements of a right operand that is read in place by all rows: a part of L2."""
-
 THIN = 16
 """GEMV and skinny products: maximum rows for which the larger operand is read in place, unpacked.
 """
@@ -193,11 +190,6 @@ task packs: they stay in L2, in panels of several cache lines."""
 WIDE_RUN = 1024
 """Maximum columns of a wide product per task where results are many.  With small k the traffic of
 the epilogue dominates, and wants long runs."""
-WIDE_COLUMNS = 64
-"""Minimum columns of a wide product: two panels share the reads of a row."""
-TRANSPOSED_LEFT_ELEMENTS = 160_000
-"""Maximum elements of a transposed left operand that is multiplied in place: more do not stay in
-L2."""
 DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
 """K-blocked product: k block; k block where instruction issue is the bottleneck
 (`Target.starts_few`); and the row pitch of packed elements for each, no power of two, which

@@ -447,8 +447,7 @@ def _variants_of(
         variants_by_key[key] = generator_of(target).schedule(plain.kernel, target, at)
     size_names = {short: size_or_number(name) for short, name in named.names.items()}
     return tuple(
-        (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
-        for form, limits in variants_by_key[key]
+        c.map_indices(lambda n: substitute(n, size_names, "size")) for c in variants_by_key[key]
     )
 
 

@@ -16,7 +16,7 @@ from smelt.dataclass import dataclass
 __all__ = ["INSTRUCTION_SETS", "PROCESSORS", "InstructionSet", "Isa", "ProcessorFacts", "classify"]
 
 Isa = Literal["avx512", "avx2", "portable", "neon", "neon-bf16"]
-Permutes = Literal["fixed", "two registers"]
+Permutes = Literal["fixed", "one register", "two registers"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class InstructionSet:
             f"{self.registers} registers",
             masks[self.masked_memory],
             *(["mask registers"] if self.has_mask_registers else []),
-            *(["two-register permutes"] if self.permutes == "two registers" else []),
+            *([f"{self.permutes.replace(' ', '-')} permutes"] if self.permutes != "fixed" else []),
         ]
         return ", ".join(parts)
 
@@ -93,6 +93,7 @@ INSTRUCTION_SETS: dict[Isa, InstructionSet] = {
         vector_bytes=32,
         registers=16,
         masked_memory="words",
+        permutes="one register",
         register_constraint="v",
         store_fence=_X86_FENCE,
     ),

@@ -20,6 +20,7 @@ import numpy as np
 
 import smelt as sm
 from smelt import driver
+from smelt.bench.frozen import frozen_options
 from smelt.bench.namespaces import jax_namespace, numpy_namespace, smelt_namespace
 from smelt.dataclass import dataclass
 
@@ -213,7 +214,7 @@ def _torch_calls(
 
     by_library = {"torch": run(layer)} if "torch" in peers else {}
     if "inductor" in peers:
-        options = {"max_autotune": True, "freezing": True}
+        options = frozen_options(max_autotune=True)
         by_library["inductor"] = run(torch.compile(layer, options=options))
     return by_library
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.diffusion import diffusion_block
+from smelt.bench.frozen import frozen_options
 from smelt.dataclass import dataclass
 from smelt.demo import torch_model, weights
 
@@ -170,7 +171,7 @@ def runner(torch: Any, peer: str, model: Any, arguments: Mapping[str, Any]) -> C
     if peer == "eager":
         return model
     if peer == "inductor-max":
-        return torch.compile(model, options={"max_autotune": True, "freezing": True})
+        return torch.compile(model, options=frozen_options(max_autotune=True))
     if peer != "onnxruntime":
         return torch.compile(model, backend=peer)
     sessions: list[Any] = []

@@ -17,7 +17,14 @@ from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
-from smelt.kernel.artifact import CompiledKernel, Function, Variant, Variants, select_variant
+from smelt.kernel.artifact import (
+    Candidate,
+    CompiledKernel,
+    Function,
+    Variant,
+    Variants,
+    select_variant,
+)
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.packed_weights import Panel
 from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
@@ -131,10 +138,13 @@ def code_variants(
     usual = variants_of(kernel, target) if _has_contractions(kernel) else ()
     short = short_sizes(kernel, sizes or {})
     inner = {a: n for a, n in short.items() if a in innermost_sizes(kernel)}
-    variants = dict(_constant_size_variants(kernel, target, short))
-    for form, limits in _constant_size_variants(kernel, target, inner) if inner != short else ():
-        variants.setdefault(form, limits)
-    return (*variants.items(), *usual)
+    constant = list(_constant_size_variants(kernel, target, short))
+    listed = {c.variant for c in constant}
+    if inner != short:
+        constant += (
+            c for c in _constant_size_variants(kernel, target, inner) if c.variant not in listed
+        )
+    return (*constant, *usual)
 
 
 def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int]) -> Variants:
@@ -150,11 +160,12 @@ def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int
         return ()
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
-    inner_variants = (
-        *(variants_of(specialised, target) if _has_contractions(specialised) else ()),
-        ("", ()),
+    variants = variants_of(specialised, target) if _has_contractions(specialised) else ()
+    if not any(c.variant == "" for c in variants):
+        variants = (*variants, Candidate("", ()))
+    return tuple(
+        Candidate(form + numbers, (*limits, *exactly), costs) for form, limits, costs in variants
     )
-    return tuple((form + numbers, (*limits, *exactly)) for form, limits in inner_variants)
 
 
 def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:

@@ -13,19 +13,23 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from smelt.dataclass import dataclass
+from smelt.kernel.product_cost import ProductCost, product_cycles
 from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse_sizes
 
 __all__ = [
+    "Candidate",
     "CompiledKernel",
     "Function",
     "SizeLimits",
     "Variant",
     "Variants",
+    "competing_candidates",
+    "select_candidate",
     "select_variant",
     "size_or_number",
 ]
@@ -43,8 +47,29 @@ share them. Sizes fixed at compile time follow an @: "small@a1=3,a2=8".
 """
 SizeLimits = tuple[tuple[Index, int], ...]
 """Upper bounds of sizes: pairs (size expression, largest value allowed)."""
-Variants = tuple[tuple[Variant, SizeLimits], ...]
-"""Code variants of a kernel besides the default one, each with its limits, best first."""
+
+
+class Candidate(NamedTuple):
+    """A code variant: the sizes that it is possible or known to be best for, and its products.
+
+    `costs` says what its products do, if it competes with others by predicted time.
+    """
+
+    variant: Variant
+    limits: SizeLimits
+    costs: tuple[ProductCost, ...] = ()
+
+    def map_indices(self, change: Callable[[Index], Index]) -> Candidate:
+        """Return the same candidate with every expression of sizes changed."""
+        return Candidate(
+            self.variant,
+            tuple((change(n), most) for n, most in self.limits),
+            tuple(c.map_indices(change) for c in self.costs),
+        )
+
+
+Variants = tuple[Candidate, ...]
+"""Code variants of a kernel, best first; the default one is last if it competes by its time."""
 
 
 class Function(NamedTuple):
@@ -114,8 +139,32 @@ def size_or_number(name: str) -> Index:
 
 
 def select_variant(forms: Variants, sizes: Mapping[str, int]) -> Variant:
-    """Select the first variant whose limits hold at `sizes`, else the default one."""
-    for form, limits in forms:
-        if all(evaluate(n, sizes) <= limit for n, limit in limits):
-            return form
-    return ""
+    """Select the variant for these sizes: the first whose limits hold, else the default one.
+
+    If it competes by its predicted time, select the fastest of all that do.
+    """
+    return select_candidate(forms, sizes).variant
+
+
+def select_candidate(forms: Variants, sizes: Mapping[str, int]) -> Candidate:
+    """Select as `select_variant`, and return the variant with what is known of it."""
+    competing: list[Candidate] = []
+    for c in forms:
+        if (c.costs or not competing) and _holds(c, sizes):
+            if not c.costs:
+                return c
+            competing.append(c)
+    return min(
+        competing,
+        key=lambda c: product_cycles(c.costs, sizes),
+        default=Candidate("", ()),
+    )
+
+
+def competing_candidates(forms: Variants, sizes: Mapping[str, int]) -> list[Candidate]:
+    """Return the variants that compete by their predicted times at these sizes."""
+    return [c for c in forms if c.costs and _holds(c, sizes)]
+
+
+def _holds(c: Candidate, sizes: Mapping[str, int]) -> bool:
+    return all(evaluate(n, sizes) <= limit for n, limit in c.limits)

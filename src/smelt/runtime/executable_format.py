@@ -21,7 +21,15 @@ from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
-from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_variant, size_or_number
+from smelt.kernel.artifact import (
+    Candidate,
+    CompiledKernel,
+    Variant,
+    Variants,
+    select_variant,
+    size_or_number,
+)
+from smelt.kernel.product_cost import ProductCost
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
@@ -343,7 +351,8 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         "stem": use.stem.hex(),
         "form": use.variant,
         "forms": [
-            (form, [(text(n), limit) for n, limit in limits]) for form, limits in use.variants
+            (c.variant, [(text(n), limit) for n, limit in c.limits], [x.to_data() for x in c.costs])
+            for c in use.variants
         ],
         "names": dict(use.names),
         "values": dict(use.values),
@@ -406,8 +415,12 @@ def _use_from_data(facts: Mapping[str, Any]) -> Use:
             tuple(facts["outputs"]),
         )
     forms = tuple(
-        (form, tuple((parse_sizes(n), int(limit)) for n, limit in limits))
-        for form, limits in facts["forms"]
+        Candidate(
+            form,
+            tuple((parse_sizes(n), int(limit)) for n, limit in limits),
+            tuple(map(ProductCost.from_data, costs)),
+        )
+        for form, limits, costs in facts["forms"]
     )
     return KernelUse(
         facts["kernel"],

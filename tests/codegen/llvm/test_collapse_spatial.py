@@ -83,7 +83,7 @@ def formed(code: str, variant: Variant) -> Native:
 def served(code: str, sizes: dict[str, int]) -> Iterator[Native]:
     """The kernel in its usual form, and in all that serve these sizes."""
     yield formed(code, "")
-    for variant, limits in code_variants(parse(code), Target.for_isa("avx512")):
+    for variant, limits, *_ in code_variants(parse(code), Target.for_isa("avx512")):
         if all(evaluate(n, sizes) <= most for n, most in limits):
             yield formed(code, variant)
 

@@ -225,7 +225,7 @@ def test_short_rows_of_half_types_are_transposed(
     dtype: DType, s: int, shape: tuple[int, ...]
 ) -> None:
     kernel = fuse(plain(s=s, u=5, v=5, p=2, t=dtype.name))
-    assert [variant for variant, _ in kernel.variants] == ["transposed"]
+    assert [variant for variant, *_ in kernel.variants] == ["transposed"]
     arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
     check(kernel, *arrays)  # nothing is read or written outside
     actual, expected = (

@@ -70,7 +70,7 @@ ALONE = CODES[1:3]
 def test_every_form_says_the_same(isa: str, code: str) -> None:
     for variant in (
         "",
-        *(f for f, _ in fuse(code, isa).variants if f in ("k_blocked", "small_m", "panels")),
+        *(f for f, *_ in fuse(code, isa).variants if f in ("k_blocked", "small_m", "panels")),
     ):
         kernel = forced(code, isa, variant) if variant else fuse(code, isa)
         for m, n, g in SIZES:
@@ -97,7 +97,7 @@ def test_what_is_shared_is_gathered_where_it_begins(isa: str) -> None:
     for code in CODES:
         kernel = fuse(code, isa)
         (phase,) = program(kernel.kernel).phases
-        for variant in {f for f, _ in kernel.variants if f in ("k_blocked", "small_m", "panels")}:
+        for variant in {f for f, *_ in kernel.variants if f in ("k_blocked", "small_m", "panels")}:
             schedules = build_schedules(phase, kernel.target, variant)
             nest = schedules[0].nests[0].packs[1]
             text = emit(kernel.kernel, kernel.target, form=variant).llvm

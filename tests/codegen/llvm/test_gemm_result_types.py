@@ -115,7 +115,7 @@ def variants(source: str, isa: str, turn: int) -> Iterator[tuple[Variant, Single
     """Yield the general code, then specialised variants for all sizes: one of them by day."""
     yield "", fuse(source, isa, usual=True)
     offered = fuse(source, isa)
-    names = list(dict.fromkeys(variant for variant, _ in offered.variants if "@" not in variant))
+    names = list(dict.fromkeys(variant for variant, *_ in offered.variants if "@" not in variant))
     for name in names if NIGHTLY or not names else [names[turn % len(names)]]:
         built, loaded = offered.variant_code(name)
         yield name, replace(offered, built=built, loaded=loaded, variants=())

@@ -57,14 +57,14 @@ def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
     for spec in ("m,k; k -> m", "k; k,n -> n", "k; n,k -> n", "b,k; b,k,n -> b,n"):
         kernel = fuse(matrices("f32", spec), "avx512")
         assert reads_in_place(kernel, "avx512") == [True], spec
-        assert not [variant for variant, _ in kernel.variants if not variant.startswith("@")], spec
+        assert not [variant for variant, *_ in kernel.variants if not variant.startswith("@")], spec
     fixed = fuse(
         "graph f(x: f32[4,k], y: f32[k,n]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}',
         "avx512",
     )
     assert reads_in_place(fixed, "avx512") == [True]
-    assert [variant for variant, _ in fixed.variants] == []
+    assert [variant for variant, *_ in fixed.variants] == []
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -41,6 +41,8 @@ from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.schedule.fused_gemm_plan import k_blocked_task
 from smelt.codegen.llvm.schedule.register_tile import register_tile
 from smelt.graph.text import parse
+from smelt.kernel.artifact import competing_candidates
+from smelt.kernel.product_cost import cost_parts
 from smelt.runtime.loader import load
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.expr import evaluate, mul, size
@@ -50,7 +52,7 @@ PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
     isa
     for isa in RUNNABLE
-    if any(variant == "k_blocked" for variant, _ in fuse(PLAIN, isa).variants)
+    if any(variant == "k_blocked" for variant, *_ in fuse(PLAIN, isa).variants)
 ]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
@@ -77,7 +79,7 @@ def test_every_layout(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> None:
-    kernel = fuse(matrices("f32", f"{left}; {right} -> m,n"), isa)
+    kernel = forced(matrices("f32", f"{left}; {right} -> m,n"), isa, "k_blocked")
     rng = np.random.default_rng(5)
     for m, n, k in (
         (SMALL + 1, TALL_COLUMNS + 1, WIDE_DEPTH + 50),
@@ -90,7 +92,6 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
             x if left == "m,k" else np.ascontiguousarray(x.T),
             y if right == "k,n" else np.ascontiguousarray(y.T),
         )
-        assert select_variant(kernel.variants, kernel.sizes([*inputs])) == "k_blocked"
         (actual,) = kernel(*inputs)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
@@ -308,14 +309,14 @@ def roomy(isa: str) -> SingleKernel:
 def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is chosen if a panel fits L1 or blocks would leave L2."""
     plain = fuse(PLAIN, isa)
-    large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    assert select_variant(code_variants(plain.kernel, plain.target), large) == "panels"
+    large = {"m": 700, "n": 300, "k": WIDE_DEPTH}
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
     variants = code_variants(plain.kernel, target)
-    assert select_variant(variants, large) == "k_blocked"
+    assert "panels" not in [c.variant for c in competing_candidates(variants, large)]
     panel_rows = (48 << 10) // (register_tile(target, target.lanes(4)).columns * 4)
-    assert select_variant(variants, {**large, "k": panel_rows + 1}) == "k_blocked"
-    assert select_variant(variants, {**large, "k": panel_rows}) == "panels"
+    for k in (panel_rows, panel_rows + 1):
+        possible = [c.variant for c in competing_candidates(variants, {**large, "k": k})]
+        assert ("panels" in possible) == (k == panel_rows)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -358,14 +359,23 @@ def elsewhere(code: str, isa: str, **changed: Any) -> SingleKernel:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
-    """Rows a page apart share a set: where it has fewer places than a tile has rows, these are
-    copied first; few columns keep to the form that copies none."""
+    """Rows a page apart share a set: where it has fewer places than a tile has rows, in place
+    they would evict one another."""
     plain = fuse(PLAIN, isa)
-    large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    variants = code_variants(plain.kernel, replace(plain.target, **few_ways(isa)))
-    assert select_variant(code_variants(plain.kernel, plain.target), large) == "panels"
-    assert select_variant(variants, large) == "k_blocked"
-    assert select_variant(variants, {**large, "n": TALL_COLUMNS}) == "panels"
+    few, many = (
+        code_variants(plain.kernel, replace(plain.target, **changed))
+        for changed in (few_ways(isa), {})
+    )
+    for k, evicted in ((1024, True), (1000, False)):
+        sizes = {"m": 700, "n": 300, "k": k}
+        waits = [
+            cost_parts(c.costs[0], sizes)["operands in place"]
+            for variants in (few, many)
+            for c in competing_candidates(variants, sizes)
+            if c.variant == "panels"
+        ]
+        assert [n > 0 for n in waits] == [evicted, False]
+        assert not evicted or select_variant(few, sizes) == "k_blocked"
 
 
 @pytest.mark.parametrize(("k", "copied"), [(1024, True), (2048, True), (768, False), (512, False)])

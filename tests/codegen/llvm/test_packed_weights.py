@@ -88,8 +88,8 @@ def test_many_rows_meet_panels_block_by_block(isa):
     assert select_variant(kernel.variants, least) == "k_blocked"
     assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
     narrow = fuse(source(TALL_COLUMNS, WIDTH[isa]), isa)
-    assert "k_blocked" not in dict(narrow.variants)
-    assert "panels" not in dict(kernel.variants)  # it would pack them again
+    assert "k_blocked" not in [c.variant for c in narrow.variants]
+    assert "panels" not in [c.variant for c in kernel.variants]  # it would pack them again
 
 
 @pytest.mark.parametrize("isa", runnable())

@@ -90,7 +90,7 @@ def test_parts_that_are_more_than_arrays(layout: str, part: str) -> None:
 def test_borders_anywhere_in_every_form(layout: str) -> None:
     """Whatever the sizes: what is packed in panels, strips or squares has borders anywhere."""
     isa = RUNNABLE[0]
-    for variant, _ in fuse(graph(layout), isa).variants:
+    for variant, *_ in fuse(graph(layout), isa).variants:
         kernel = forced(graph(layout), isa, variant)
         for i, j in BORDERS:
             arrays = sized(layout, i, j, 40, 70)

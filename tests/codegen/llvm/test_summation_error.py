@@ -77,7 +77,7 @@ def test_whatever_form_serves_a_product(spec: str, isa: str) -> None:
 @pytest.mark.parametrize("variant", FORMS)
 def test_every_form(variant: str, spec: str) -> None:
     isa = RUNNABLE[0]
-    names = [name for name, _ in fuse(matrices("f32", spec), isa).variants]
+    names = [name for name, *_ in fuse(matrices("f32", spec), isa).variants]
     if variant not in names:
         pytest.skip("no such form")
     k = 384 if variant == "small" else 4096 if variant == "panels" else 9000

@@ -78,10 +78,11 @@ def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
     """
     target = Target.for_isa("avx512", cores=2)
     variants = code_variants(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
-    reported = {variant.partition("@")[2] for variant, _ in variants}
+    reported = {variant.partition("@")[2] for variant, *_ in variants}
     assert reported - {""} == {"c=3"}
     assert not any(
-        "@" in variant for variant, _ in code_variants(parse(WEIGHTED), target, {"c": 300, "d": 16})
+        "@" in variant
+        for variant, *_ in code_variants(parse(WEIGHTED), target, {"c": 300, "d": 16})
     )
 
 
@@ -97,13 +98,15 @@ kernel k(x: f32[b,m,k], y: f32[b,k,n]) -> z: f32[b,m,n]
 def test_sizes_of_batches_of_small_products_are_numbers() -> None:
     """Their tiles address by numbers; longer ones keep to the code for all sizes."""
     target = Target.for_isa("avx512", cores=2)
-    (first, limits), *_ = code_variants(parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12})
+    (first, limits, _), *_ = code_variants(
+        parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12}
+    )
     plain, _, message = first.partition("@")
     assert plain == "small"
     assert {*message.split(",")} == {"m=16", "n=16", "k=12"}
     assert all(n in str(limits) for n in "mnk")
     larger = {"b": 100, "m": 16, "n": 200, "k": 12}
-    assert not any("n=" in variant for variant, _ in code_variants(parse(BATCH), target, larger))
+    assert not any("n=" in variant for variant, *_ in code_variants(parse(BATCH), target, larger))
 
 
 ANCHORED = """

@@ -18,7 +18,7 @@ TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
 def forced(code: str, isa: str, variant: str = "panels") -> SingleKernel:
     """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
     kernel = fuse(code, isa)
-    assert variant in [name for name, _ in kernel.variants]
+    assert variant in [name for name, *_ in kernel.variants]
     built, loaded = kernel.variant_code(variant)
     return replace(kernel, built=built, loaded=loaded, variants=())
 

@@ -9,19 +9,31 @@
           task   n0 144, n2 256
 
 A kernel has several forms; a call takes the first whose limits hold at its sizes, else the usual
-one.
+one.  Those that compete by predicted time follow, the fastest first:
+
+      predicted thousands of cycles
+        panels 43510.5: multiply-adds 37748.7, loop steps 2919.6, memory 2027.5, packing 617.5
+        k_blocked 44968.1: multiply-adds 38043.6, loop steps 2853.3, memory 2519.0, ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from smelt.codegen.llvm.prepacked import packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
-from smelt.kernel.artifact import SizeLimits, Variant, Variants
+from smelt.kernel.artifact import (
+    Candidate,
+    SizeLimits,
+    Variant,
+    Variants,
+    competing_candidates,
+    select_candidate,
+)
 from smelt.kernel.ir import Kernel
+from smelt.kernel.product_cost import cost_parts, product_cycles
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.target import Target
 from smelt.types.expr import Index, build, evaluate, sizes_of, terms_of, text
@@ -35,20 +47,43 @@ def schedule_text(
     """Return the schedule of a kernel: of the form for `sizes`, or of every form without them."""
     vectors = f"{target.vector_bytes}-byte vectors, {target.registers} registers"
     lines = [f"kernel {kernel.name} on {target.isa}: {vectors}"]
-    forms: Variants = (*variants, ("", ()))
+    forms = variants if any(c.variant == "" for c in variants) else (*variants, Candidate("", ()))
+    competing: list[Candidate] = []
     if sizes is not None:  # several forms may have one name, for different sizes
-        forms = (next(f for f in forms if all(evaluate(n, sizes) <= most for n, most in f[1])),)
-    for form, limits in forms:
-        plain, _, constants = form.partition("@")
-        name = f"{plain or 'usual'} with {constants}" if constants else plain or "usual"
-        lines.append(f"  form {name}: {_conditions(limits)}")
+        chosen = select_candidate(forms, sizes)
+        forms, competing = (chosen,), competing_candidates(forms, sizes) if chosen.costs else []
+    for form, limits, _ in forms:
+        lines.append(f"  form {_form_name(form)}: {_conditions(limits)}")
         lines += (f"    {line}" for line in _form_lines(kernel, target, form, sizes))
+    lines += (f"  {line}" for line in _predictions(competing, sizes or {}))
     return "\n".join(lines) + "\n"
+
+
+def _form_name(form: Variant) -> str:
+    """Return the name of a form, with the sizes that are constants in it."""
+    plain, _, constants = form.partition("@")
+    return f"{plain or 'usual'} with {constants}" if constants else plain or "usual"
+
+
+def _predictions(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield the predicted kilocycles of forms, the least first, and what they are spent on."""
+    if len(candidates) > 1:
+        yield "predicted thousands of cycles"
+    by_cycles = sorted(candidates, key=lambda c: product_cycles(c.costs, sizes))
+    for c in by_cycles if len(candidates) > 1 else ():
+        spent: dict[str, float] = {}
+        for cost in c.costs:
+            for part, n in cost_parts(cost, sizes).items():
+                spent[part] = spent.get(part, 0.0) + n
+        total, ranked = sum(spent.values()), sorted(spent.items(), key=lambda x: -x[1])
+        parts = (f"{part} {n / 1000:.1f}" for part, n in ranked if 100 * n >= total > 0)
+        yield f"  {_form_name(c.variant)} {total / 1000:.1f}: {', '.join(parts)}"
 
 
 def _conditions(limits: SizeLimits) -> str:
     """Return when a form is taken."""
-    return ", ".join(condition(n, most) for n, most in limits) or "all other sizes"
+    open_limits = (condition(n, most) for n, most in limits if not isinstance(n, int))
+    return ", ".join(open_limits) or "all other sizes"
 
 
 def condition(n: Index, most: int) -> str:

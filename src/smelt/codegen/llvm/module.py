@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
+from smelt.blocks import SMALL_DEPTH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
-from smelt.codegen.llvm.schedule.fused_gemm_variants import (
-    panel_variants,
-    small_m_variants,
-    tall_variants,
-    wide_variants,
+from smelt.codegen.llvm.schedule.backward_slice import cost_of
+from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.contract import (
+    Contraction,
+    as_small,
+    few_row_variants,
+    is_satisfiable,
+    small_limits,
 )
+from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
+from smelt.codegen.llvm.schedule.fused_gemm_variants import few_column_variants, fused_variants
+from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import SizeLimits, Variant, Variants
+from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Expr, Index, sizes_of
@@ -61,67 +66,93 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
-_Numbered = dict[tuple[Variant, int], SizeLimits]
-"""Limits of variants, each with a number: one variant may serve several ranges of sizes."""
+_Numbered = dict[tuple[Variant, int], Candidate]
+"""Variants, each with a number: one may serve several ranges of sizes."""
+FEW, OTHERS = 0, 10
+"""First numbers of variants for few rows or columns, and of those for all other sizes."""
 
 
 def variants_of(kernel: Kernel, target: Target) -> Variants:
     """Return the variants that serve a kernel better than the usual one, best first.
 
-    With the limits on sizes of each.
+    Those for few rows or columns have limits on sizes.  Others compete by what they cost, where
+    products allow several and nothing else is reduced.
     """
     variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
         # From the phase before it is scheduled, which changes it.
         subphases = split_disjoint(phase)
-        short = _common([_numbered(tall_variants(p, target)) for p in subphases])
-        few = _common([_numbered(small_m_variants(p, target)) for p in subphases])
-        panels = _common([_numbered(panel_variants(p, target), 1) for p in subphases])
-        wide = _common([_numbered(wide_variants(p, target)) for p in subphases])
+        short = _common([_numbered(few_column_variants(p, target), FEW) for p in subphases])
+        fused = _common([_numbered(fused_variants(p, target), OTHERS) for p in subphases])
+        products = [i for i in phase.items if i.kind == "dot"]
+        epilogue = cost_of(epilogue_items(phase, products)) if fused else 0.0
         s = schedule(phase, target)
-        if any(c.prepacked for c in s.blocked):
-            short, panels, few = {}, {}, {}
+        prepacked = any(c.prepacked for c in s.blocked)
+        if prepacked:
+            short = {}
+            fused = {
+                key: Candidate(c.variant, c.limits)
+                for key, c in fused.items()
+                if c.variant == "k_blocked"
+            }
         if s.products:
             packed = s.products.packed
-            usual = (
-                *contraction_variants(s.phase, s.blocked),
-                *(packed[0].variants(s.phase, packed) if packed else ()),
+            few = [
+                *few_row_variants(s.blocked, s.phase),
+                *(Candidate(*x) for x in (packed[0].variants(s.phase, packed) if packed else ())),
+            ]
+            others = _contraction_variants(
+                s, epilogue, target, has_costs=bool(fused) and not prepacked
             )
-            near = cached_small_variants(s.phase, s.blocked, usual) if few else ()
             variants_by_phase.append(
-                short | panels | _numbered(near, 1) | few | _numbered(usual) | wide
+                short | _numbered(few, FEW) | fused | _numbered(others, OTHERS)
             )
-    numbered_variants = _without_numbers(_common(variants_by_phase))
-    limits = (
-        ()
-        if not variants_by_phase or any(form == "k_blocked" for form, _ in numbered_variants)
-        else (packed_limits(kernel, target))
-    )
-    return (*numbered_variants, ("packed", limits)) if limits else numbered_variants
+    candidates = [c for c in _common(variants_by_phase).values() if c.variant or c.costs]
+    if variants_by_phase and not any(c.variant == "k_blocked" for c in candidates):
+        limits = packed_limits(kernel, target)
+        candidates += [Candidate("packed", limits)] if limits else []
+    return tuple(candidates)
+
+
+def _contraction_variants(
+    s: Schedule, epilogue: float, target: Target, *, has_costs: bool
+) -> Iterator[Candidate]:
+    """Yield the variants of contractions for any sizes: operands in place, and the usual one."""
+    small = small_limits(s.blocked, s.phase) if s.blocked else None
+    if not has_costs:
+        if small is not None and is_satisfiable(small):
+            yield Candidate("small", small)
+        yield Candidate("", ())
+        return
+    forms: list[tuple[Variant, SizeLimits, list[Contraction]]] = [("", (), s.blocked)]
+    if small is not None:
+        depths = tuple((s.phase.axes[c.k], SMALL_DEPTH) for c in s.blocked)
+        forms.insert(0, ("small", depths, [as_small(c, target) for c in s.blocked]))
+    for form, limits, plans in forms:
+        if is_satisfiable(limits):
+            costs = (contraction_cost(c, s.phase, plans, epilogue, target) for c in plans)
+            yield Candidate(form, tuple(dict.fromkeys(limits)), tuple(costs))
 
 
 def _common(parts: Sequence[_Numbered]) -> _Numbered:
-    """Return the variants common to all parts of a kernel, with merged limits."""
+    """Return the variants common to all parts of a kernel, with merged limits and costs."""
     return {
-        key: tuple(dict.fromkeys(n for f in parts for n in f[key]))
+        key: Candidate(
+            key[0],
+            tuple(dict.fromkeys(n for f in parts for n in f[key].limits)),
+            tuple(c for f in parts for c in f[key].costs),
+        )
         for key in (parts[0] if parts else ())
         if all(key in f for f in parts)
     }
 
 
-def _without_numbers(numbered: _Numbered) -> Variants:
-    """Return variants without their numbers."""
-    return tuple((form, limits) for (form, _), limits in numbered.items())
-
-
-def _numbered(
-    variants_with_limits: Iterable[tuple[Variant, SizeLimits]], first: int = 0
-) -> _Numbered:
-    """Return variants with their limits, numbered from `first` on by occurrence."""
-    counts, numbered = Counter[Variant](), dict[tuple[Variant, int], SizeLimits]()
-    for form, limits in variants_with_limits:
-        numbered[form, first + counts[form]] = limits
-        counts[form] += 1
+def _numbered(candidates: Iterable[Candidate], first: int) -> _Numbered:
+    """Return variants, numbered from `first` on by occurrence."""
+    counts, numbered = Counter[Variant](), dict[tuple[Variant, int], Candidate]()
+    for c in candidates:
+        numbered[c.variant, first + counts[c.variant]] = c
+        counts[c.variant] += 1
     return numbered
 
 

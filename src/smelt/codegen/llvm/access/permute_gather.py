@@ -46,9 +46,19 @@ PAIRS = {16: "d", 8: "q"}
 """Intrinsic suffixes of a permutation of two registers, by lanes."""
 
 
+ONE_REGISTER = 8
+"""Lanes of 32 bits that an AVX2 register permutes by positions in another one."""
+
+
 def can_permute(target: Target, lanes: int) -> bool:
-    """Return whether there are instructions that permute so many lanes freely."""
+    """Return whether there are instructions that permute so many lanes of two registers freely."""
     return target.facts.permutes == "two registers" and lanes in KINDS
+
+
+def can_permute_one(target: Target, lanes: int) -> bool:
+    """Return whether an instruction permutes so many lanes of one register freely."""
+    one = target.facts.permutes == "one register" and lanes == ONE_REGISTER
+    return one or can_permute(target, lanes)
 
 
 def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | None:
@@ -190,15 +200,15 @@ def _read_register(
                 [address, I32(dtype.itemsize), opaque_mask(m, mask), ir.Constant(kind, None)],
             )
         )
-    permuted_lanes = permuted(b, windows, picks, lanes)
+    elements = permuted(b, windows, picks, lanes)
     if all(inside_at):
-        return permuted_lanes
+        return elements
     inside = [
         sum(inside_at[(r + i) % len(inside_at)] << i for i in range(lanes))
         for r in range(len(inside_at))
     ]
     mask = b.bitcast(_table_entry(b, inside, phase, ir.IntType(lanes)), ir.VectorType(I1, lanes))
-    return b.select(mask, permuted_lanes, ir.Constant(kind, None))
+    return b.select(mask, elements, ir.Constant(kind, None))
 
 
 def _starts_of(period: PeriodicIndex, lanes: Lanes, at: int) -> frozenset[int]:
@@ -239,6 +249,17 @@ def _prefetch_later(
     for k in range(0, max(period_bytes * MAX_PERMUTE_LANES // period.period, 1), LINE):
         distance = PREFETCH_DISTANCE_BYTES + k if period.step > 0 else -PREFETCH_DISTANCE_BYTES - k
         prefetch(b, b.gep(address, [number(distance)], source_etype=ir.IntType(8)))
+
+
+def permuted_lanes(
+    b: ir.IRBuilder, target: Target, vector: Value, picks: Value, lanes: int
+) -> Value:
+    """Permute the lanes of one register (`can_permute_one`)."""
+    if can_permute(target, lanes):
+        return permuted(b, [vector], picks, lanes)
+    words = ir.VectorType(I32, lanes)
+    result = intrinsic(b, "llvm.x86.avx2.permd", words, [b.bitcast(vector, words), picks])
+    return b.bitcast(result, vector.type)
 
 
 def permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
@@ -323,4 +344,12 @@ def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) 
     return b.load(address, typ=ir.VectorType(I32, lanes), align=4)
 
 
-__all__ = ["can_permute", "lane_index", "lane_limits", "lane_test", "permuted", "read_permuted"]
+__all__ = [
+    "can_permute",
+    "can_permute_one",
+    "lane_index",
+    "lane_limits",
+    "lane_test",
+    "permuted_lanes",
+    "read_permuted",
+]

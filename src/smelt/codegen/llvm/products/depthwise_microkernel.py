@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, prefetch
-from smelt.codegen.llvm.access.permute_gather import permuted
+from smelt.codegen.llvm.access.permute_gather import permuted_lanes
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.loopir.items import Item
@@ -293,7 +293,7 @@ class DepthwiseTile:
         kind = ir.IntType(32)
         first = ir.Constant(ir.VectorType(kind, lanes), [k - k % c.group for k in range(lanes)])
         picks = b.add(first, splat(b, b.trunc(lane, kind), lanes))
-        return lambda rest, at: permuted(b, [read(rest, at)], picks, lanes)
+        return lambda rest, at: permuted_lanes(b, self.target, read(rest, at), picks, lanes)
 
     def _add_rows(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
         """Return the sums after every row which the tile reads, for one table entry."""

@@ -29,14 +29,13 @@ from smelt.codegen.llvm.products.prefetch import TilePrefetcher
 from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
     reads_well_in_place,
-    tile_heights,
 )
 from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.schedule.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i8, i32

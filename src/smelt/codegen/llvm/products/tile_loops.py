@@ -150,11 +150,6 @@ def for_each_column_tile(
     home.loop(full_columns, columns, tile.columns, lambda at: line(at, 1))
 
 
-def tile_heights(full: int) -> tuple[int, ...]:
-    """Return tile heights, largest first, which together cover any number of rows."""
-    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
-
-
 def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     """Return how many rows full-height tiles cover.
 

@@ -17,14 +17,13 @@ the loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from smelt.blocks import (
     COLUMNS,
     DEPTH,
-    IN_PLACE_ELEMENTS,
     MATRIX_DEPTH,
     SMALL,
     SMALL_DEPTH,
@@ -66,7 +65,7 @@ from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_p
 from smelt.codegen.llvm.schedule.product_plan import Driver, PanelOperand, TileStores, tile_cycles
 from smelt.codegen.llvm.schedule.register_tile import Tile, in_place_tile, register_tile
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.kernel.artifact import Candidate, SizeLimits, Variant
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -330,49 +329,51 @@ def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item,
     return plans
 
 
-def contraction_variants(
-    phase: Phase, products: Iterable[Contraction]
-) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the variants that serve this phase better, best first, with the limits of each."""
+def few_row_variants(products: Iterable[Contraction], phase: Phase) -> Iterator[Candidate]:
+    """Yield the variants for few rows or columns, best first, with the limits of each."""
     packed = [c for c in products if not c.is_gemv and c.m is not None]
     if not packed:
         return
     if any(c.prepacked for c in packed):
         if all(c.prepacked for c in packed):
-            yield "rows", tuple(dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed))
+            limits = dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed)
+            yield Candidate("rows", tuple(limits))
         return
-    small_limits = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
+    small = small_limits(packed, phase)
     sides: list[tuple[Variant, dict[str, int]]] = [
-        ("small", small_limits),
         ("rows", {c.axes[0]: _gemv_rows(c.group) for c in packed}),
         ("columns", {c.n: _gemv_rows(c.group) for c in packed}),
     ]
     for form, axes in sides:
         limits = tuple((phase.axes[a], n) for a, n in axes.items())
-        is_impossible = any(isinstance(n, int) and n > most for n, most in limits)
-        is_impossible |= form != "small" and any(
+        if small is not None and is_satisfiable((*limits, *small)):
+            yield Candidate("small", tuple(dict.fromkeys((*limits, *small))))
+        serves_others = any(
             _serves_other_axes(c.item, c.m, c.n, c.right if form == "rows" else c.left)
             for c in packed
         )
-        if not is_impossible and not (form == "small" and any(c.outer or c.group for c in packed)):
-            yield form, tuple(dict.fromkeys(limits))
+        if is_satisfiable(limits) and not serves_others:
+            yield Candidate(form, tuple(dict.fromkeys(limits)))
 
 
-def cached_small_variants(
-    phase: Phase, products: Iterable[Contraction], usual: Iterable[tuple[Variant, SizeLimits]]
-) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the variant for small contractions whose right operand stays in L1.
+def small_limits(products: Collection[Contraction], phase: Phase) -> SizeLimits | None:
+    """Return the limits of small contractions, whose operands are in place; None if none are."""
+    if any(c.outer or c.group or c.prepacked or c.is_gemv or c.m is None for c in products):
+        return None
+    limits = {a: SMALL for c in products for a in c.axes} | {c.k: SMALL_DEPTH for c in products}
+    return tuple(dict.fromkeys((phase.axes[a], n) for a, n in limits.items()))
 
-    It beats any that packs the operand once, which each contraction of a batch would repeat.
-    """
-    operands = [
-        (mul(phase.axes[c.k], phase.axes[c.n]), IN_PLACE_ELEMENTS)
-        for c in products
-        if c.m is not None
-    ]
-    for form, limits in usual:
-        if form == "small":
-            yield form, (*limits, *dict.fromkeys(operands))
+
+def is_satisfiable(limits: SizeLimits) -> bool:
+    """Return whether any sizes are within some limits."""
+    return not any(isinstance(n, int) and n > most for n, most in limits)
+
+
+def as_small(c: Contraction, target: Target) -> Contraction:
+    """Return the plan of the same contraction as one whose operands are in place."""
+    small = replace(c, kind="small")
+    in_place = small.reads_left_in_place()
+    return replace(small, tile=in_place_tile(target, c.tile.lanes)) if in_place else small
 
 
 def _in_cache(

@@ -23,7 +23,7 @@ from math import prod
 from typing import cast
 
 from smelt.blocks import ceiling, window_columns
-from smelt.codegen.llvm.access.permute_gather import can_permute
+from smelt.codegen.llvm.access.permute_gather import can_permute, can_permute_one
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction, renumber
 from smelt.codegen.llvm.loopir.input_tile import (
@@ -337,17 +337,31 @@ def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Ite
     if phase.cut or phase.regions() or not dots:
         return {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
-    if can_permute(target, lanes) and all(_has_small_groups(i, phase) for i in dots):
+    stored = stored_axis(phase)
+    may_merge = can_permute(target, lanes) or _can_share(
+        phase.axes.get(stored or ""), target, lanes
+    )
+    if may_merge and all(_has_small_groups(i, phase) for i in dots):
         paired = any(
             choose_dot_instruction(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots
         )
         # If pairs are multiplied, groups that fill half a vector are as fast unmerged.
-        merge_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
+        merge_groups(phase, dots, stored, lanes // 2 if paired else lanes)
     plans = [_find_windows(i, phase) for i in dots]
     windows = [p for p in plans if p is not None]
     if len(windows) < len(plans) or len({tuple(c.axis for c in p.columns) for p in windows}) > 1:
         return {}
     return {p.item: p.rewritten(target, form) for p in windows}
+
+
+def _can_share(group: Index | None, target: Target, lanes: int) -> bool:
+    """Return whether groups of so many channels fill vectors, and may read lanes apart.
+
+    A group that fills a vector reads one channel for all lanes.
+    """
+    if not isinstance(group, int) or group < 1 or lanes % group:
+        return False
+    return group == lanes or can_permute_one(target, lanes)
 
 
 def transposed_variants(phase: Phase, plans: Sequence[DepthwisePlan]) -> Variants:
@@ -404,10 +418,10 @@ class _DepthwiseWindows:
         left, flat = flatten_reduction(self.phase, self.item, self.left, self.over)
         n, lanes = self.columns[-1].axis, target.vector_bytes // self.item.dtype.itemsize
         mixing_axis, group = NO_AXIS, 1
-        if can_permute(target, lanes) and n in self.left.axes and lines is None:
+        if n in self.left.axes and lines is None:
             mixing_axis, group = find_mixing_axis(self.phase, self.right, n, self.over)
         right = self.right
-        if mixing_axis and lanes % group == 0:
+        if mixing_axis and _can_share(group, target, lanes):
             lane_in_group = mod(axis(n, self.phase.axes[n]), group)
             right = Cloner(self.phase, self.item, {mixing_axis: lane_in_group}).of(right)
         else:

@@ -36,7 +36,10 @@ from smelt.blocks import (
     TALL_DEPTH,
     TALL_ROWS,
     TALL_STAGED,
+    TASKS,
+    WIDE_LEAST,
     WIDE_PANEL,
+    WIDE_RUN,
     WIDE_STAGED,
     ceiling,
     even_block,
@@ -60,6 +63,7 @@ from smelt.codegen.llvm.schedule.product_plan import (
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.dataclass import dataclass
+from smelt.kernel.product_cost import MANY
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product
@@ -369,6 +373,31 @@ class FusedGemmPlan(PlainPacking):
         for _, k in self.others:
             positions = add(positions, phase.axes[k])
         return positions
+
+    def task_limits(self) -> tuple[int, tuple[int, int], tuple[int, int], int]:
+        """Return how many tasks there are, and their least and most rows and columns.
+
+        Last the elements of a packed panel.  For predictions: `blocks` has the exact sizes.
+        """
+        size, tile = self.item.dtype.itemsize, self.tile.columns
+        products = 1 + len(self.others)
+        if self.swapped:
+            return self.tasks, (SWAPPED_COLUMNS, MANY), (SMALL, SMALL), MANY
+        if self.small_m:
+            return self.tasks, (SMALL, SMALL), (tile, max(FEW_ACROSS // products, tile)), MANY
+        if self.k_blocked:
+            rows, columns = DEEP_ROWS * (2 if self.direct else 1), DEEP_COLUMNS
+            if self.prepacked or self.large_blocks:
+                rows, columns = ROOMY_ROWS, ROOMY_COLUMNS
+            elif self.issue_bound:
+                rows, columns = LONG_ROWS, LONG_COLUMNS
+            part, words = min(1.0, self.l2_bytes / L2_BYTES) ** 0.5, size // 4
+            rows, columns = (int(n * part) // words for n in (rows, columns // products))
+            return self.tasks, (ROWS, max(rows, ROWS)), (columns, columns), MANY
+        if self.wide:
+            panel = min(WIDE_PANEL, self.l2_bytes // 2) // (size * products)
+            return TASKS, (WIDE_LEAST, TALL_ROWS), (TALL_COLUMNS, WIDE_RUN), panel
+        return TASKS, (TALL_ROWS, TALL_ROWS), (TALL_COLUMNS, TALL_COLUMNS), MANY
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the rows and columns of one task."""

@@ -13,7 +13,7 @@ from smelt.blocks import DEEP_EVEN
 from smelt.dataclass import dataclass
 from smelt.target import Target
 
-__all__ = ["Tile", "in_place_tile", "register_tile", "short_row_tiles"]
+__all__ = ["Tile", "in_place_tile", "register_tile", "short_row_tiles", "tile_heights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,8 @@ def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
     """
     sums = target.registers // 2
     return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
+
+
+def tile_heights(full: int) -> tuple[int, ...]:
+    """Return tile heights, largest first, which together cover any number of rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))

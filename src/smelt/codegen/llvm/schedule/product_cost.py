@@ -1,0 +1,169 @@
+"""Say what the code of a product's plan does, for predictions of its time.
+
+Each plan answers the same quantities (`smelt.kernel.product_cost`): its tiles, what it packs and
+for how many rows, and where its sums wait.  The rates below hold for all plans and machines; they
+are sixteenths of a cycle for a cache line, measured with products of one core's caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import chain
+
+from smelt.blocks import COLUMNS, DEPTH, HEIGHT, ROW_BYTES, ROWS, TASKS
+from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
+from smelt.codegen.llvm.schedule.register_tile import tile_heights
+from smelt.kernel.product_cost import LINE, MANY, UNITS, ProductCost
+from smelt.target import CACHE_SHARE, Target
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index, axes_of, product, sizes_of
+
+__all__ = ["contraction_cost", "fused_gemm_cost"]
+
+PACK, TRANSPOSE, PACK_ROWS = 88, 67, 80
+"""Packing lines of the right operand, by transposes where it is contiguous along k, and of the left
+one."""
+PACK_ON_USE = 8
+"""The same by the tile that multiplies the line first, which loads it anyway."""
+SCRATCH, BLOCK_SUMS, SWAPPED_SUMS = 56, 40, 96
+"""Sums that go through scratch to the epilogue, that wait there for the next block of k, and that
+are transposed on their way."""
+ROW_EPILOGUE = 80
+"""What a long epilogue costs more, for each vector, row by row of a tile than in a loop of its own.
+"""
+START = {"tall_skinny": 500, "panels": 500, "k_blocked": 800, "small_m": 1200}
+"""Cycles of what precedes the loops over tiles, besides that of a contraction."""
+FAR_LEFT, FAR_LEFT_BLOCKS = 48, 160
+"""Reading rows from L3 by a pass over k, and block by block."""
+FAR_RUN, FAR_RESULTS = 160, 208
+"""A run of a row that is packed from L3, and a line of results that tiles store there."""
+FAR_RIGHT, FAR_RIGHT_BLOCKS = 60, 160
+"""A line that is packed from L3, and one of a contraction, which prefetches none of the next block.
+"""
+UNPACKED_PANELS = 4
+"""Right operands whose rows are at most this many panels long are not packed."""
+
+
+def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCost:
+    """Return what one of the products of a fused GEMM does."""
+    m, n, k = (phase.axes[a] for a in (c.m, c.n, c.k))
+    size = c.item.dtype.itemsize
+    dots = [c.item, *(i for i, _ in c.others)]
+    epilogue, sums = 0, SCRATCH if c.keeps_sums else 0
+    if not c.keeps_sums:
+        epilogue = int(UNITS * cost_of(epilogue_items(phase, dots)))
+        epilogue += ROW_EPILOGUE if c.stores_sums else 0
+    packs_left = not c.direct and c.leader is None
+    right = _packing(c.right, (c.n, c.k), phase, target)
+    if c.form == "small_m" and c.right_pitch() is not None:
+        right = PACK_ON_USE
+    if c.swapped:
+        right, sums = _computed(c.right, phase, target) + PACK_ROWS, SWAPPED_SUMS
+        right *= c.leader is None
+    return ProductCost(
+        m,
+        n,
+        k,
+        _batch(c.item, (c.m, c.n), phase),
+        *c.task_limits(),
+        (c.tile.rows,) if c.form in ("k_blocked", "small_m_swapped") else c.heights,
+        c.tile.lanes,
+        c.tile.vectors,
+        c.form != "k_blocked",
+        size,
+        0 if c.prepacked else right,
+        _computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
+        sums,
+        BLOCK_SUMS,
+        c.depth if c.k_blocked else 0,
+        epilogue,
+        START["small_m" if c.small_m else c.form],
+        left_pitch=_pitch(c.left, c.m, c.k, phase) if c.direct else 0,
+        left_step=_pitch(c.left, c.k, c.m, phase) if c.direct else 0,
+        far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
+        far_runs=FAR_RUN if right >= PACK else 0,
+        far_right=0 if c.small_m else FAR_RIGHT,
+        l1_bytes=target.l1_bytes,
+        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
+    )
+
+
+def contraction_cost(
+    c: Contraction, phase: Phase, every: list[Contraction], epilogue: float, target: Target
+) -> ProductCost:
+    """Return what a blocked contraction does, whose epilogue is a loop of its own."""
+    assert c.m is not None
+    in_place, dots = c.reads_right_in_place(), [x.item for x in every]
+    pitch = _pitch(c.right, c.k, c.n, phase) if in_place or c.is_right_in_rows() else 0
+    is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
+    stored = all(s.value in dots for s in phase.stores)
+    return ProductCost(
+        phase.axes[c.m],
+        phase.axes[c.n],
+        phase.axes[c.k],
+        _batch(c.item, (c.m, c.n), phase),
+        TASKS,
+        (ROWS, max(ROW_BYTES // (c.item.dtype.itemsize * len(every)) // HEIGHT * HEIGHT, ROWS)),
+        (COLUMNS, COLUMNS),
+        MANY,
+        tile_heights(c.tile.rows),
+        c.tile.lanes,
+        c.tile.vectors,
+        False,
+        c.item.dtype.itemsize,
+        0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
+        0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
+        0 if stored else SCRATCH,
+        BLOCK_SUMS,
+        0 if c.kind == "small" and in_place else DEPTH,
+        int(UNITS * epilogue) if is_last else 0,
+        0,
+        right_pitch=pitch,
+        short_pitch=UNPACKED_PANELS * c.tile.columns,
+        left_pitch=_pitch(c.left, c.m, c.k, phase) if left_in_place else 0,
+        left_step=_pitch(c.left, c.k, c.m, phase) if left_in_place else 0,
+        far_left=FAR_LEFT,
+        far_right=0 if in_place else FAR_RIGHT_BLOCKS,
+        far_results=FAR_RESULTS if stored else 0,
+        l1_bytes=target.l1_bytes,
+        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
+    )
+
+
+def _batch(item: Item, matrix_axes: Collection[str], phase: Phase) -> Index:
+    """Return how many products of the same sizes there are."""
+    return product(phase.axes[a] for a in phase.axes if a in item.axes and a not in matrix_axes)
+
+
+def _packing(right: Item, axes: tuple[str, str], phase: Phase, target: Target) -> int:
+    """Return the rate of packing a right operand with axes n and k."""
+    loads = backward_slice(phase, [right], ())
+    rate = TRANSPOSE if any(is_transposed_load(i, *axes) for i in loads) else PACK
+    return rate + _computed(right, phase, target)
+
+
+def _computed(x: Item, phase: Phase, target: Target) -> int:
+    """Return the rate of computing the elements of an operand."""
+    return int(UNITS * cost_of(backward_slice(phase, [x], ())) * LINE / target.vector_bytes)
+
+
+def _pitch(x: Item, row: str, along: str, phase: Phase) -> Index:
+    """Return the elements between rows of a plain operand; 0 if they are not contiguous.
+
+    Strides are unknown when a variant is selected: rows count as dense then.
+    """
+    access = plain_load(x)
+    if access is None or coefficient(access.offset, along) != 1:
+        return 0
+    pitch, size_names = (
+        coefficient(access.offset, row),
+        {*chain(*map(sizes_of, phase.axes.values()))},
+    )
+    if pitch is None or axes_of(pitch):
+        return 0
+    return pitch if size_names.issuperset(sizes_of(pitch)) else phase.axes[along]

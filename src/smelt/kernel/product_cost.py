@@ -1,0 +1,254 @@
+"""Predict the cycles of matrix products in each code variant.
+
+A product is C[m, n] = A[m, k] B[k, n].  Its plan says in a `ProductCost` how its code works: the
+heights of its register tiles, which operands it packs and how often, where its sums wait.  The same
+function turns each into cycles of one core, and a call takes the variant with the least
+(`smelt.kernel.artifact`).
+
+What counts is what plans do differently.  Rates are in cycles for a cache line of 64 bytes that is
+moved, not for a vector: so they hold for every vector width.  Multiply-adds follow from the tiles:
+two vectors a cycle, but no more than their latency allows.
+
+>>> from smelt.types.expr import size
+>>> plan = ProductCost(size("m"), size("n"), 64, heights=(12, 4, 1), lanes=16, packed_right=88)
+>>> {part: round(n) for part, n in cost_parts(plan, {"m": 26, "n": 48}).items() if n}
+{'multiply-adds': 3328, 'loop steps': 461, 'packing': 1056}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from smelt.dataclass import dataclass
+from smelt.types.expr import Index, evaluate, text
+from smelt.types.parse_expr import parse_sizes
+
+__all__ = ["ProductCost", "cost_parts", "product_cycles", "tile_steps"]
+
+LATENCY = 4
+"""Cycles of a multiply-add: a tile of fewer sums than two pipes hold waits for its own."""
+LOOP_STEP = 0.9
+"""Cycles of a tile for one position along k besides its multiply-adds: loads, and the loop."""
+LINE, PAGE = 64, 4096
+"""Bytes of a cache line, and the distance of addresses that share a set of the L1 cache."""
+L1_SHARE = 0.9
+"""Share of the L1 cache that one panel of rows may take before the next row of tiles misses it."""
+MISS = 0.75
+"""Cycles of a line that a tile reads from L2 each time, besides what other work hides."""
+FAR_STEP = 2.0
+"""Cycles of such a line for one position along k of a tile, which waits for it; twice from L3."""
+SPLIT_LOAD = 0.2
+"""Cycles of a vector in place that crosses a cache line, where a tile has other loads to wait for.
+"""
+UNITS = 16
+"""Rates are in sixteenths of a cycle."""
+MANY = 1 << 40
+"""More than any size."""
+
+
+_INDICES = (*("rows", "columns", "reduced", "batch", "right_pitch", "left_pitch", "left_step"),)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCost:
+    """What one product of a code variant does: its sizes, its tiles, and rates of the rest.
+
+    Rates are sixteenths of a cycle for each cache line; 0 for what the plan does not do.
+    """
+
+    rows: Index
+    columns: Index
+    reduced: Index
+    batch: Index = 1
+    """Products of these sizes."""
+    tasks: int = 1
+    """Tasks to cut results into before each takes more."""
+    task_rows: tuple[int, int] = (MANY, MANY)
+    """Least and most rows of a task, which share what it packs of the right operand."""
+    task_columns: tuple[int, int] = (MANY, MANY)
+    """Least and most columns of a task, which share what it packs of the left operand."""
+    panel_elements: int = MANY
+    """Elements of the right operand that a task packs at once, of all its reduced positions."""
+    heights: tuple[int, ...] = ()
+    """Rows of the tile, and of the tiles for remainders; of one height alone, it is repeated."""
+    lanes: int = 1
+    vectors: int = 2
+    """Vectors of a full tile."""
+    has_narrow_tiles: bool = True
+    """Whether one-vector tiles take a remainder of the columns."""
+    itemsize: int = 4
+    packed_right: int = 0
+    """Rate of packing the right operand."""
+    packed_left: int = 0
+    """Rate of packing the left operand."""
+    sums: int = 0
+    """Rate of what goes through scratch for each result."""
+    block_sums: int = 0
+    """Rate of sums that wait in scratch between blocks along k."""
+    depth: int = 0
+    """Positions of such a block."""
+    epilogue: int = 0
+    """Sixteenths of a cycle for each vector of results."""
+    start: int = 0
+    """Cycles for each product, whatever its size."""
+    right_pitch: Index = 0
+    """Elements between rows of a right operand that may be read in place; 0 if it may not."""
+    short_pitch: int = 0
+    """Pitch up to which whole panels of a right operand are read in place that is packed otherwise.
+    """
+    left_pitch: Index = 0
+    """Elements between rows of a left operand in place, if it is contiguous along k."""
+    left_step: Index = 0
+    """Elements between positions along k of a left operand in place, if these are far apart."""
+    far_left: int = 0
+    """Rate of reading a left operand that L2 does not hold, for each task of the same rows."""
+    far_runs: int = 0
+    """Sixteenths of a cycle for each run of such a right operand that a task packs."""
+    far_right: int = 0
+    """Rate of packing such a right operand, besides that of one in L2."""
+    far_results: int = 0
+    """Rate of results that tiles store directly, if L2 does not hold them and a task has parts of
+    their rows."""
+    l1_bytes: int = 0
+    """The L1 cache, from which tiles read operands in place."""
+    l2_bytes: int = 0
+    """What operands and results may take of L2."""
+
+    def map_indices(self, change: Callable[[Index], Index]) -> ProductCost:
+        """Return the same with every expression of sizes changed."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _INDICES}
+        return replace(self, **changed)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, as JSON data."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            name: text(value) if name in _INDICES else value
+            for name, value in values.items()
+            if value != _DEFAULTS.get(name)
+        }
+
+    @staticmethod
+    def from_data(facts: Mapping[str, Any]) -> ProductCost:
+        """Rebuild from `to_data`."""
+        lists = ("heights", "task_rows", "task_columns")
+        values: dict[str, Any] = {**facts, **{x: tuple(facts[x]) for x in lists if x in facts}}
+        values |= {name: parse_sizes(facts[name]) for name in _INDICES if name in facts}
+        return ProductCost(**values)
+
+
+_DEFAULTS = {f.name: f.default for f in fields(ProductCost)}
+
+
+def tile_steps(rows: int, heights: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the tiles that rows take: pairs of a height and how many there are.
+
+    >>> tile_steps(31, (12, 4, 1)), tile_steps(31, (12,))
+    ([(12, 2), (4, 1), (1, 3)], [(12, 3)])
+    """
+    if len(heights) == 1:
+        return [(heights[0], -(-rows // heights[0]))]
+    tiles: list[tuple[int, int]] = []
+    for height in heights:
+        count, rows = divmod(rows, height)
+        tiles += [(height, count)] * (count > 0)
+    return tiles
+
+
+def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the predicted cycles of one product by what they are spent on."""
+    m, n, k, batch = (int(evaluate(e, sizes)) for e in (c.rows, c.columns, c.reduced, c.batch))
+    full, rest = divmod(n, c.vectors * c.lanes)
+    right_pitch = int(evaluate(c.right_pitch, sizes))
+    in_place = right_pitch and (not c.packed_right or (right_pitch <= c.short_pitch and not rest))
+    narrow = int((c.has_narrow_tiles or in_place) and 0 < rest <= (c.vectors - 1) * c.lanes)
+    full += int(rest > 0) - narrow
+    tiles = tile_steps(m, c.heights)
+    count = sum(number for _, number in tiles)
+    multiply = sum(
+        number * (full * max(h * c.vectors / 2, LATENCY) + narrow * max(h / 2, LATENCY))
+        for h, number in tiles
+    )
+    vectors = -(-n // c.lanes)
+    lines = c.lanes * c.itemsize / (LINE * UNITS)  # of a vector, for rates in sixteenths
+    blocks = -(-k // c.depth) - 1 if c.depth else 0
+    left_times, right_times = _task_counts(c, (m, n, k), batch)
+    parts = {
+        "multiply-adds": k * multiply,
+        "loop steps": LOOP_STEP * k * count * (full + narrow),
+        "packing": 0.0 if in_place else lines * c.packed_right * k * vectors * right_times,
+        "packing rows": c.packed_left * k * m * left_times * c.itemsize / (LINE * UNITS),
+        "sums": lines * m * vectors * (c.sums + c.block_sums * max(blocks, 0)),
+        "epilogue": c.epilogue * m * vectors / UNITS,
+        "operands in place": k
+        * (
+            vectors * count * _right_in_place(c, right_pitch if in_place else 0, k)
+            + (full + narrow) * _left_in_place(c, sizes, (m, k), count)
+        ),
+        "memory": _memory_cycles(c, (m, n, k), (left_times, right_times), batch),
+        "start": float(c.start),
+    }
+    return {part: batch * cycles for part, cycles in parts.items()}
+
+
+def _task_counts(c: ProductCost, extents: tuple[int, int, int], batch: int) -> tuple[int, int]:
+    """Return how many tasks share rows, and how many columns: they pack them anew."""
+    m, n, k = extents
+    (low_rows, high_rows), (low_columns, high_columns) = c.task_rows, c.task_columns
+    results = m * n * batch // c.tasks
+    columns = min(max(results // max(min(m, low_rows), 1), low_columns), high_columns)
+    columns = min(columns, max(c.panel_elements // max(k, 1), c.vectors * c.lanes))
+    across = max(-(-n // columns), 1)
+    rows = min(max(results // max(-(-n // across), 1), low_rows), high_rows)
+    return across, max(-(-m // rows), 1)
+
+
+def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
+    """Return the waits for a vector in place: it crosses lines, or was evicted."""
+    nbytes, split = pitch * c.itemsize, pitch * c.itemsize % LINE > 0
+    if not pitch:
+        return 0.0
+    lines = max(c.vectors * c.lanes * c.itemsize // LINE, 1) + split
+    held = min(_rows_in_l1(c, nbytes), L1_SHARE * c.l1_bytes / (LINE * lines))
+    return c.lanes * c.itemsize / LINE * (SPLIT_LOAD * split + MISS * (k > held))
+
+
+def _left_in_place(
+    c: ProductCost, sizes: Mapping[str, int], extents: tuple[int, int], tiles: int
+) -> float:
+    """Return the waits for a column of the left operand that tiles evict from L1."""
+    m, k = extents
+    pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
+    if pitch and c.heights[0] > _rows_in_l1(c, pitch):
+        return MISS * m
+    if not step or k <= _rows_in_l1(c, step):
+        return 0.0
+    return FAR_STEP * tiles * (2 if m * k * c.itemsize > c.l2_bytes else 1)
+
+
+def _memory_cycles(
+    c: ProductCost, extents: tuple[int, int, int], times: tuple[int, int], batch: int
+) -> float:
+    """Return the waits for what L2 does not hold."""
+    (m, n, k), (left_times, right_times), cycles = extents, times, 0.0
+    left, right, results = (x * c.itemsize for x in (m * k, k * n, m * n))
+    if left > c.l2_bytes:
+        cycles += c.far_left * left / LINE * left_times
+    if right > c.l2_bytes:
+        cycles += (c.far_runs * k * left_times + c.far_right * right / LINE) * right_times
+    if results * batch > c.l2_bytes and left_times > 1:
+        cycles += c.far_results * results / LINE
+    return cycles / UNITS
+
+
+def _rows_in_l1(c: ProductCost, pitch: int) -> int:
+    """Return how many rows, `pitch` bytes apart, the sets of the L1 cache hold."""
+    return max(c.l1_bytes // PAGE, 1) * (PAGE // max(math.gcd(pitch, PAGE), LINE))
+
+
+def product_cycles(costs: Sequence[ProductCost], sizes: Mapping[str, int]) -> float:
+    """Return the predicted cycles of one core for all products of a variant."""
+    return sum(sum(cost_parts(c, sizes).values()) for c in costs)
