@@ -38,7 +38,6 @@ STORED = {
     "cuModuleGetFunction": ("i64", 0x20),
     "cuStreamIsCapturing": ("i32", 0),
     "cuStreamCreate": ("i64", 0x30),
-    "cuStreamEndCapture": ("i64", 0x40),
     "cuGraphInstantiateWithFlags": ("i64", 0x50),
     "cuEventCreate": ("i64", 0x60),
     "cuMemHostAlloc": ("i64", 0x70),
@@ -56,6 +55,7 @@ BODIES = {
     "cuCtxPushCurrent_v2": "  %c = ptrtoint ptr %a0 to i64\n  store i64 %c, ptr @context\n",
     "cuCtxPopCurrent_v2": "  store i64 0, ptr @context\n",
     "cuStreamIsCapturing": "  store i32 0, ptr %a1\n",
+    "cuStreamEndCapture": "  store i64 64, ptr %a1\n",
     "cuDeviceGetAttribute": """
   switch i32 %a1, label %other [ i32 16, label %processors
                                  i32 75, label %major
