@@ -103,7 +103,7 @@ class CompiledForDevice:
     def table_code(
         self, number: int, arrays: int, divisor: int
     ) -> tuple[bytes, Callable[[], DeviceCode]]:
-        """Return the key of a kernel's code for so many arrays at once, and what compiles it.
+        """Return the key of code for so many arrays at once, and its compiler.
 
         `divisor` divides the number of elements of each. Raises DeviceKernelError.
         """
@@ -168,9 +168,9 @@ def plan_for_device(
 
     def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
         plain, names = named[cluster]
-        made = _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
+        one = _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
         arrays = (*reads, *(numbers[n] for n in cluster.outputs))
-        return made._replace(flat=flat_digest(plain), arrays=arrays)
+        return one._replace(flat=flat_digest(plain), arrays=arrays)
 
     return CompiledForDevice(
         plan.graph,  # its outputs are the plan's, which may share what the passes left apart
