@@ -223,7 +223,17 @@ class DeviceProgram:
                 device, name, lambda: self._compiled.code(number, sizes, device, journal), journal
             )
 
-        return DeviceStep(use.name, code_at, use.names, use.values)
+        def table_at(arrays: int, divisor: int) -> LoadedCode:
+            parts = f"{use.flat} {arrays} {divisor} {self._identity} {device.arch}"
+            source = f"smelt gpu table 1\0{parts} {package_identity()}\0{self._settings}"
+            return find_loaded(
+                device,
+                hashlib.sha256(source.encode()).digest(),
+                lambda: self._compiled.table_code(number, arrays, divisor),
+                journal,
+            )
+
+        return DeviceStep(use.name, code_at, use.names, use.values, use.flat, use.arrays, table_at)
 
     @cached_property
     def _settings(self) -> str:

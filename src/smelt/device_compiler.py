@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, cast
 
 from smelt import fusion, knobs, lower, passes
@@ -26,9 +27,11 @@ from smelt.fusion.plan import Cluster, Donate, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.journal import Journal
-from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler
+from smelt.kernel.flat_map import flat_map, over_arrays
 from smelt.kernel.ir import Kernel
+from smelt.kernel.text import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.code import store_code, stored_code
@@ -39,7 +42,7 @@ from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
 from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
-from smelt.types.expr import evaluate
+from smelt.types.expr import evaluate, sizes_of
 
 __all__ = ["CompiledForDevice", "plan_for_device"]
 
@@ -69,7 +72,6 @@ class CompiledForDevice:
         self, number: int, sizes: Sizes, device: Device, journal: Journal
     ) -> tuple[bytes, Callable[[], DeviceCode]]:
         """Return the key of a kernel's code at these sizes, and what compiles it.
-
         The schedules of a kernel race once per model of a device. The winner is stored under a key
         of its own, and replaces what was compiled without a race.
 
@@ -81,8 +83,7 @@ class CompiledForDevice:
         except DeviceKernelError as error:
             error.origin = self.clusters[number].nodes[-1].origin or error.origin
             raise
-        parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
-        key = hashlib.sha256(parts.encode()).digest()
+        key = self._key(text)
         compiler = self.compiler
         if not isinstance(compiler, SchedulingCompiler):
             return key, lambda: compile_for(self.arch)
@@ -98,6 +99,23 @@ class CompiledForDevice:
             return code
 
         return raced, run_race
+
+    def table_code(
+        self, number: int, arrays: int, divisor: int
+    ) -> tuple[bytes, Callable[[], DeviceCode]]:
+        """Return the key of code for so many arrays at once, and its compiler.
+
+        `divisor` divides the number of elements of each. Raises DeviceKernelError.
+        """
+        flat = flat_map(self.plain[number])
+        assert flat is not None
+        sizes = dict.fromkeys(sizes_of(flat.axes[0].extent), divisor)
+        text, compile_for = self.compiler.prepare(over_arrays(flat, arrays), sizes)
+        return self._key(text), lambda: compile_for(self.arch)
+
+    def _key(self, text: str) -> bytes:
+        parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
+        return hashlib.sha256(parts.encode()).digest()
 
 
 def _derived(what: str, key: bytes) -> bytes:
@@ -143,9 +161,16 @@ def plan_for_device(
     kernels = {c: _lower(c, {**here, **plan.sizes}, machine.tiling) for c, here in clusters.items()}
     named = {c: canonical_kernel(k) for c, k in kernels.items()}
 
+    @cache
+    def flat_digest(plain: CanonicalKernel) -> str:
+        flat = flat_map(plain.kernel) if compiler.has_tables else None
+        return "" if flat is None else hashlib.sha256(kernel_text(flat).encode()).hexdigest()
+
     def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
         plain, names = named[cluster]
-        return _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
+        one = _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
+        arrays = (*reads, *(numbers[n] for n in cluster.outputs))
+        return one._replace(flat=flat_digest(plain), arrays=arrays)
 
     return CompiledForDevice(
         plan.graph,  # its outputs are the plan's, which may share what the passes left apart

@@ -72,7 +72,7 @@ class Value:
 
     def to(self, dtype: Any, bitcast: bool = False) -> Any:
         if isinstance(dtype, PointerType):
-            tensor = ADDRESSES.get(int(self._scalar("address")))
+            tensor = tensor_at(int(self._scalar("address")), dtype.element)
             if tensor is None or tensor.data.dtype != dtype.element:
                 raise CheckError(f"address {self.data} of {dtype.element}")
             return Pointer(tensor)
@@ -194,6 +194,15 @@ class PointerType:
 COUNT = itertools.count(1)
 ADDRESSES: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 """Tensors by their addresses."""
+
+
+MEMORY: list[Callable[[int, np.dtype[Any]], Tensor]] = []
+"""Functions that find tensors by address where memory is not this module's; the last one counts."""
+
+
+def tensor_at(address: int, element: np.dtype[Any]) -> Tensor | None:
+    """Find the tensor that begins at an address."""
+    return MEMORY[-1](address, element) if MEMORY else ADDRESSES.get(address)
 
 
 NOBODY, MANY = -1, -2
@@ -429,6 +438,12 @@ class Language:
         if x.data.ndim not in (0, len(shape)):
             raise CheckError(f"shape {x.data.shape} broadcast to {shape}")
         return Value(np.broadcast_to(x.data, shape), np.broadcast_to(x.defined, shape))
+
+    def multiple_of(self, x: Any, divisor: int) -> Any:
+        number = x.tensor.address if isinstance(x, Pointer) else x._scalar("number")
+        if number % divisor:
+            raise CheckError(f"{number} is no multiple of {divisor}")
+        return x
 
     def cdiv(self, a: Any, b: int) -> Any:
         return (a + (b - 1)) // b

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,9 +36,12 @@ from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.codegen.triton.source import print_stage
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.errors import DeviceCompileError, DeviceKernelError
+from smelt.kernel.flat_map import flat_map, over_arrays
 from smelt.kernel.text import parse
 from smelt.kernel.verify_sizes import size_names
 from smelt.runtime.cache import Cache
+from smelt.runtime.cuda.array_tables import FILL_PTX
+from smelt.types.expr import sizes_of
 
 NEEDS_TRITON = pytest.mark.skipif(
     not has_triton(), reason="compiling ahead of time needs Triton: pip install triton==3.6.0"
@@ -46,6 +51,31 @@ kernel double(x: f32[n]) -> y: f32[n]
   grid n/4096
   y[n] = x[n] * 2
 """)
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_programs_of_many_arrays_read_vectors_where_addresses_and_sizes_allow(arch):
+    flat = flat_map(DOUBLE)
+    (size,) = sizes_of(flat.axes[0].extent)
+    counts = {}
+    for divisor in (16, 1):
+        source = device_source(over_arrays(flat, 128), {size: divisor})
+        program = TritonCompiler().program(source.text, source.entries[0], arch)
+        assert gate(program.resources, device_limits(arch)) is None
+        counts[divisor] = program.resources.instructions
+    assert counts[16]["LDG.128"] and counts[16]["STG.128"]
+    assert "LDG.128" not in counts[1] and "STG.128" not in counts[1]
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_an_assembler_takes_what_fills_a_table(arch, tmp_path):
+    (folder,) = importlib.util.find_spec("triton").submodule_search_locations
+    assembler = Path(folder) / "backends" / "nvidia" / "bin" / "ptxas"
+    (tmp_path / "fill.ptx").write_bytes(FILL_PTX)
+    command = [assembler, f"-arch={arch}", tmp_path / "fill.ptx", "-o", tmp_path / "fill.cubin"]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 # ---- programs of the fixed list ------------------------------------------------------------------

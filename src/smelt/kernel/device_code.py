@@ -14,7 +14,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
@@ -32,13 +32,15 @@ __all__ = [
     "SchedulingCompiler",
 ]
 
-ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null"]
+ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
 
 
 class Argument(NamedTuple):
     """Argument of a launch: an address, a 32-bit number, or a null address.
+
+    A launch over many arrays has their table. Its grid is that of one of them.
 
     `name` is a parameter or a workspace of the code for a buffer, a size's name for a size, and a
     parameter for a stride, whose dimension is `dimension`; strides count elements. A workspace
@@ -150,6 +152,11 @@ class DeviceCompiler(Protocol):
         """Whether a kernel may visit rows in blocks, and split them into parts."""
         ...
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether a launch may have a table of arrays."""
+        ...
+
     def prepare(
         self, kernel: Kernel, sizes: Mapping[str, int]
     ) -> tuple[str, Callable[[str], DeviceCode]]:
@@ -196,6 +203,6 @@ class SchedulingCompiler(DeviceCompiler, Protocol):
 
 
 def _argument(kind: Any, name: Any, dimension: Any) -> Argument:
-    if kind not in ("buffer", "size", "stride", "scratch", "null"):
+    if kind not in get_args(ArgumentKind):
         raise ValueError(f"an argument of kind {kind!r}")
     return Argument(kind, str(name), int(dimension))

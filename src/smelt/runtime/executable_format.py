@@ -62,6 +62,10 @@ class KernelUse(NamedTuple):
     variants: Variants
     names: Mapping[str, str]
     values: Mapping[str, int]
+    flat: str = ""
+    """Digest of the map of flat arrays that it is: kernels with one digest may share a launch."""
+    arrays: tuple[int, ...] = ()
+    """The values of such a map, in the order of its parameters."""
 
 
 class CallUse(NamedTuple):
@@ -352,6 +356,8 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         ],
         "names": dict(use.names),
         "values": dict(use.values),
+        "flat": use.flat,
+        "arrays": use.arrays,
     }
 
 
@@ -423,4 +429,6 @@ def _use_from_data(facts: Mapping[str, Any]) -> Use:
         forms,
         facts["names"],
         facts["values"],
+        facts["flat"],
+        tuple(facts["arrays"]),
     )

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.runtime.cuda.array_tables import FILL_PTX, FILL_WORDS
 from smelt.runtime.cuda.copies import _Copy2D
 from smelt.runtime.cuda.driver import SIGNATURES
 
@@ -211,7 +212,7 @@ class FakeDriver:
         self.need_context()
         text = ctypes.string_at(image)
         try:
-            data = json.loads(text)
+            data = json.loads(text) if text != FILL_PTX else FILL
         except ValueError:
             return 200
         handle = next(self._handles)
@@ -511,7 +512,9 @@ def _put_int(address: int, value: int) -> None:
     ctypes.c_int.from_address(address).value = value
 
 
-def _argument(address: int, kind: str) -> int:
+def _argument(address: int, kind: str) -> Any:
+    if kind == "words":
+        return tuple((ctypes.c_uint64 * FILL_WORDS).from_address(address))
     if kind == "i32":
         return ctypes.c_int32.from_address(address).value
     return _word(address)
@@ -537,6 +540,20 @@ def affine(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
     source, target = (fake.block_at(a) for a in (x, y))
     values = source[0].view(source[1], np.float32)[:n]
     target[0].view(target[1], np.float32)[:n] = values * data["scale"] + data["shift"]
+
+
+@engine
+def fill(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> None:
+    """Write words that are parameters to memory."""
+    target, words = launch["arguments"]
+    if launch["grid"] != (1, 1, 1) or launch["threads"] < FILL_WORDS:
+        raise FakeError("another grid than the kernel's")
+    block, offset = fake.block_at(target)
+    block.view(offset, np.uint64)[:FILL_WORDS] = words
+
+
+FILL = {"functions": {"smelt_fill": {"engine": "fill", "arguments": ["ptr", "words"]}}}
+"""What the driver compiles `FILL_PTX` to."""
 
 
 def image(**functions: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Pointer, Tensor
+from tests.codegen.checked_triton import LIBRARY, MEMORY, NAMES, Function, Language, Pointer, Tensor
 from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
 
 from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
@@ -66,7 +66,17 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
         assert global_scratch % 128 == 0
         assert offset + data["scratch"] * launch["grid"][0] <= block.nbytes
     assert launch["threads"] == 32 * data["warps"]
-    tensors: dict[tuple[int, str], tuple[Tensor, Any]] = {}  # one for parameters of one memory
+    tensors: dict[tuple[int, Any], tuple[Tensor, Any]] = {}  # one for parameters of one memory
+
+    def find(address: int, dtype: Any, offset: int | None = None) -> Tensor:
+        if (address, dtype) not in tensors:
+            block, start = fake.block_at(address)
+            view = block.view(start if offset is None else offset, dtype)
+            tensor = Tensor(view, stored=True)
+            tensor.address = address
+            tensors[address, dtype] = tensor, view
+        return tensors[address, dtype][0]
+
     values: list[Any] = []
     goes_back = any(a < 0 for a in arguments)  # a stride: elements lie before the first one
     for argument, kind, aligned in zip(arguments, data["types"], data["aligned"], strict=True):
@@ -74,17 +84,19 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
             assert not (aligned and argument % 16), "a vector is read between two vectors"
             block, offset = fake.block_at(argument)
             before, rest = divmod(offset, DTYPES[kind[1:]].itemsize) if goes_back else (0, offset)
-            view = block.view(rest, DTYPES[kind[1:]])
-            tensor, _ = tensors.setdefault((argument, kind), (Tensor(view, stored=True), view))
-            values.append(Pointer(tensor, before))
+            values.append(Pointer(find(argument, DTYPES[kind[1:]], rest), before))
         else:
             values.append(argument)
     constants = {k: NAMES[v[3:]] if isinstance(v, str) else v for k, v in data["constants"].items()}
     function = _load(data["text"], has_allocator=bool(global_scratch))[data["symbol"]]
     assert launch["grid"][1:] == (1, 1)
-    function[launch["grid"][:1]](
-        *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
-    )
+    MEMORY.append(find)
+    try:
+        function[launch["grid"][:1]](
+            *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
+        )
+    finally:
+        MEMORY.pop()
     for tensor, view in tensors.values():
         is_written = tensor.was_stored | tensor.was_joined
         view[is_written] = tensor.data[is_written]

@@ -38,7 +38,6 @@ STORED = {
     "cuModuleGetFunction": ("i64", 0x20),
     "cuStreamIsCapturing": ("i32", 0),
     "cuStreamCreate": ("i64", 0x30),
-    "cuStreamEndCapture": ("i64", 0x40),
     "cuGraphInstantiateWithFlags": ("i64", 0x50),
     "cuEventCreate": ("i64", 0x60),
     "cuMemHostAlloc": ("i64", 0x70),
@@ -56,6 +55,7 @@ BODIES = {
     "cuCtxPushCurrent_v2": "  %c = ptrtoint ptr %a0 to i64\n  store i64 %c, ptr @context\n",
     "cuCtxPopCurrent_v2": "  store i64 0, ptr @context\n",
     "cuStreamIsCapturing": "  store i32 0, ptr %a1\n",
+    "cuStreamEndCapture": "  store i64 64, ptr %a1\n",
     "cuDeviceGetAttribute": """
   switch i32 %a1, label %other [ i32 16, label %processors
                                  i32 75, label %major
@@ -130,6 +130,9 @@ def main() -> None:
     steps = sm.jit(lambda x, w: sm.scan(lambda h, _: (h @ w + x, None), x, None, 1000)[0])
     y = sm.asarray(np.ones((64, 100), np.float32), device="cuda:0")
 
+    many = [sm.asarray(np.ones(50 + 7 * k, np.float32), device="cuda:0") for k in range(100)]
+    updates = sm.jit(lambda *xs: [x * 2 for x in xs])
+
     def into(x):
         return double(x, out=y)
 
@@ -142,6 +145,8 @@ def main() -> None:
         ("the same in place", in_place, (x,)),
         ("8 arrays, 1 kernel", total, (x, *more)),
         ("1 array, 3 kernels", scans, (x,)),
+        ("100 arrays, 1 kernel each", updates, (*many,)),
+        ("the same with out=", lambda *xs: updates(*xs, out=many), (*many,)),
         ("a loop of 1000 steps, 1 kernel each", steps, (x, w)),
     ):
         function(*arguments)

@@ -348,6 +348,25 @@ def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
     np.testing.assert_allclose(np.asarray(y.to_device("cpu")), 2 * X)
 
 
+def test_a_captured_table_of_arrays_is_filled_at_replay(fake, torch):
+    arrays = [np.full(k + 1, k, np.float32) for k in range(12)]
+    tensors = [FakeTensor(sm.asarray(x, device="cuda:0")) for x in arrays]
+    f = sm.jit(lambda *xs: [x * 2 + 1 for x in xs])
+    f(*tensors)
+    fake.synchronize()
+    driver = system_driver()
+    with driver.device(0).current():
+        driver.call("cuStreamBeginCapture_v2", torch.stream, 1)
+        results = f(*tensors)
+        graph, instance = ctypes.c_uint64(), ctypes.c_uint64()
+        driver.call("cuStreamEndCapture", torch.stream, ctypes.byref(graph))
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph.value, 0)
+        driver.call("cuGraphLaunch", instance.value, torch.stream)
+    assert [x["symbol"] for x in fake.launches[-2:]] == ["smelt_fill", "kernel_k"]
+    for x, y in zip(arrays, results, strict=True):
+        np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), 2 * x + 1)
+
+
 def test_positions_cannot_be_checked_in_a_capture(fake, torch):
     @sm.jit
     def pick(x, i):

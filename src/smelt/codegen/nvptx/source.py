@@ -29,7 +29,7 @@ _TRIPLE: Final = "nvptx64-nvidia-cuda"
 class ThreadCompiler:
     """Compiler of kernels by LLVM; `emit` makes an image of LLVM IR for an architecture."""
 
-    has_streams = False
+    has_streams = has_tables = False
 
     def __init__(self, emit: Callable[[ThreadProgram, str], bytes] | None = None) -> None:
         self.identity = f"threads 1 llvmlite {llvmlite.__version__} {PTX_VERSION}"

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.launcher import Stage
+from smelt.codegen.triton.members import DIVISOR
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
 from smelt.codegen.triton.source import print_stages
@@ -43,8 +44,6 @@ __all__ = [
     "source_of_stages",
 ]
 
-DIVISOR = 16
-"""A size that is a multiple lets rows be read in vectors of 16 bytes."""
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
 _POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
@@ -145,9 +144,13 @@ def _entry(
     stage: Stage, params: Mapping[str, Param], sizes: Mapping[str, int], is_wide: bool
 ) -> Entry:
     kernel, program = stage.kernel, stage.program
-    if program.members is not None:
-        refuse(kernel.name, "a table of arrays that the runtime fills")
+    members = program.members
     constants: dict[str, int | str] = {}
+    if members is not None:
+        if program.pointers or program.strides or program.sizes:
+            refuse(kernel.name, "a family of arrays beside others")
+        is_divided = all(sizes[s] % DIVISOR == 0 for s in members.sizes)
+        constants |= {"MEMBERS": power_of_two(members.count), "DIVISOR": DIVISOR**is_divided}
     total = 1
     for axis, lanes in program.blocks.items():
         if lanes is None:
@@ -162,11 +165,15 @@ def _entry(
     return Entry(
         program.name,
         constants,
-        {**pointers, **numbers},
-        tuple(f"ptr_{p}" for p in program.pointers if _is_in_vectors(params[p])),
+        {**({} if members is None else {"ptr_members": "*i64"}), **pointers, **numbers},
+        (
+            *(() if members is None else ("ptr_members",)),
+            *(f"ptr_{p}" for p in program.pointers if _is_in_vectors(params[p])),
+        ),
         stage.schedule.warps_of(total),
         (_programs(stage),),
         (
+            *(() if members is None else (Argument("table"),)),
             *(Argument("buffer", p) for p in program.pointers),
             *(Argument("stride", p, d) for p, d in program.strides.values()),
             *(Argument("size", s) for s in program.sizes),
@@ -203,7 +210,7 @@ def _type_name(dtype: DType) -> str:
 class KernelCompiler:
     """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
 
-    has_streams = True
+    has_streams = has_tables = True
 
     def __init__(self, compile_entry: CompileEntry) -> None:
         self.identity = f"triton 1 {compile_entry.identity}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from smelt.codegen.triton.members import DIVISOR
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MOST_WARPS, STAGES, Schedule
 from smelt.codegen.triton.statements import WIDE, Program
@@ -91,7 +92,7 @@ def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> lis
         *tensors.values(),
         *(f"{tensors[p]}.stride({d})" for p, d in program.strides.values()),
         *(f"size_{s}" for s in program.sizes),
-        *(["MEMBERS=MEMBERS"] if members else []),
+        *(["MEMBERS=MEMBERS", "DIVISOR=DIVISOR"] if members else []),
         *(f"BLOCK_{a}=BLOCK_{a}" for a in program.blocks),
     ]
     if program.has_wide_offsets:
@@ -152,6 +153,10 @@ def _table(stage: Stage, written: set[str]) -> list[str]:
     entries = [*(f"size_{s}" for s in members.sizes), *(f"{n}[k].data_ptr()" for n in names)]
     lines.append(f"        rows.append([programs, programs + count, {', '.join(entries)}])")
     lines.append("        programs += count")
+    arrays = [k for k, p in enumerate(members.params, len(members.sizes) + 2) if p.shape]
+    divided = [*range(2, len(members.sizes) + 2), *arrays]
+    are_divided = f"all(row[k] % {DIVISOR} == 0 for row in rows for k in {divided})"
+    lines.append(f"    DIVISOR = {DIVISOR} if {are_divided} else 1")
     behind = f"[programs, 2**31 - 1] + [0] * {len(entries)}"
     lines.append(f"    rows += [{behind}] * (MEMBERS - len(rows))")
     device = f"{names[0]}[0].device"

@@ -2,7 +2,8 @@
 
 The rows of the table are the first program of every member, the first one behind it, the sizes
 that differ between members, and the addresses of the arrays. It is padded to a power of two with
-members that no program belongs to.
+members that no program belongs to. Addresses and sizes are multiples of DIVISOR, so that rows of
+elements are read in vectors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from smelt.dataclass import dataclass
 from smelt.kernel.ir import Each, Kernel, Param
 from smelt.types.expr import sizes_of
 
-__all__ = ["Members", "members_of"]
+__all__ = ["DIVISOR", "Members", "members_of"]
+
+DIVISOR = 16
+"""A size that is a multiple lets rows be read in vectors of 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,9 @@ class Members:
         for k, (name, dtype) in enumerate(zip(rows, types, strict=True)):
             entry = f"tl.load(ptr_members + {k + 2} * MEMBERS + member)"
             to = index_type if dtype is None else f"tl.pointer_type({type_name(dtype)})"
-            writer.line(f"{name} = {entry}.to({to})")
+            value = f"{entry}.to({to})"
+            is_scalar = k >= len(self.sizes) and not self.params[k - len(self.sizes)].shape
+            writer.line(f"{name} = {value if is_scalar else f'tl.multiple_of({value}, DIVISOR)'}")
 
 
 def members_of(kernel: Kernel) -> Members | None:

@@ -99,7 +99,7 @@ class SelectingCompiler:
     code where its constants are the same.
     """
 
-    has_streams = True
+    has_streams = has_tables = True
 
     def __init__(
         self, device: DeviceRates, compiler: TritonCompiler, policy: Policy = EXACT

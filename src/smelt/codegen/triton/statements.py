@@ -84,7 +84,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
         *(f"ptr_{p}" for p in pointers),
         *values.strides,
         *(f"size_{s}" for s in sizes),
-        *([] if members is None else ["MEMBERS: tl.constexpr"]),
+        *([] if members is None else ["MEMBERS: tl.constexpr", "DIVISOR: tl.constexpr"]),
         *(f"{lanes.block(a)}: tl.constexpr" for a in lanes.blocks),
         *([f"{WIDE}: tl.constexpr"] if wide else []),
     ]

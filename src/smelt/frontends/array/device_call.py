@@ -76,7 +76,8 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
         trace = overwriting_trace_of(trace, targets, inputs)
     program = recording.program_of(trace, place)
     carriers = [_size_carrier(sizes[k], place) for k in trace.size_inputs]
-    labels = [bound.names[k] for k in trace.arguments]
+    names = bound.names
+    labels = [names[k] for k in trace.arguments]
     in_order = _program_sizes(trace, program, sizes)
 
     def run(direct: Sequence[DeviceBuffer | None] = ()) -> list[DeviceBuffer]:

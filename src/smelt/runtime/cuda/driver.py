@@ -290,6 +290,8 @@ class Device:
         self.shared_limit = self.attribute(SHARED_LIMIT)
         self.words: array[int] | None = None
         """The driver's functions and the context, for native code; see `native_call`."""
+        self.fill: Module | None = None
+        """Code that writes tables; see `array_tables`."""
         self._process = os.getpid()
 
     def __repr__(self) -> str:

@@ -14,6 +14,15 @@ from smelt.dataclass import dataclass
 from smelt.errors import DeviceSizeError
 from smelt.kernel.artifact import size_or_number
 from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
+from smelt.runtime.cuda.array_tables import (
+    DIVISOR,
+    FILL_THREADS,
+    FILL_WORDS,
+    ArrayTable,
+    families,
+    fill_function,
+    padded,
+)
 from smelt.runtime.cuda.driver import Module
 from smelt.runtime.cuda.launch_loop import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
@@ -52,13 +61,18 @@ class DeviceStep:
     """Kernel of a plan.
 
     `code_at` returns the code for sizes under the code's own names; `names` maps these to the
-    plan's sizes or numbers, `values` the code's buffers to the plan's values.
+    plan's sizes or numbers, `values` the code's buffers to the plan's values. Steps with the same
+    name `flat` are one map of flat arrays, whose values are `arrays`; `table_at` returns its code
+    for a number of arrays whose elements are, or are not, multiples of 16.
     """
 
     name: str
     code_at: Callable[[Sizes], LoadedCode]
     names: Mapping[str, str]
     values: Mapping[str, int]
+    flat: str = ""
+    arrays: tuple[int, ...] = ()
+    table_at: Callable[[int, int], LoadedCode] | None = None
 
     def sizes(self, named: Sizes) -> dict[str, int]:
         """Return the plan's sizes under the code's names."""
@@ -194,12 +208,14 @@ class _Builder:
         results = self._results()
         if results and not any(nbytes for *_, nbytes, _ in results):
             groups = ()  # index expressions assume sizes of at least 1
-        ready = [[self._ready(step) for step in group] for group in groups]
+        ready = [[self._ready(steps) for steps in self._families(group)] for group in groups]
         plain = [[r.layout for r in group] for group in ready]
         places = place_values(self.values, plain, arena, self.sizes)
         for time, group in enumerate(ready):
             for k, r in enumerate(group):
-                if r.part is None:
+                if r.table is not None:
+                    self._add_table(r, r.table, places, places.partials[time, k, 0])
+                elif r.part is None:
                     self._add_launches(time, k, r, places)
                 else:
                     self._add_part(r, places, places.partials[time, k, 0])
@@ -239,8 +255,41 @@ class _Builder:
                     what=what, size=f"{elements:,} elements", limit=MOST_DEVICE_ELEMENTS
                 )
 
-    def _ready(self, step: DeviceStep | HostStep) -> _Ready:
-        """Return a step with its code, or its part, for these sizes."""
+    def _families(
+        self, group: Sequence[DeviceStep | HostStep]
+    ) -> list[list[DeviceStep | HostStep]]:
+        """Return steps that start together; those in one list share a launch."""
+        return families(
+            [
+                (step, step.flat, self._elements(step), len(step.arrays))
+                if isinstance(step, DeviceStep) and step.flat
+                else (step, "", 0, 0)
+                for step in group
+            ]
+        )
+
+    def _elements(self, step: DeviceStep) -> int:
+        """Return the elements of each array of an elementwise step."""
+        return math.prod(self.shapes[step.arrays[-1]])
+
+    def _ready_table(self, steps: Sequence[DeviceStep]) -> _Ready:
+        """Return elementwise steps as one launch, with its code and its table."""
+        first, elements = steps[0], [self._elements(s) for s in steps]
+        assert first.table_at is not None
+        is_divided = all(n % DIVISOR == 0 for n in elements)
+        loaded = first.table_at(padded(len(steps)), DIVISOR if is_divided else 1)
+        self.codes.append(loaded)
+        (launch,) = loaded.code.launches
+        table = ArrayTable.make(elements, [s.arrays for s in steps], launch.grid[0])
+        words = tuple(("value", n) for n in dict.fromkeys(n for s in steps for n in s.arrays))
+        layout = KernelStep(first.name, (), words, (table.nbytes,))
+        return _Ready(first, loaded, None, layout, table)
+
+    def _ready(self, steps: Sequence[DeviceStep | HostStep]) -> _Ready:
+        """Return a step, or steps that share a launch, ready for these sizes."""
+        if len(steps) > 1:
+            return self._ready_table([s for s in steps if isinstance(s, DeviceStep)])
+        (step,) = steps
         if isinstance(step, HostStep):
             part = step.prepare(self.sizes)
             words = tuple(("value", n) for n in (*step.inputs, *step.outputs))
@@ -283,7 +332,9 @@ class _Builder:
             grid = self._grid(step.name, launch, sizes)
             if 0 in grid:
                 continue
-            first = len(self.frame)
+            function = loaded.modules[launch.image].function(launch.symbol, launch.shared_bytes)
+            count = len(launch.arguments)
+            self._add_row(step.name, function, grid, launch.threads, launch.shared_bytes, count)
             for argument in launch.arguments:
                 slot = len(self.frame)
                 self.frame.append(0)
@@ -294,18 +345,60 @@ class _Builder:
                     self.arena.append((slot, offset))
                 else:
                     self._fill(slot, argument, step, sizes, places)
-            function = loaded.modules[launch.image].function(launch.symbol, launch.shared_bytes)
-            self.rows.append(
-                [
-                    function,
-                    *grid,
-                    launch.threads,
-                    launch.shared_bytes,
-                    first,
-                    len(launch.arguments),
-                ]
-            )
-            self.names.append(step.name)
+        self._add_segment(first_row)
+
+    def _add_table(self, ready: _Ready, table: ArrayTable, places: Layout, at: int) -> None:
+        """Add launches that fill a table in the arena, and the one that reads it."""
+        code, name = ready.code, ready.step.name
+        assert code is not None
+        if not table.programs:
+            return
+        for n in {n for values in table.arrays for n in values}:
+            self._align(n)
+        (launch,) = code.code.launches
+        first_row, words = len(self.rows), table.words()
+        words += [(0, -1)] * (-len(words) % FILL_WORDS)
+        fill = fill_function(code.modules[0].device)
+        for start in range(0, len(words), FILL_WORDS):
+            self._add_row(name, fill, (1, 1, 1), FILL_THREADS, 0, 2)
+            self._add_arena_word(at + 8 * start)
+            for number, n in words[start : start + FILL_WORDS]:
+                slot = len(self.frame)
+                self.frame.append(number)
+                if n >= 0:
+                    self._fill_address(slot, n, places)
+        function = code.modules[launch.image].function(launch.symbol, launch.shared_bytes)
+        count = len(launch.arguments)
+        grid = table.programs, 1, 1
+        self._add_row(name, function, grid, launch.threads, launch.shared_bytes, count)
+        for argument in launch.arguments:
+            if argument.kind == "table":
+                self._add_arena_word(at)
+            else:
+                self.frame.append(0)
+        self._add_segment(first_row)
+
+    def _add_arena_word(self, offset: int) -> None:
+        """Add a word to the frame: the address of an offset in the arena."""
+        self.arena.append((len(self.frame), offset))
+        self.frame.append(0)
+
+    def _add_row(
+        self,
+        name: str,
+        function: int,
+        grid: tuple[int, ...],
+        threads: int,
+        shared_bytes: int,
+        arguments: int,
+    ) -> None:
+        """Add a launch whose arguments begin at the end of the frame."""
+        first = len(self.frame)
+        self.rows.append([function, *grid, threads, shared_bytes, first, arguments])
+        self.names.append(name)
+
+    def _add_segment(self, first_row: int) -> None:
+        """Add the rows from `first_row` on to what runs."""
         if added := len(self.rows) - first_row:
             before = self.segments[-1] if self.segments else Segment(0, 0)
             if before.part is None:
@@ -353,12 +446,16 @@ class _Builder:
 
 
 class _Ready(NamedTuple):
-    """A step with its code, or its part, and what the placement of values reads."""
+    """A step with its code, or its part, and what the placement of values reads.
+
+    With a table it stands for all steps that share its launch.
+    """
 
     step: DeviceStep | HostStep
     code: LoadedCode | None
     part: HostPart | None
     layout: KernelStep
+    table: ArrayTable | None = None
 
 
 def _layout_step(step: DeviceStep, loaded: LoadedCode) -> KernelStep:
