@@ -292,8 +292,14 @@ class Descriptor:
     """A tensor descriptor: copies of blocks of an array, with zeros outside of it."""
 
     def __init__(
-        self, pointer: Pointer, shape: Sequence[int], strides: Sequence[int], block: Sequence[int]
+        self,
+        language: Language,
+        pointer: Pointer,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        block: Sequence[int],
     ) -> None:
+        self.language = language
         self.tensor, self.shape, self.block = pointer.tensor, list(shape), list(block)
         self.strides = list(strides)
         width = self.tensor.data.itemsize
@@ -310,6 +316,21 @@ class Descriptor:
             raise CheckError(f"a tensor descriptor of {shape} elements")
 
     def load(self, starts: Sequence[Any]) -> Value:
+        at, inside = self._places(starts)
+        if not self.tensor.is_defined[at[inside]].all():
+            raise CheckError("an element is copied that has no value")
+        zero = np.zeros((), self.tensor.data.dtype)
+        return Value(np.where(inside, self.tensor.data[at], zero))
+
+    def store(self, starts: Sequence[Any], value: Value) -> None:
+        """Store the elements of a block that are in the array."""
+        at, inside = self._places(starts)
+        if list(value.data.shape) != self.block:
+            raise CheckError(f"values of shape {value.data.shape} for a block of {self.block}")
+        self.language.store(Pointer(self.tensor, Value(at)), value, Value(inside))
+
+    def _places(self, starts: Sequence[Any]) -> tuple[Array, Array]:
+        """Offsets of a block's elements, and which of them are in the array."""
         if len(starts) != len(self.block):
             raise CheckError(f"a block at {len(starts)} indices")
         for start in starts:
@@ -321,13 +342,9 @@ class Descriptor:
             index = index.reshape(-1, *[1] * (len(self.block) - 1 - d))
             inside &= (index >= 0) & (index < self.shape[d])
             offset = offset + index * self.strides[d]
-        at = np.where(inside, offset, 0)
-        if not self.tensor.is_defined[at[inside]].all():
-            raise CheckError("an element is copied that has no value")
         if not inside.any():
             raise CheckError(f"a block at {starts} is outside of the array")
-        zero = np.zeros((), self.tensor.data.dtype)
-        return Value(np.where(inside, self.tensor.data[at], zero))
+        return np.where(inside, offset, 0), inside
 
 
 _operators()
@@ -386,7 +403,7 @@ class Language:
         if not self.has_allocator:
             raise CheckError("no memory for tensor descriptors")
         numbers = [list(map(operator.index, x)) for x in (shape, strides, block_shape)]
-        return Descriptor(base, *numbers)
+        return Descriptor(self, base, *numbers)
 
     def arange(self, start: int, stop: int) -> Value:
         return Value(np.arange(start, stop, dtype=np.int32))
@@ -480,16 +497,30 @@ class Language:
 
     # ---- arithmetic ----------------------------------------------------------------------------
 
-    def range(self, start: Any, stop: Any, step: Any = 1, flatten: bool = False) -> Any:
+    def range(
+        self,
+        start: Any,
+        stop: Any,
+        step: Any = 1,
+        flatten: bool = False,
+        warp_specialize: bool = False,
+    ) -> Any:
         return (Value(np.int32(k)) for k in range(*map(operator.index, (start, stop, step))))
 
     def trans(self, x: Value) -> Value:
-        return Value(x.data.T, x.defined.T)
+        """Swap the last two axes."""
+        return Value(x.data.swapaxes(-1, -2), x.defined.swapaxes(-1, -2))
+
+    def permute(self, x: Value, *axes: int) -> Value:
+        return Value(x.data.transpose(axes), x.defined.transpose(axes))
 
     def dot(
         self, a: Value, b: Value, input_precision: str | None = None, out_dtype: Any = np.float32
     ) -> Value:
-        """Multiply in the operands' type and add in the result's; float32 in its precision."""
+        """Multiply in the operands' type and add in the result's; float32 in its precision.
+
+        Operands are two matrices, or as many on both sides.
+        """
         x, y = a.data, b.data
         is_float32 = x.dtype == np.float32
         allowed = {"int8": np.int32, "bfloat16": np.float32, "float16": np.float32}
@@ -498,12 +529,14 @@ class Language:
         if is_float32 != (input_precision is not None) or x.dtype.name == "float64":
             raise CheckError(f"a contraction of {x.dtype} with {input_precision}")
         least = max(self.least_dot, 32 if x.dtype == np.int8 and self.least_dot > 1 else 1)
-        if min(x.shape[0], y.shape[1]) < self.least_dot or x.shape[1] < least:
+        if x.ndim not in (2, 3) or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-2]:
+            raise CheckError(f"a contraction of {x.shape} and {y.shape}")
+        if min(x.shape[-2], y.shape[-1]) < self.least_dot or x.shape[-1] < least:
             raise CheckError(f"a contraction of {x.shape} and {y.shape}")
         if input_precision == "tf32":
             x, y = tf32(x), tf32(y)
         with np.errstate(all="ignore"):
-            defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
+            defined = a.defined.all(-1)[..., None] & b.defined.all(-2)[..., None, :]
             return Value(x.astype(out_dtype) @ y.astype(out_dtype), defined)
 
     def maximum(self, a: Any, b: Any) -> Value:

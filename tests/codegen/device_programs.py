@@ -175,6 +175,12 @@ PROGRAMS = {
     "batched products": Program(
         lambda x, w: x @ w, ("bf16[64,512,512]", "bf16[64,512,512]"), expects=PRODUCTS
     ),
+    "products of small matrices": Program(
+        lambda x, w: x @ w, ("bf16[4096,16,16]", "bf16[4096,16,16]")
+    ),
+    "attention of 32 positions": Program(
+        sm.nn.attention, ("bf16[4096,8,32,32]",) * 3, rounding="fast"
+    ),
     "int8 products": Program(integers, ("i8[4096,1024]", "i8[1024,4096]")),
     "swiglu": Program(
         swiglu, ("bf16[4096,1024]", "bf16[1024,2816]", "bf16[1024,2816]"), expects=PRODUCTS

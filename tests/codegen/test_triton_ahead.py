@@ -25,10 +25,13 @@ from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.device_limits import device_limits
-from smelt.codegen.triton.device_source import CompiledEntry, device_source
+from smelt.codegen.triton.device_source import CompiledEntry, device_source, source_of_stages
 from smelt.codegen.triton.resources import Resources, can_run, gate
+from smelt.codegen.triton.schedule import EXACT
 from smelt.codegen.triton.select import SelectingCompiler, select
+from smelt.codegen.triton.source import print_stage
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.errors import DeviceCompileError, DeviceKernelError
 from smelt.kernel.text import parse
@@ -371,3 +374,20 @@ def test_operands_are_multiplied_as_they_are_in_shared_memory():
     loop = launch.program.assembly.partition("wgmma.mma_async")[0]
     assert "cp.async.cg" in launch.program.assembly and "st.shared" not in loop
     assert "tl.where" not in launch.stage.program.text
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_specialised_warps_and_stores_by_descriptors_pass_the_gates(arch):
+    """Other warps copy than compute, which registers say, and blocks of results are copied."""
+    (every,) = candidates(PRODUCT, SIZES, rates(arch), EXACT)
+    chosen = {c.schedule.specialised: c for c in every if c.schedule.stored}
+    assert len(chosen) == 2
+    for specialised, c in chosen.items():
+        source = source_of_stages(PRODUCT, [print_stage(c.launch, c.schedule)], SIZES)
+        program = TritonCompiler().program(source.text, source.entries[0], arch)
+        assert gate(program.resources, device_limits(arch)) is None
+        assert "cp.async.bulk.tensor.2d.global.shared" in program.assembly
+        assert ("setmaxnreg" in program.assembly) == bool(specialised)
+        assert (program.resources.warps > c.warps) == bool(specialised)
+        assert program.scratch_bytes >= 128 * 3

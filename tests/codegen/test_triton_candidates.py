@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.codegen.checked_triton import CheckError, launch, named_sizes
 from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import stored, with_lanes
@@ -148,8 +150,9 @@ def test_candidates_are_few_and_differ():
         (of_launch,) = candidates(parse(text), sizes, H100, policy)
         assert 1 < len(of_launch) <= MOST_CANDIDATES
         assert len({c.blocks for c in of_launch}) == len(of_launch)
-        times = [c.predicted_ns for c in of_launch]
-        assert times == sorted(times) and all(t > 0 for t in times)
+        is_last = [bool(c.schedule.specialised) for c in of_launch]
+        times = [c.predicted_ns for c in of_launch if not c.schedule.specialised]
+        assert times == sorted(times) and all(t > 0 for t in times) and is_last == sorted(is_last)
 
 
 def test_every_time_is_finite():
@@ -238,7 +241,11 @@ def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligne
     wanted = run(kernel, arrays)
     (every,) = candidates(kernel, sizes, FEW, EXACT)
     has_copies = aligned or form == "batch"
-    forms = {(bool(s.copied), s.programs, s.group): c for c in every for s in (c.schedule,)}
+    forms = {
+        (bool(s.copied), s.programs, bool(s.stored), s.specialised, s.group): c
+        for c in every
+        for s in (c.schedule,)
+    }
     assert any(group > 1 for *_, group in forms) == (form != "whole rows")
     assert {key[:2] for key in forms} == {(c, p) for c in {False, has_copies} for p in (None, 2)}
     for c in forms.values():
@@ -247,6 +254,46 @@ def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligne
         for p, y in zip(kernel.outputs, outputs, strict=True):
             a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
             np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-3)
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("form", FORMS)
+def test_stores_by_descriptors_and_specialised_warps_compute_what_the_interpreter_does(form, arch):
+    one = replace(H100, arch=arch, limits=device_limits(arch), processors=1)
+    kernel = parse(FORMS[form])
+    sizes = {} if form == "batch" else {"m": 150, "n": 96, "k": 48}
+    arrays = product_arrays(kernel, sizes)
+    wanted = run(kernel, arrays)
+    (every,) = candidates(kernel, sizes, one, EXACT)
+    chosen = [next(c for c in every if c.schedule.stored)]
+    chosen += [c for c in every if c.schedule.specialised][:1]
+    assert len(chosen) == 2 - (arch == "sm_90" and form == "two")
+    for c in chosen:
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
+        assert "tl.store(" not in source
+        assert ("warp_specialize=True" in source) == bool(c.schedule.specialised)
+        assert ("flatten=True" in source) == (c.schedule.specialised != "nested")
+    outputs = launch(with_lanes(source, 32), arrays)
+    for p, y in zip(kernel.outputs, outputs, strict=True):
+        a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
+        np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-3)
+
+
+@pytest.mark.usefixtures("every_candidate")
+def test_results_are_stored_by_descriptors_where_their_rows_are_aligned():
+    def stored(text, **sizes):
+        (every,) = candidates(parse(text), sizes, H100, EXACT)
+        return {s.param for c in every for s in c.schedule.stored}
+
+    assert stored(PRODUCT, m=4000, n=4096, k=1024) == {"y"}
+    assert stored(PRODUCT, m=4000, n=4100, k=1024) == set()
+
+
+def test_large_results_are_stored_by_descriptors():
+    """A descriptor costs a program half a microsecond, addresses cost all elements."""
+    large, small = best(PRODUCT, m=16384, n=8192, k=512), best(PRODUCT, m=4096, n=4096, k=512)
+    assert large.schedule.stored and small.schedule.programs and not small.schedule.stored
 
 
 def test_programs_persist_where_a_processor_has_several_blocks():
@@ -300,9 +347,10 @@ def test_faults_of_copies_and_persistent_programs_are_caught(form):
     sizes = {} if form == "batch" else {"m": 70, "n": 96, "k": 80}
     arrays = product_arrays(kernel, sizes)
     (every,) = candidates(kernel, sizes, FEW, EXACT)
-    chosen = next(c for c in every if c.schedule.copied and c.schedule.programs)
+    chosen = next(c for c in every if c.schedule.stored)
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
     source = with_lanes(source, 32)
+    assert sum(what.startswith("next block") for what, _ in plant(source)) >= 3
     right = launch(source, arrays)
     count = 0
     for what, wrong in plant(source):
@@ -327,6 +375,139 @@ def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
     with pytest.raises(ValueError, match="x has rows that no tensor descriptor copies"):
         launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))
+    kernel = parse(FORMS["columns"])
+    (every,) = candidates(kernel, {"m": 70, "n": 96, "k": 48}, FEW, EXACT)
+    chosen = next(c for c in every if c.schedule.stored)
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    with pytest.raises(ValueError, match="y has rows that no tensor descriptor copies"):
+        launch(source, product_arrays(kernel, {"m": 70, "n": 97, "k": 48}))
+
+
+# ---- batches of small matrices -------------------------------------------------------------------
+
+BATCHES = {
+    "rows": (
+        "kernel product(x: bf16[11,5,70], w: bf16[11,70,9], b: f32[11,9]) -> y: f32[11,5,9]\n"
+        "  axis b in 11, m in 5, n in 9, k in 70\n"
+        "  grid b, m, n\n  y[b,m,n] = tanh(dot(x[b,m,k], w[b,k,n] over k)) + b[b,n]\n"
+    ),
+    "columns": (
+        "kernel product(x: f16[3,9,17,20], w: f16[3,9,13,20]) -> y: f16[3,9,17,13]\n"
+        "  axis a in 3, b in 9, m in 17, n in 13, k in 20\n"
+        "  grid a, b, m, n\n  y[a,b,m,n] = dot(x[a,b,m,k], w[a,b,n,k] over k)\n"
+    ),
+    "batch between": (
+        "kernel product(x: bf16[7,9,20], w: bf16[20,9,6]) -> y: f32[7,9,6]\n"
+        "  axis m in 7, b in 9, n in 6, k in 20\n"
+        "  grid b, m, n\n  y[m,b,n] = dot(x[m,b,k], w[k,b,n] over k)\n"
+    ),
+    "terms": (
+        "kernel product(x: f32[6,20,24], w: bf16[6,24,18]) -> y: f32[6,20,18]\n"
+        "  axis b in 6, m in 20, n in 18, k in 24\n"
+        "  grid b, m, n\n  y[b,m,n] = dot(exp(x[b,m,k] / 8), w[b,k,n] over k)\n"
+    ),
+    "bytes": (
+        "kernel product(x: i8[9,4,20], w: i8[9,20,5]) -> y: i32[9,4,5]\n"
+        "  axis b in 9, m in 4, n in 5, k in 20\n"
+        "  grid b, m, n\n  y[b,m,n] = dot(i32(x[b,m,k]), i32(w[b,k,n]) over k as i32)\n"
+    ),
+    "whole rows": (
+        "kernel product(x: f32[10,12,16], w: f32[10,13,16]) -> y: f32[10,12,13]\n"
+        "  axis b in 10, m in 12, n in 13, k in 16\n"
+        "  grid b, m\n  a = dot(x[b,m,k], w[b,n,k] over k)\n  y[b,m,n] = a - max(a over n)\n"
+    ),
+    "attention": (
+        "kernel attention(q: f32[12,9,20], k: f32[12,9,20], v: f32[12,9,20]) -> y: f32[12,9,20]\n"
+        "  axis b in 12, m in 9, n in 9, d in 20, e in 20\n"
+        "  grid b, m/128\n"
+        "  stream n/64 to last(m) + 1 with s = 0 [m], r = 0 [m,e]\n"
+        "    t = dot(q[b,m,d], k[b,n,d] over d)\n"
+        "    p = exp(select(n <= m, t, -inf) if last(n) > first(m) else t)\n"
+        "    s' = s + sum(p over n)\n    r' = r + dot(p, v[b,n,e] over n)\n"
+        "  y[b,m,e] = r / s\n"
+    ),
+}
+"""Contractions of small matrices; the axis `b` is one of both operands."""
+
+
+def batched_candidates(kernel, device=H100):
+    (every,) = candidates(kernel, {}, device, EXACT)
+    return [c for c in every if c.schedule.grid["b"] > 1]
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("form", BATCHES)
+def test_several_matrices_of_a_program_are_what_the_interpreter_computes(form):
+    kernel = parse(BATCHES[form])
+    arrays = product_arrays(kernel, {})
+    wanted = run(kernel, arrays)
+    every = batched_candidates(kernel)
+    assert {c.schedule.grid["b"] for c in every} >= {2, 4, 8}
+    for c in every:
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
+        assert source.count("tl.dot(") == {"terms": 3, "attention": 2}.get(form, 1)
+        outputs = launch(source, arrays)
+        for p, y in zip(kernel.outputs, outputs, strict=True):
+            a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
+            np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    extents=st.tuples(*[st.integers(1, 24)] * 3),
+    count=st.integers(2, 9),
+    left=st.permutations("bmk"),
+    right=st.permutations("bkn"),
+    result=st.permutations("bmn"),
+    order=st.permutations("bmnk"),
+    dtype=st.sampled_from(["bf16", "f32"]),
+)
+def test_batches_of_any_layout_are_multiplied(extents, count, left, right, result, order, dtype):
+    sizes = {"b": count, **dict(zip("mnk", extents, strict=True))}
+
+    def shape(axes):
+        return f"[{','.join(str(sizes[a]) for a in axes)}]"
+
+    kernel = parse(
+        f"kernel product(x: {dtype}{shape(left)}, w: {dtype}{shape(right)})"
+        f" -> y: f32{shape(result)}\n"
+        f"  axis {', '.join(f'{a} in {sizes[a]}' for a in order)}\n  grid b, m, n\n"
+        f"  y[{','.join(result)}] = dot(x[{','.join(left)}], w[{','.join(right)}] over k)\n"
+    )
+    arrays = product_arrays(kernel, {})
+    for c in batched_candidates(kernel)[:2]:
+        (y,) = launch(print_file(kernel, [print_stage(c.launch, c.schedule)]), arrays)
+        np.testing.assert_allclose(y, run(kernel, arrays)["y"], 1e-5, 1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize("form", BATCHES)
+def test_faults_of_batches_are_caught(form):
+    kernel = parse(BATCHES[form])
+    arrays = product_arrays(kernel, {})
+    chosen = min(batched_candidates(kernel), key=lambda c: c.schedule.grid["b"])
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    right = launch(source, arrays)
+    planted, missed = 0, []
+    for what, wrong in plant(source):
+        in_one_block = what.startswith("blocks overlap") and "BLOCK_b" not in what
+        if in_one_block or not what.startswith(BATCH_FAULTS):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                results = launch(wrong, arrays)
+        except CheckError:
+            planted += 1
+            continue
+        except (ValueError, TypeError, IndexError):  # Triton would not compile it
+            continue
+        planted += 1
+        if all(np.array_equal(a, b) for a, b in zip(results, right, strict=True)):
+            missed.append(what)
+    assert planted >= 5 and not missed
+
+
+BATCH_FAULTS = ("no mask", "not transposed", "a stride is lost", "other matrix", "blocks overlap")
 
 
 RESULTS = """

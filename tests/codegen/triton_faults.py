@@ -114,12 +114,11 @@ def shifted_offset(node: ast.AST) -> bool:
 
 
 def is_copy(node: ast.AST) -> bool:
-    """A block that a tensor descriptor loads."""
-    return (
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith(".load")
-        and (ast.unparse(node.func).startswith("desc_"))
-    )
+    """A block that a tensor descriptor loads or stores."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func)
+    return name.startswith("desc_") and name.endswith((".load", ".store"))
 
 
 def other_block(node: ast.AST) -> bool:
@@ -248,10 +247,22 @@ def other_axis(node: ast.AST) -> bool:
     return True
 
 
-def not_transposed(node: ast.AST) -> bool:
-    if not is_call(node, "tl.trans"):
+def other_matrix(node: ast.AST) -> bool:
+    """A batch of matrices that are multiplied by one another's operands."""
+    if not is_call(node, "tl.dot"):
         return False
-    node.func = ast.parse("(lambda x: x)", mode="eval").body
+    left = ast.unparse(node.args[0])
+    reversed_batch = (
+        f"(lambda x: type(x)(x.data[::-1], x.defined[::-1]) if x.data.ndim > 2 else x)({left})"
+    )
+    node.args[0] = ast.parse(reversed_batch, mode="eval").body
+    return True
+
+
+def not_transposed(node: ast.AST) -> bool:
+    if not is_call(node, "tl.trans", "tl.permute"):
+        return False
+    node.func = ast.parse("(lambda x, *axes: x)", mode="eval").body
     return True
 
 
@@ -324,6 +335,7 @@ CHANGES: dict[str, Change] = {
     "state not carried": not_carried,
     "other axis": other_axis,
     "not transposed": not_transposed,
+    "other matrix": other_matrix,
     "swapped operands": swapped_operands,
     "no NaN rule": nan_is_lost,
     "other side": other_side,

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from tests.codegen.checked_triton import launch
 
 import smelt as sm
+from smelt.backend import gpu
 from smelt.cli.main import smelt
 from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import ReportData
+from smelt.fusion.predict import costs
 
 
 def softmax(x):
@@ -125,6 +127,40 @@ def test_time_of_a_kernel_is_that_of_its_launches(function, shapes):
             assert k.predicted_ns == pytest.approx(k.rounds * sum(inside)) and inside
     whole = [k.predicted_ns for k in data.kernels if k.within is None]
     assert data.total.predicted_ns == pytest.approx(sum(whole))
+
+
+def scattered(ids, g, t):
+    """The gradient of an embedding: rows of floats, which are joined in order."""
+    return sm.grad(lambda t: sm.sum(sm.take(t, ids, axis=0) * g))(t)
+
+
+@pytest.mark.parametrize(
+    ("function", "specs"),
+    [
+        (lambda ids: sm.bincount(ids, minlength=256), ["i64[1000000]"]),
+        (scattered, ["i64[8192]", "f32[8192,1024]", "f32[32000,1024]"]),
+        (lambda x, w: x @ w, ["bf16[4096,4096]", "bf16[4096,4096]"]),
+        (lambda x, w: x @ w, ["bf16[1024,8,32,32]", "bf16[1024,8,32,32]"]),
+    ],
+)
+def test_planner_and_schedules_predict_alike(function, specs):
+    with sm.config(device_code=False):
+        report = sm.explain(function, *map(sm.spec, specs), target="h100")
+    planned = costs(report.compiled.plan, gpu("h100"), report.sizes)[0].total
+    launched = sum(x.schedule.predicted_ns for x in report.data.kernels[0].device.launches)
+    assert 0.5 < planned / launched < 2
+
+
+def test_joins_in_order_take_longer_than_atomic_operations():
+    def time(*arguments):
+        with sm.config(device_code=False):
+            counts = sm.explain(
+                lambda ids, *w: sm.bincount(ids, *w, minlength=64), *arguments, target="h100"
+            )
+        return counts.data.kernels[0].predicted_ns
+
+    ids = sm.spec("i64[65536]")
+    assert time(ids, sm.spec("f32[65536]")) > 100 * time(ids)
 
 
 def test_other_devices_predict_other_times():

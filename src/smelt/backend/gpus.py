@@ -46,6 +46,7 @@ _H100 = Gpu(
     vector_gflops=67_000.0,
     double_gflops=34_000.0,
     matrix_gflops=_matrix(989_000.0, 1_979_000.0),
+    has_tensor_copies=True,
     unconfirmed=("cache_gbs",),
 )
 
@@ -113,6 +114,7 @@ _TABLE = (
         vector_gflops=75_000.0,
         double_gflops=37_000.0,
         matrix_gflops=_matrix(2_250_000.0, 4_500_000.0),
+        has_tensor_copies=True,
         unconfirmed=("cache_gbs", "memory_gbs"),
     ),
     # AMD Instinct MI300X data sheet and CDNA 3 white paper; the cache is the Infinity Cache

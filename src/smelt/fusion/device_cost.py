@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.backend.gpu import Gpu, KernelWork
+from smelt.backend.gpu import SECTOR_BYTES, Gpu, KernelWork, combined_bytes
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.region import Region
+from smelt.fusion.scatter import update_axes
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import SPECIAL_COST, STEP_COST
 from smelt.fusion.units import Unit, Units
@@ -34,10 +35,10 @@ INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
 SCAN_INSTRUCTIONS = 10.0
 """Instructions per element of a scan: a tree of shuffles within a program."""
-SECTOR_BYTES = 32
-"""Bytes that an access of one lane moves."""
 PARTIAL_BYTES = 8
 """Bytes of a partial result, which is kept in double precision."""
+ATOMIC_BYTES = (4, 8)
+"""Bytes of an integer that atomic operations change."""
 ATOMIC_INSTRUCTIONS = 8.0
 """Vector instructions per element of a result that updates are added to in memory."""
 STATE_BYTES = 128 << 10
@@ -179,7 +180,11 @@ class DeviceModel(CostModel):
         return max(-(-elements // self.tiling.map_block), 1)
 
     def _scatter_cost(self, region: Region) -> Cost:
-        """Return the cost of a scatter kernel, whose updates are added in memory."""
+        """Return the cost of a scatter kernel, whose updates are combined in memory.
+
+        Integers are by atomic operations, after a launch for first values; others are one row
+        after another.
+        """
         u = region.stored.bit_length() - 1
         touched, updates = {u: float(self.nbytes[u])}, 0
         for v, masks in region.load_masks.items():
@@ -188,8 +193,19 @@ class DeviceModel(CostModel):
             touched[v] = min(self.elements[v], sum(volumes)) * self.itemsize[v]
         region.work = updates * self.gpu.element_ns(ATOMIC_INSTRUCTIONS, f32)
         memory, cache, touch = self._traffic(touched)
-        rereads = updates * SECTOR_BYTES
-        work = KernelWork(memory, cache + rereads, region.work, self._programs(updates))
+        _, rows = update_axes(self, region)
+        width = prod([self.extents[region.axes[a]] for a in rows])
+        dtype = self.units.unit(u).node.type.dtype
+        is_atomic = not dtype.is_float and self.itemsize[u] in ATOMIC_BYTES
+        rereads = combined_bytes(updates, self.itemsize[u], width)
+        work = KernelWork(
+            memory,
+            cache + rereads,
+            region.work,
+            self._programs(updates),
+            launches=2 if is_atomic else 1,
+            steps=0.0 if is_atomic else updates / width,
+        )
         read = int(sum(n for v, n in touched.items() if v != u))
         return self._cost(
             work, read, self.nbytes[u], touch=touch, sweeps=rereads / self.gpu.cache_gbs
@@ -230,6 +246,7 @@ class DeviceModel(CostModel):
             programs,
             2 if schedule.split or parts > 1 else 1,
             schedule.has_contractions,
+            sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
         result = self._cost(

@@ -20,28 +20,37 @@ VISIT_NS = 0.8
 """Nanoseconds to examine a target position, and as many to start an update that applies."""
 
 
-def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
-    """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
-    units, sizes = model.units, [model.extents[e] for e in region.axes]
+def update_axes(model: CostModel, region: Region) -> tuple[list[int], list[int]]:
+    """Return axes that updates share with the result, and those of changed rows.
+
+    Among the shared axes, -1 stands for a computed position.
+    """
     u = region.stored.bit_length() - 1
-    position, traced = region.positions[u][0], units.unit(u).trace
-    reduced = region.reduced_axes.get(u, 0)  # a single update has no axis
-    first = units.unit(u).rank
+    position, traced = region.positions[u][0], model.units.unit(u).trace
+    first = model.units.unit(u).rank
     shared_axes = [
         region.reduced_axis_order[u][k - first] if k >= 0 else -1 for k in traced.position_axes
     ]
-    """Axes of the updates that the result has too."""
     result_axes = [
         *shared_axes,
         *(t for t in position[traced.scatter_dims :] if isinstance(t, int)),
     ]
     leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
-    row_axes = [a for a in result_axes[leading:] if a >= 0]
+    return shared_axes, [a for a in result_axes[leading:] if a >= 0]
+
+
+def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
+    """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
+    sizes = [model.extents[e] for e in region.axes]
+    u = region.stored.bit_length() - 1
+    reduced = region.reduced_axes.get(u, 0)  # a single update has no axis
+    shared_axes, row_axes = update_axes(model, region)
+    leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
     width = prod([sizes[a] for a in row_axes])
     vector = 1 << row_axes[-1] if row_axes else 0
     lanes = model.lanes
     row = sizes[row_axes[-1]] if row_axes else 1
-    update_axes = reduced & ~sum(1 << a for a in {*row_axes})
+    visited = reduced & ~sum(1 << a for a in {*row_axes})
     all_axes = reduced | sum(1 << a for a in {*row_axes})
 
     def steps(mask: int) -> float:
@@ -61,7 +70,7 @@ def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
     parts = (
         1 if leading else max(min(width // tiling.scatter_part_width, tiling.max_scatter_parts), 1)
     )
-    updates = prod([sizes[a] for a in bits(update_axes)])
+    updates = prod([sizes[a] for a in bits(visited)])
     work += updates * VISIT_NS * (parts + 1)
     tasks = parts * prod([sizes[a] for a in shared_axes[:leading]])
     return work, tasks, updates * width * float(model.itemsize[u])

@@ -21,6 +21,7 @@ from smelt.codegen.triton.launch_time import (
     loop_shared_bytes,
     predict_ns,
 )
+from smelt.codegen.triton.matrix_batches import matrix_batches
 from smelt.codegen.triton.schedule import (
     LEAST_DOT,
     Policy,
@@ -30,7 +31,7 @@ from smelt.codegen.triton.schedule import (
     nested_streams,
 )
 from smelt.codegen.triton.source import prepare
-from smelt.codegen.triton.tensor_copies import copied_loads
+from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
 from smelt.kernel.walk import stores
@@ -39,8 +40,8 @@ from smelt.types.expr import evaluate
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 
 MOST_CANDIDATES = 8
-TILES_IN_TWO_FORMS = 2
-"""Tiles of a product, the fastest ones, that have a second form among the candidates."""
+FASTEST_FORMS = 4
+"""Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 LEAST_SPLIT = 4
@@ -49,6 +50,10 @@ LEAST_STAGES = 2
 """Stages of a loop that loads one block ahead."""
 GROUPED_ROWS = 8
 """Blocks of rows that processors take together, as Triton's tutorial of products has."""
+GROUP_WARPS = 4
+"""Warps that tensor cores of Hopper take an instruction from."""
+LEAST_GROUPED_ROWS = 128
+"""Rows of a block that two groups of warps halve: an instruction has 64."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -77,11 +82,13 @@ class Candidate:
         if schedule.splits_loops:
             parts.append("masks in cut blocks only")
         if schedule.copied:
-            parts.append("tensor copies")
+            parts.append("tensor copies and stores" if schedule.stored else "tensor copies")
         if schedule.programs is not None:
             parts.append(f"{schedule.programs} persistent programs")
+        if schedule.specialised:
+            parts.append("specialised warps")
         if schedule.streams:
-            parts.append(f"{schedule.stages} stages")
+            parts.append(f"{schedule.stages} stage{'s' * (schedule.stages > 1)}")
         return ", ".join(parts)
 
     @property
@@ -137,7 +144,8 @@ def _of_launch(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of one launch, whose forms loop over other axes.
 
-    A schedule of which no processor holds a program is none, unless there is no other. The sizes
+    A schedule of which no processor holds a program is none, unless there is no other. Specialised
+    warps come last: a race is to compare their results and times first. The sizes
     of a family's members are known to its launch alone: it has one schedule.
     """
     result: list[Candidate] = []
@@ -150,14 +158,21 @@ def _of_launch(
         extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
         work = launch_work(launch, sizes, policy)
         every = (
-            v
+            (launch, v)
             for s in _schedules(launch, base, extents, work)
             for v in _product_forms(launch, s, extents, of_call, device)
         )
+<<<<<<< HEAD
         for wished in (*every, base):
             lanes = _lanes(wished, extents)
             schedule = _with_stages_that_fit(wished, work, lanes, device.limits)
             one = Candidate(launch, schedule, lanes, 0.0)
+=======
+        batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
+        for printed, schedule in (*every, *batches, (launch, base)):
+            lanes = _lanes(schedule, extents)
+            one = Candidate(printed, schedule, lanes, 0.0)
+>>>>>>> gpudots
             if one.blocks in seen:
                 continue
             seen.add(one.blocks)
@@ -169,7 +184,8 @@ def _of_launch(
     if not result and least is not None:
         result.append(least)
     result.sort(key=lambda c: c.predicted_ns)
-    return tuple(_varied(result))[:MOST_CANDIDATES]
+    chosen = tuple(_varied(result))[:MOST_CANDIDATES]
+    return tuple(sorted(chosen, key=lambda c: bool(c.schedule.specialised)))
 
 
 def _with_stages_that_fit(
@@ -190,16 +206,18 @@ def _with_stages_that_fit(
 
 
 def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Yield candidates with few forms of one tile, for small tiles among the first.
+    """Yield candidates with one form of a tile, for small tiles among the first.
 
     Where a long epilogue spills the registers of a tile, it does so in most forms.
     """
     forms: dict[object, int] = {}
     for c in every:
         schedule = c.schedule
-        tile = (*c.lanes.items(), c.warps, schedule.stages, schedule.splits_loops)
-        forms.setdefault(tile, 0)
-        if forms[tile] < 1 + (list(forms).index(tile) < TILES_IN_TWO_FORMS):
+        tile = (*c.lanes.items(), schedule.splits_loops)
+        if not _is_product(c.launch, schedule):
+            tile = (*tile, c.warps, schedule.stages)
+        count = forms.setdefault(tile, 0)
+        if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
             forms[tile] += 1
             yield c
 
@@ -430,16 +448,47 @@ def _product_forms(
     waves = math.ceil(count / device.processors)
     if waves > 1 and len(schedule.blocked) == 2:
         schedule = replace(schedule, group=GROUPED_ROWS)
-    forms = [replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")]
-    copied = copied_loads(launch, of_call, _lanes(schedule, extents))
-    if device.limits.has_tensor_copies and copied:
-        forms.append(replace(forms[0], copied=copied))
-    for form in forms:
-        yield form
-        if waves > 1:
-            overlap = "loads of the next one behind stores" if form.copied else "nothing overlaps"
-            walk = f"{schedule.reason}, {count} blocks one after another, {overlap}"
-            yield replace(form, programs=device.processors, reason=walk)
+    plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
+    lanes = _lanes(schedule, extents)
+    copied = copied_loads(launch, of_call, lanes) if device.limits.has_tensor_copies else {}
+    yield plain
+    walk = f"{schedule.reason}, {count} blocks one after another"
+    walking = replace(schedule, programs=device.processors, reason=f"{walk}, nothing overlaps")
+    if waves > 1:
+        yield walking
+    if not copied:
+        return
+    yield replace(plain, copied=copied)
+    if waves <= 1:
+        return
+    behind = replace(walking, copied=copied, reason=f"{walk}, loads of the next one behind stores")
+    stored = copied_stores(launch, of_call, lanes)
+    yield behind
+    if stored:
+        behind = replace(behind, stored=stored)
+        yield behind
+    specialised = _specialised(launch, behind, device)
+    if specialised is not None:
+        yield specialised
+
+
+def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Schedule | None:
+    """Return a persistent schedule with warps of their own for copies and products.
+
+    None where the compiler has none. A nested loop has two groups of warps for halves of the rows
+    of one contraction.
+    """
+    loop = device.limits.specialised
+    if not loop or (loop == "nested" and len(dots_of(launch.body)) > 1):
+        return None
+    warps = schedule.warps
+    if loop == "nested":
+        rows = schedule.grid[schedule.blocked[0]]
+        if warps != 2 * GROUP_WARPS or rows < LEAST_GROUPED_ROWS:
+            return None
+        warps = GROUP_WARPS
+    reason = f"{schedule.reason}, in warps of their own"
+    return replace(schedule, warps=warps, specialised=loop, reason=reason)
 
 
 def _rounds(waves: int) -> str:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from smelt.dataclass import dataclass
 
@@ -40,6 +40,10 @@ class DeviceLimits:
     """Stages of a loop whose blocks wait in registers for their place in shared memory."""
     has_tensor_copies: bool = False
     """Whether a descriptor of an array in memory lets one thread copy a block of it."""
+    specialised: Literal["", "nested", "flattened"] = ""
+    """Loops of persistent products that the compiler divides among warps for copies and products.
+
+    A nested loop over blocks has two groups of a program's warps for products."""
     program_warps: int = 32
     most_programs: int
     """Most programs of a processor at a time."""
@@ -62,10 +66,16 @@ class DeviceLimits:
 
 
 def _nvidia(
-    shared_kib: int, warps: int, most_programs: int, *, has_tensor_copies: bool = False
+    shared_kib: int,
+    warps: int,
+    most_programs: int,
+    *,
+    has_tensor_copies: bool = False,
+    specialised: Literal["", "nested", "flattened"] = "",
 ) -> DeviceLimits:
     return DeviceLimits(
         has_tensor_copies=has_tensor_copies,
+        specialised=specialised,
         shared_bytes=(shared_kib - 1) << 10,
         processor_shared_bytes=shared_kib << 10,
         warps=warps,
@@ -95,8 +105,8 @@ _LIMITS: Final = {
     "sm_80": _nvidia(164, 64, 32),
     "sm_86": _nvidia(100, 48, 16),
     "sm_89": _nvidia(100, 48, 24),
-    "sm_90": _nvidia(228, 64, 32, has_tensor_copies=True),
-    "sm_100": _nvidia(228, 64, 32, has_tensor_copies=True),
+    "sm_90": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="nested"),
+    "sm_100": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="flattened"),
     "sm_120": _nvidia(100, 48, 24, has_tensor_copies=True),
     "gfx942": _amd(64),
     "gfx950": _amd(160),

@@ -32,8 +32,8 @@ class Lanes:
         """The first index of a block of an axis, and one more than the last."""
         self.blocks: dict[str, int | None] = {}
         self.with_ends = _with_ends(kernel)
-        for load in schedule.copied:
-            self.with_ends |= {a for e in load.index for a in axes_of(e)}
+        for access in (*schedule.copied, *schedule.stored):
+            self.with_ends |= {a for e in access.index for a in axes_of(e)}
 
     def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
         """Write the indices; the last axis of the grid is the fastest.
@@ -74,8 +74,7 @@ class Lanes:
             return "program"
         if self.schedule.programs is not None:
             every = f"tl.program_id(0), {' * '.join(counts.values())}, tl.num_programs(0)"
-            options = ", flatten=True" if self.schedule.is_flattened else ""
-            writer.line(f"for tile in tl.range({every}{options}):")
+            writer.line(f"for tile in tl.range({every}{self.schedule.loop_options}):")
             writer.indent += 1
         rest = self.typed("tl.program_id(0)" if self.schedule.programs is None else "tile")
         if len(counts) > 1:

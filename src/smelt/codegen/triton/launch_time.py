@@ -10,18 +10,25 @@ leave processors idle. Published rates alone enter: nothing is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from smelt.backend.gpu import (
+    DESCRIPTOR_NS,
+    MEMORY_LATENCY_NS,
+    POINTER_COPIES,
+    SECTOR_BYTES,
+    combined_bytes,
+)
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.narrow_products import product_orders
-from smelt.codegen.triton.schedule import Policy, Schedule
+from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
-from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Statement, Store, Stream, Value
+from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
@@ -35,8 +42,6 @@ __all__ = [
     "predict_ns",
 ]
 
-LATENCY_NS = 600.0
-"""A load from device memory: bytes in flight must cover it."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
@@ -45,36 +50,38 @@ results and of the terms that a factor is a sum of. Fitted to what ptxas says of
 attention for sm_90."""
 ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
-SECTOR_BYTES = 32
-"""Bytes that memory moves at least."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
 MASKED_BLOCKS = 1.08
 """Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
 
 Masks take about four instructions a weight, beside two contractions and an exponential."""
-POINTER_COPIES = 1.05
-"""Time of products whose threads compute the addresses of copies, in that of tensor copies.
-
-A step of 128 x 256 x 64 halves takes 12 copies a thread, each of about 4 instructions: a tenth of
-the cycles of its products, about half of which they hide."""
-DESCRIPTOR_NS = 500.0
-"""A program writes a tensor descriptor to memory, and waits until copies may read it."""
 STEP_NS = 150.0
 """A step of a persistent program, alone on its processor: it waits for a copy and for products."""
+STORE_INSTRUCTIONS = 6
+"""Of a thread for 16 bytes that it stores: an address, a mask, and the store; no product runs."""
+SPECIALISED_WARPS = 1.01
+"""Time of a persistent program with warps for copies and products, in that of one loop for both.
+
+Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
+registers from those that compute."""
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
-"""Part of the tensor cores' rate by elements of a result's tile."""
+"""Part of the tensor cores' rate by elements of a result's tile, of one matrix among several."""
 
 
 class Access(NamedTuple):
-    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours."""
+    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours.
+
+    A combined one joins values with those in memory; at computed positions it has no neighbours.
+    """
 
     nbytes: int
     axes: Axes
     last: Axes = Axes()
     param: str = ""
+    is_combined: bool = False
 
 
 class Contraction(NamedTuple):
@@ -107,6 +114,8 @@ class LaunchWork:
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
     masked: tuple[str, ...]
+    ordered: Axes = Axes()
+    """Axes of streams that combine values with memory in their order."""
 
     @property
     def bytes(self) -> int:
@@ -130,7 +139,10 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
         param = params[x.param]
         last = axes_of_index(x.index[-1], names) if x.index else Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last, x.param))
+        is_combined = isinstance(x, Store) and bool(x.join)
+        if is_combined and any(map(positions_of, x.index[-1:])):
+            last = Axes()
+        accesses.append(Access(param.dtype.itemsize, axes, last, x.param, is_combined))
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
@@ -155,12 +167,23 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=dict(_parts(launch, names)),
+        ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
             full.axis
             for s in statements(launch)
             if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
         ),
     )
+
+
+def _joining_axes(body: Iterable[Statement]) -> Axes:
+    """Return the axes of the innermost streams whose stores combine values."""
+    result = Axes()
+    for s in body:
+        if isinstance(s, Stream):
+            joins = any(isinstance(t, Store) and t.join for t in s.body)
+            result |= Axes(b.axis for b in s.blocks) if joins else _joining_axes(s.body)
+    return result
 
 
 def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
@@ -226,10 +249,16 @@ def predict_ns(
     if not blocks:
         return 0.0
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
+<<<<<<< HEAD
     registers = _registers(work, lanes, warps * device.limits.lanes)
     shared = loop_shared_bytes(work, schedule, lanes, device.limits)
+=======
+    registers = _registers(work, lanes, schedule.groups * warps * device.limits.lanes)
+    shared = _shared(work, schedule, lanes)
+>>>>>>> gpudots
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
+    held = min(held, 1) if schedule.specialised else held
     if not held or shared > device.limits.shared_bytes:
         return math.inf
     spilling = max(registers / most, 1.0) ** 2
@@ -248,8 +277,13 @@ def predict_ns(
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
     busy = max(memory, caches, arithmetic * copying) * spilling * masking
+    if work.ordered:
+        busy += MEMORY_LATENCY_NS * math.prod(work.extents[a] for a in work.ordered)
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
+        busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
+    if schedule.specialised:
+        busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
 
@@ -274,10 +308,18 @@ def _starts_ns(
     A block waits for its first loads, behind which programs beside it on the processor compute,
     or the block before in the flattened loop of a persistent program.
     """
-    descriptors = len({x.param for x in schedule.copied}) * DESCRIPTOR_NS
-    if schedule.is_flattened or not work.contractions:
+    copied = {x.param for x in (*schedule.copied, *schedule.stored)}
+    descriptors = len(copied) * DESCRIPTOR_NS
+    if schedule.overlaps_blocks or not work.contractions:
         return descriptors
-    return (descriptors + LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
+    return (descriptors + MEMORY_LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
+
+
+def _store_addresses_ns(work: LaunchWork, device: DeviceRates) -> float:
+    """Return the time in which all threads compute addresses and masks of what they store."""
+    accesses = sum(x.nbytes * math.prod(work.extents[a] for a in x.axes) for x in work.stored) / 16
+    instructions = 1e3 * device.float32_tflops / 2
+    return accesses * STORE_INSTRUCTIONS / instructions
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
@@ -307,10 +349,10 @@ def loop_shared_bytes(
     looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
     stages = max(schedule.stages - limits.stages_in_registers, 1)
     loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
-    if not schedule.is_flattened:
+    if not schedule.overlaps_blocks:
         return loaded
     stored = sum(x.nbytes * _tile(x.axes, lanes) for x in work.stored)
-    return loaded + min(stored, STORE_BYTES)
+    return loaded + (stored if schedule.stored else min(stored, STORE_BYTES))
 
 
 def _flow(
@@ -323,7 +365,7 @@ def _flow(
     threads = warps * device.limits.lanes
     each = work.bytes / (count * threads)
     in_flight = resident * max(threads * min(each, THREAD_BYTES), shared)
-    needed = device.gbytes_per_second / device.processors * LATENCY_NS
+    needed = device.gbytes_per_second / device.processors * MEMORY_LATENCY_NS
     busy = min(count / device.processors, 1.0)
     return max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
@@ -337,7 +379,12 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             for a, lanes in schedule.grid.items()
             if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
-        total += x.nbytes * math.prod(work.extents[a] for a in x.axes) * repeated
+        elements = math.prod(work.extents[a] for a in x.axes) * repeated
+        if x.is_combined and not work.ordered:
+            neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
+            total += combined_bytes(elements, x.nbytes, neighbours)
+        else:
+            total += x.nbytes * elements
     return total if count else 0.0
 
 
@@ -380,8 +427,9 @@ def _preference(
 
 def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
     total = 0.0
-    for c in work.contractions:
-        tile = _tile(c.result, lanes)
+    sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
+    for c, left, right in sides:
+        tile = _tile(c.result - (left.axes & right.axes), lanes)
         part = next(rate for least, rate in TILE_RATES if tile >= least)
         rate = device.float32_tflops
         if c.nbytes < 4:

@@ -53,6 +53,7 @@ def print_launcher(kernel: Kernel, stages: Sequence[Stage]) -> str:
     first = next(iter(kernel.inputs), None)
     for p in outputs.values():
         lines.append(f"    out_{p.name} = {_output(p, inputs, first)}")
+        lines += _check_rows(p, "out") if p.name in copied else []
     scratch = [p for s in stages for p in s.kernel.outputs if p.name not in outputs]
     lines += [f"    out_{p.name} = {_allocate(p, first)}" for p in scratch]
     written = {*outputs, *(p.name for p in scratch)}
@@ -246,11 +247,11 @@ DESCRIPTORS = '''def _descriptors(size, align, stream):
 """A function of files whose programs make tensor descriptors."""
 
 
-def _check_rows(p: Param) -> list[str]:
+def _check_rows(p: Param, kind: str = "in") -> list[str]:
     """Return the check that tensor descriptors may have an array: 16 bytes divide its rows."""
     rows = [str(d) for d, n in enumerate(row_strides(p)) if not isinstance(n, int)]
-    wrong = [f"in_{p.name}.data_ptr() % {COPY_BYTES}"]
-    wrong += [f"in_{p.name}.stride({d}) * {p.dtype.itemsize} % {COPY_BYTES}" for d in rows]
+    wrong = [f"{kind}_{p.name}.data_ptr() % {COPY_BYTES}"]
+    wrong += [f"{kind}_{p.name}.stride({d}) * {p.dtype.itemsize} % {COPY_BYTES}" for d in rows]
     return [
         f"    if {' or '.join(wrong)}:",
         f'        raise ValueError("{p.name} has rows that no tensor descriptor copies")',

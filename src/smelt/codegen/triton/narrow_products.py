@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
 from smelt.dataclass import dataclass
@@ -27,7 +28,7 @@ from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
 from smelt.types.dtype import DType, bf16, f16, f32
 
-__all__ = ["Products", "narrow_products", "operand_loads", "product_orders"]
+__all__ = ["Products", "matrix_axes", "narrow_products", "operand_loads", "product_orders"]
 
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
 """Terms of bfloat16 whose sum is a value of a type; None is float32."""
@@ -67,10 +68,11 @@ def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
 def operand_loads(kernel: Kernel) -> dict[Load, tuple[str, ...]]:
     """Return the loads whose elements a contraction multiplies, converted at most.
 
-    Each has the kernel's axes in the order of its matrix: those summed last on the left side, and
-    first on the right one.
+    Each has the kernel's axes in the order of its matrix: those of both results first, those summed
+    last on the left side, and before the columns on the right one.
     """
     every = list(statements(kernel))
+    axes_of = axes_of_body(every)
     names = {s.name: s.value for s in every if isinstance(s, Let)}
 
     def loaded(v: Value) -> Value:
@@ -84,13 +86,36 @@ def operand_loads(kernel: Kernel) -> dict[Load, tuple[str, ...]]:
 
     result: dict[Load, tuple[str, ...]] = {}
     for dot in dots_of(every):
-        others = [a.name for a in kernel.axes if a.name not in dot.over]
+        shared = axes_of_value(dot.left, axes_of) & axes_of_value(dot.right, axes_of)
+        batch = [a.name for a in kernel.axes if a.name in shared - set(dot.over)]
+        others = [a.name for a in kernel.axes if a.name not in (*batch, *dot.over)]
         left, right = loaded(dot.left), loaded(dot.right)
         if isinstance(right, Load):
-            result[right] = (*dot.over, *others)
+            result[right] = (*batch, *dot.over, *others)
         if isinstance(left, Load):
-            result[left] = (*others, *dot.over)
+            result[left] = (*batch, *others, *dot.over)
     return result
+
+
+def matrix_axes(
+    left: Sequence[str], right: Sequence[str], over: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the axes of two operands in the order of `tl.dot`.
+
+    None for others than two matrices, or as many pairs of them as one more axis of both has lanes.
+
+    >>> matrix_axes(("b", "m", "k"), ("b", "n", "k"), ("k",))
+    (('b', 'm', 'k'), ('b', 'k', 'n'))
+    >>> matrix_axes(("b", "m", "k"), ("n", "k"), ("k",))
+    """
+    batch = tuple(a for a in left if a in right and a not in over)
+    summed = tuple(a for a in over if a in left and a in right)
+    rows = tuple(a for a in left if a not in (*batch, *over))
+    columns = tuple(a for a in right if a not in (*batch, *over))
+    if len(batch) > 1 or not len(summed) == len(rows) == len(columns) == 1:
+        return None
+    is_all = not any(a in (*left, *right) and a not in summed for a in over)
+    return ((*batch, *rows, *summed), (*batch, *summed, *columns)) if is_all else None
 
 
 def product_orders(

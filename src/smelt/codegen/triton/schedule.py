@@ -17,7 +17,7 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Dot, Kernel, Load, Stream
+from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
@@ -31,6 +31,7 @@ __all__ = [
     "Schedule",
     "choose_schedule",
     "is_atomic",
+    "least_dot",
     "nested_streams",
 ]
 
@@ -85,6 +86,10 @@ def _nothing_copied() -> dict[Load, tuple[str | None, ...]]:
     return {}
 
 
+def _nothing_stored() -> dict[Store, tuple[str | None, ...]]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones.
@@ -109,6 +114,10 @@ class Schedule:
     """Blocks of rows that programs take together, column by column, so that caches keep them."""
     copied: Mapping[Load, tuple[str | None, ...]] = field(default_factory=_nothing_copied)
     """Operands of contractions whose blocks tensor descriptors copy: an axis for each dimension."""
+    stored: Mapping[Store, tuple[str | None, ...]] = field(default_factory=_nothing_stored)
+    """Results whose blocks tensor descriptors copy to memory."""
+    specialised: Literal["", "nested", "flattened"] = ""
+    """The loop over blocks that is divided among warps for copies, products and results."""
     reason: str = ""
 
     @property
@@ -117,12 +126,25 @@ class Schedule:
         return [a for a, n in self.grid.items() if n > 1]
 
     @property
-    def is_flattened(self) -> bool:
-        """Whether the loop over blocks and those inside are one, so that blocks overlap.
+    def overlaps_blocks(self) -> bool:
+        """Whether a persistent program loads a block while it stores the one before.
 
-        Triton loads blocks ahead in such a loop by tensor descriptors alone.
+        Triton loads blocks ahead by tensor descriptors alone: in one loop over all steps, or in
+        warps of their own.
         """
         return self.programs is not None and bool(self.copied)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of its warps a program has for arithmetic."""
+        return 2 if self.specialised == "nested" else 1
+
+    @property
+    def loop_options(self) -> str:
+        """The options of the loop over the blocks of a persistent program."""
+        is_flattened = self.overlaps_blocks and self.specialised != "nested"
+        options = ", flatten=True" if is_flattened else ""
+        return options + (", warp_specialize=True" if self.specialised else "")
 
     def warps_of(self, lanes: int) -> int:
         """Return the warps of a program with this many lanes."""
@@ -143,10 +165,8 @@ def choose_schedule(
     used = axes_used(kernel) - {*grid, *streams}
     whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
-    has_integers = any(not d.dtype.is_float for d in dots)
-    least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT
     has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
-    least = dict.fromkeys(whole, least_dot if has_matrices else 1)
+    least = dict.fromkeys(whole, least_dot(kernel) if has_matrices else 1)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
@@ -167,6 +187,12 @@ def choose_schedule(
         together = math.prod(streams[a] for a in inside)
         streams[axis] = min(streams[axis], max(limit // together, 1))
     return Schedule(grid, streams, least, policy)
+
+
+def least_dot(kernel: Kernel) -> int:
+    """Return the least lanes of every axis of a kernel's contractions of matrices."""
+    has_integers = any(not d.dtype.is_float for d in dots_of(kernel.body))
+    return LEAST_INTEGER_DOT if has_integers else LEAST_DOT
 
 
 def is_atomic(kernel: Kernel) -> bool:

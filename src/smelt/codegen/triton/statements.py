@@ -102,7 +102,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
         dict(lanes.blocks),
         members,
         wide,
-        tuple(dict.fromkeys(v.param for v in schedule.copied)),
+        tuple(dict.fromkeys(v.param for v in (*schedule.copied, *schedule.stored))),
     )
 
 
@@ -287,6 +287,9 @@ def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
 def _store(s: Store, values: ValuePrinter) -> None:
     param = values.kernel.param(s.param)
     writer = values.writer
+    if s in values.lanes.schedule.stored:
+        values.store_block(s, param)
+        return
     x = values.value(s.value)
     where = [] if s.where is None else [values.bound(values.value(s.where))]
     offset = values.offset(param, s.index)

@@ -3,7 +3,8 @@
     desc_x = tl.make_tensor_descriptor(ptr_x, [size_m, size_k], [size_k, 1], [BLOCK_m, BLOCK_k])
     t1 = desc_x.load([start_m, start_k])
 
-Elements outside of the array are zero, so that the copy needs no mask and its sum no selection.
+Elements outside of the array are zero, so that the copy needs no mask and its sum no selection. A
+result is copied to memory in the same way, without the elements outside of its array.
 Addresses and rows must be multiples of 16 bytes; a block has at most 256 elements along an axis.
 NVIDIA, "CUDA Driver API", cuTensorMapEncodeTiled.
 """
@@ -14,17 +15,20 @@ from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
 from smelt.codegen.triton.narrow_products import operand_loads
-from smelt.kernel.ir import Kernel, Load, Param, Stream
+from smelt.kernel.ir import Kernel, Load, Param, Store, Stream
 from smelt.kernel.walk import statements
 from smelt.ops.contract import bare_axis
+from smelt.types.dtype import bool_, f64
 from smelt.types.expr import Index, evaluate, product
 
-__all__ = ["COPY_BYTES", "copied_loads", "row_strides"]
+__all__ = ["COPY_BYTES", "copied_loads", "copied_stores", "row_strides"]
 
 COPY_BYTES = 16
 """Rows and blocks of a row are multiples of it."""
 MOST_BLOCK_EXTENT = 256
 MOST_COPY_RANK = 5
+MOST_OPERAND_BYTES = 2
+"""Bytes of an element of an operand: tensor cores read wider ones from registers."""
 
 
 def row_strides(param: Param) -> list[Index]:
@@ -39,31 +43,45 @@ def copied_loads(
 
     Each has the axis of every dimension of its array; None for those with one index.
     """
-    result: dict[Load, tuple[str | None, ...]] = {}
-    for load in operand_loads(launch):
-        axes = _copied_axes(launch, load, lanes)
-        param = launch.param(load.param)
-        rows = [int(evaluate(n, sizes)) * param.dtype.itemsize for n in row_strides(param)]
-        if axes is not None and all(n % COPY_BYTES == 0 for n in rows):
-            result[load] = axes
-    return result
+    every = {
+        x: _copied_axes(launch, x, sizes, lanes)
+        for x in operand_loads(launch)
+        if x.other is None and launch.param(x.param).dtype.itemsize <= MOST_OPERAND_BYTES
+    }
+    return {load: axes for load, axes in every.items() if axes is not None}
+
+
+def copied_stores(
+    launch: Kernel, sizes: Mapping[str, int], lanes: Mapping[str, int]
+) -> dict[Store, tuple[str | None, ...]]:
+    """Return the results whose blocks descriptors copy to memory at these sizes, as above."""
+    read = {p.name for p in launch.inputs}
+    every = {
+        s: _copied_axes(launch, s, sizes, lanes)
+        for s in launch.body
+        if isinstance(s, Store) and not s.join and s.where is None and s.param not in read
+    }
+    return {s: axes for s, axes in every.items() if axes is not None}
 
 
 def _copied_axes(
-    launch: Kernel, load: Load, lanes: Mapping[str, int]
+    launch: Kernel, access: Load | Store, sizes: Mapping[str, int], lanes: Mapping[str, int]
 ) -> tuple[str | None, ...] | None:
-    """Return the axes along which a load copies a block of its array, or None.
+    """Return the axes along which an access copies a block of its array, or None.
 
     The lanes that do not exist must be those outside of the array. Strides of several sizes, whose
     product may exceed 32 bits, are left out.
     """
-    param = launch.param(load.param)
-    is_plain = param.strides is None and not param.each and load.other is None
-    if not is_plain or not 2 <= len(param.shape) <= MOST_COPY_RANK or param.dtype.itemsize > 2:
+    param = launch.param(access.param)
+    is_plain = param.strides is None and not param.each and param.dtype not in (bool_, f64)
+    if not is_plain or not 2 <= len(param.shape) <= MOST_COPY_RANK:
         return None
-    if len(param.shape) > 2 and not all(isinstance(n, int) for n in row_strides(param)):
+    rows = row_strides(param)
+    if len(param.shape) > 2 and not all(isinstance(n, int) for n in rows):
         return None
-    axes = _block_axes(launch, load, lanes)
+    if any(int(evaluate(n, sizes)) * param.dtype.itemsize % COPY_BYTES for n in rows):
+        return None
+    axes = _block_axes(launch, access, lanes)
     blocks = [a for a in axes or () if a is not None]
     if axes is None or len(blocks) != 2 or axes[-1] is None:
         return None
@@ -73,12 +91,12 @@ def _copied_axes(
 
 
 def _block_axes(
-    launch: Kernel, load: Load, lanes: Mapping[str, int]
+    launch: Kernel, access: Load | Store, lanes: Mapping[str, int]
 ) -> tuple[str | None, ...] | None:
     """Return the axis of each dimension; None where an index is another one along lanes."""
     names, cut = axes_of_body(launch.body), _cut_axes(launch)
     result: list[str | None] = []
-    for e, extent in zip(load.index, launch.param(load.param).shape, strict=True):
+    for e, extent in zip(access.index, launch.param(access.param).shape, strict=True):
         along = [a for a in axes_of_index(e, names) if lanes.get(a, 1) > 1]
         name = bare_axis(e)
         is_whole = name is not None and name not in cut and launch.axis(name).extent == extent

@@ -16,7 +16,7 @@ from smelt.codegen.triton.functions import (
 from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
-from smelt.codegen.triton.narrow_products import narrow_products, operand_loads
+from smelt.codegen.triton.narrow_products import matrix_axes, narrow_products, operand_loads
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.tensor_copies import row_strides
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
@@ -36,6 +36,7 @@ from smelt.kernel.ir import (
     Reduce,
     Ref,
     Scan,
+    Store,
     Value,
 )
 from smelt.kernel.walk import positions_of
@@ -300,20 +301,40 @@ class ValuePrinter:
         """Load a block of an array by its descriptor: outside of the array are zeros."""
         axes = self.lanes.schedule.copied[v]
         block = tuple(a for a in axes if a is not None)
-        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
-        extents = ", ".join(self.indices.text(n).code for n in param.shape)
-        strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
-        arguments = f"ptr_{v.param}, [{extents}], [{strides}], [{shape}]"
-        code = f"tl.make_tensor_descriptor({arguments})"
-        name = self.descriptors.setdefault(code, f"desc_{v.param}_{len(self.descriptors)}")
-        starts = ", ".join(
-            self._coordinate(e) if a is None else self.lanes.start(a)
-            for a, e in zip(axes, v.index, strict=True)
-        )
+        name, starts, _ = self._descriptor(param, axes, v.index)
         code = f"{name}.load([{starts}])"
         if len(axes) > 2:
             code += f".reshape({', '.join(map(self.lanes.block, block))})"
         return self._operand(code, block, param.dtype)
+
+    def store_block(self, s: Store, param: Param) -> None:
+        """Store a block of an array by its descriptor: nothing outside of the array."""
+        axes = self.lanes.schedule.stored[s]
+        block = tuple(a for a in axes if a is not None)
+        x = self.value(s.value)
+        x = self.broadcast(x, self.writer.sorted(block))
+        code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"
+        code = _permuted(replace(x, code=code), block)
+        name, starts, shape = self._descriptor(param, axes, s.index)
+        if len(axes) > 2:
+            code = f"({code}).reshape({shape})"
+        self.writer.line(f"{name}.store([{starts}], {code})")
+
+    def _descriptor(
+        self, param: Param, axes: Sequence[str | None], index: Sequence[Index]
+    ) -> tuple[str, str, str]:
+        """Return an array's descriptor, the indices at which a block begins, and its shape."""
+        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
+        extents = ", ".join(self.indices.text(n).code for n in param.shape)
+        strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
+        arguments = f"ptr_{param.name}, [{extents}], [{strides}], [{shape}]"
+        code = f"tl.make_tensor_descriptor({arguments})"
+        name = self.descriptors.setdefault(code, f"desc_{param.name}_{len(self.descriptors)}")
+        starts = ", ".join(
+            self._coordinate(e) if a is None else self.lanes.start(a)
+            for a, e in zip(axes, index, strict=True)
+        )
+        return name, starts, shape
 
     def _coordinate(self, e: Index) -> str:
         """Return an index without lanes, of 32 bits."""
@@ -328,7 +349,7 @@ class ValuePrinter:
             self.loads[code] = self.writer.bind(code, axes, dtype)
         stored = self.loads[code]
         axes = tuple(a.name for a in self.kernel.axes if a.name in axes)
-        code = stored.code if stored.axes == axes else f"tl.trans({stored.code})"
+        code = _permuted(stored, axes)
         if dtype.compute == dtype:
             return Text(code, axes, dtype, stored=stored)
         converted = f"{code}.to({type_name(dtype.compute)})"
@@ -425,39 +446,34 @@ class ValuePrinter:
         return self.bound(self._combined(row, masked, x.axes, x.dtype))
 
     def dot(self, v: Dot) -> Text:
-        """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
+        """Contract two matrices with `tl.dot`, or two batches of them.
+
+        Other operands are multiplied and summed.
+        """
         with self.projected(v.over):
             left, right = self.value(v.left), self.value(v.right)
         dtype = v.dtype.compute
-        over = [a for a in v.over if a in (*left.axes, *right.axes)]
-        rows = [a for a in left.axes if a not in right.axes]
-        columns = [a for a in right.axes if a not in left.axes]
-        is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == right.dtype
+        forms = matrix_axes(left.axes, right.axes, v.over)
         is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
-        is_printed = is_printed and self.lanes.schedule.has_matrices
-        if not (is_matrix and is_printed) or not len(over) == len(rows) == len(columns) == 1:
+        is_printed = is_printed and dtype == left.dtype == right.dtype
+        if forms is None or not is_printed or not self.lanes.schedule.has_matrices:
             return self._sum_of_products(left, right, v, dtype)
         products = narrow_products(left, right, self.lanes.schedule.policy)
         operands = tuple(
-            x if x.stored is not None else self._masked(x, over, 0) for x in (left, right)
+            x if x.stored is not None else self._masked(x, v.over, 0) for x in (left, right)
         )
         if products.has_two_terms:
             operands = self.bound(operands[0]), self.bound(operands[1])
-        forms = (rows[0], over[0]), (over[0], columns[0])
         dots: list[str] = []
         for pair in products.terms:
-            codes = (self._matrix(*x) for x in zip(operands, pair, forms, strict=True))
+            codes = (
+                _permuted(term(x), axes)
+                for x, term, axes in zip(operands, pair, forms, strict=True)
+            )
             dots.append(f"tl.dot({', '.join(codes)}{products.options})")
-        code = " + ".join(dots)
-        axes = self.writer.sorted((*rows, *columns))
-        if axes != (*rows, *columns):
-            code = f"tl.trans({code})"
-        return Text(code, axes, dtype, is_atom=len(dots) == 1)
-
-    def _matrix(self, x: Text, term: Callable[[Text], Text], axes: tuple[str, str]) -> str:
-        """Return one term of an operand, with the summed axis last or first."""
-        part = term(x)
-        return part.code if part.axes == axes else f"tl.trans({part.code})"
+        result = Text(" + ".join(dots), (*forms[0][:-1], forms[1][-1]), dtype)
+        axes = self.writer.sorted(result.axes)
+        return Text(_permuted(result, axes), axes, dtype, is_atom=len(dots) == 1)
 
     def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
         row, operator = SUM_OF_PRODUCTS
@@ -510,6 +526,15 @@ class ValuePrinter:
         x = self.broadcast(self.cast(x, dtype), axes)
         name = self._combine(COMBINES[v.combine], dtype)
         return Text(f"tl.associative_scan({x.code}, {axes.index(v.along)}, {name})", axes, dtype)
+
+
+def _permuted(x: Text, axes: tuple[str, ...]) -> str:
+    """Return a value with its axes in another order."""
+    if x.axes == axes:
+        return x.code
+    if x.axes[:-2] == axes[:-2]:
+        return f"tl.trans({x.code})"
+    return f"tl.permute({x.code}, {', '.join(str(x.axes.index(a)) for a in axes)})"
 
 
 def _joint_narrow(sides: Sequence[Text]) -> DType | None:
