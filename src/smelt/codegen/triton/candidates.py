@@ -162,17 +162,11 @@ def _of_launch(
             for s in _schedules(launch, base, extents, work)
             for v in _product_forms(launch, s, extents, of_call, device)
         )
-<<<<<<< HEAD
-        for wished in (*every, base):
+        batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
+        for printed, wished in (*every, *batches, (launch, base)):
             lanes = _lanes(wished, extents)
             schedule = _with_stages_that_fit(wished, work, lanes, device.limits)
-            one = Candidate(launch, schedule, lanes, 0.0)
-=======
-        batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
-        for printed, schedule in (*every, *batches, (launch, base)):
-            lanes = _lanes(schedule, extents)
             one = Candidate(printed, schedule, lanes, 0.0)
->>>>>>> gpudots
             if one.blocks in seen:
                 continue
             seen.add(one.blocks)

@@ -249,13 +249,8 @@ def predict_ns(
     if not blocks:
         return 0.0
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
-<<<<<<< HEAD
-    registers = _registers(work, lanes, warps * device.limits.lanes)
-    shared = loop_shared_bytes(work, schedule, lanes, device.limits)
-=======
     registers = _registers(work, lanes, schedule.groups * warps * device.limits.lanes)
-    shared = _shared(work, schedule, lanes)
->>>>>>> gpudots
+    shared = loop_shared_bytes(work, schedule, lanes, device.limits)
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
     held = min(held, 1) if schedule.specialised else held
