@@ -135,6 +135,17 @@ class GpuTiling(Tiling):
         """Return the rows of a product per program."""
         return self.tile
 
+    def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
+        """Return whether a product is computed as several, of `columns` or more each.
+
+        A program of both has as many sums as two of the whole product. Float32 ones have no matrix
+        units, so that processors without a program cost more than a result that is not stored.
+        """
+        if not super().splits_gated_product(rows, columns, itemsize):
+            return False
+        programs = ceil(rows / FULL_TILE) * ceil(columns / FULL_TILE)
+        return itemsize < f32.itemsize or programs >= self.min_tasks
+
     def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
         """Return the rows of a product per program, where a program takes all columns."""
         return self.tile
