@@ -132,7 +132,7 @@ PAIRS = """ s = reshape(t) {shape=(n, m, 2, 96)}
 
 @pytest.mark.parametrize("body", [HALVES, PAIRS])
 def test_parts_behind_a_reshape(body: str) -> None:
-    """As of PyTorch's linear layers, which take rows of one axis."""
+    """PyTorch's linear layers take rows of one axis."""
     graph = parse(RESHAPED.format(body))
     new = split_gated_matmul(graph, {"n": 2, "m": 128})
     wide = [x for x in new.nodes() if isinstance(x.op, Contract) and 192 in x.type.shape]

@@ -168,7 +168,7 @@ def _find_split(
 
 
 def _region_of_matmul(op: TensorOp, chain: Sequence[Node]) -> Slice | None:
-    """Return the region of a matmul that a slice of the last operator's result is computed from."""
+    """Return the region of a matmul that a slice is computed from, or None."""
     assert isinstance(op, Slice)
     region: Slice | None = op
     for y in reversed(chain):
@@ -178,7 +178,7 @@ def _region_of_matmul(op: TensorOp, chain: Sequence[Node]) -> Slice | None:
 
 
 def _before_reshape(region: Slice, reshaped: Node) -> Slice | None:
-    """Return the region that a reshape turns into `region`, or None if it is not one.
+    """Return the region that a reshape turns into `region`, or None.
 
     A range of several dimensions is one of the dimension that they divide where those inside of
     the outermost with several elements are whole.

@@ -280,8 +280,8 @@ def predict_ns(
     )
     memory = moved / (device.gbytes_per_second * flow)
     caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
-    waves = blocks / (device.processors * (1 if work.contractions else held))
-    tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
+    waves = blocks / device.processors
+    tail = math.ceil(waves) / waves
     arithmetic = tail * arithmetic_ns(
         _matrix_ns(work, lanes, device),
         _lanes_ns(work, schedule, lanes, device),
