@@ -99,14 +99,14 @@ def tile_share(elements: int) -> float:
     return next(share for least, share in TILE_SHARES if elements >= least)
 
 
-def arithmetic_ns(matrix: float, lanes: float, *, is_specialised: bool = False) -> float:
+def arithmetic_ns(matrix: float, lanes: float, *, overlaps: bool = False) -> float:
     """Return the time of matrix units and of lanes, special functions among them.
 
     A program's weights wait for its scores, and its epilogue for its products, so that their times
     add up: FlashAttention-2 reaches about a third of an H100's rate with 64 positions of a head.
-    Warps of their own for products hide the shorter.
+    Where warps of their own multiply the next block during an epilogue, the longer hides the other.
     """
-    return max(matrix, lanes) if is_specialised else matrix + lanes
+    return max(matrix, lanes) if overlaps else matrix + lanes
 
 
 def busy_ns(memory: float, cache: float, arithmetic: float) -> float:

@@ -88,7 +88,7 @@ def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axe
 
 
 def _cost(value: Value) -> tuple[float, bool]:
-    """Return the cost of a value for one position, and whether it is in double precision."""
+    """Return the cost of a value at one position, and whether it is double."""
     match value:
         case Apply(op=op):
             return SCALARS[op].cost, False

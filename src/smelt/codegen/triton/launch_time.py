@@ -285,7 +285,7 @@ def predict_ns(
     arithmetic = tail * arithmetic_ns(
         _matrix_ns(work, lanes, device),
         _lanes_ns(work, schedule, lanes, device),
-        is_specialised=bool(schedule.specialised),
+        overlaps=schedule.specialised == "flattened",
     )
     masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
     copying = 1.0
