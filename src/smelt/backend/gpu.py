@@ -4,9 +4,9 @@
 
 Memory and the shared cache run at their rates, arithmetic at that of the unit that does it: vector
 lanes, matrix units by type, special functions. The planner and the schedules of a kernel have this
-time in common (`busy_ns`, `arithmetic_ns`, `tile_share`); a schedule knows its tiles, waves and
-registers besides. `idle` is at least 1: programs fewer than two for each processor leave bandwidth
-and lanes unused, and the last wave of more is rarely full.
+time in common (`busy_ns`, `tile_share`); a schedule knows its tiles, waves and registers besides.
+`idle` is at least 1: programs fewer than two for each processor leave bandwidth and lanes unused,
+and the last wave of more is rarely full.
 
 >>> from smelt.backend.gpus import gpu
 >>> h100 = gpu("h100")
@@ -99,18 +99,13 @@ def tile_share(elements: int) -> float:
     return next(share for least, share in TILE_SHARES if elements >= least)
 
 
-def arithmetic_ns(matrix: float, lanes: float, *, overlaps: bool = False) -> float:
-    """Return the time of matrix units and of lanes, special functions among them.
-
-    A program's weights wait for its scores, and its epilogue for its products, so that their times
-    add up: FlashAttention-2 reaches about a third of an H100's rate with 64 positions of a head.
-    Where warps of their own multiply the next block during an epilogue, the longer hides the other.
-    """
-    return max(matrix, lanes) if overlaps else matrix + lanes
-
-
 def busy_ns(memory: float, cache: float, arithmetic: float) -> float:
-    """Return the time of a kernel at work: the longest of its parts hides the others."""
+    """Return the time of a kernel at work: the longest of its parts hides the others.
+
+    Arithmetic is the sum of matrix units, lanes and special functions: a program's weights wait for
+    its scores, and its epilogue for its products. So does FlashAttention-2, which reaches about a
+    third of an H100's rate with 64 positions of a head.
+    """
     return max(memory, cache, arithmetic)
 
 

@@ -20,7 +20,6 @@ from smelt.backend.gpu import (
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
-    arithmetic_ns,
     busy_ns,
     combined_bytes,
     tile_share,
@@ -282,16 +281,12 @@ def predict_ns(
     caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
     waves = blocks / device.processors
     tail = math.ceil(waves) / waves
-    arithmetic = tail * arithmetic_ns(
-        _matrix_ns(work, lanes, device),
-        _lanes_ns(work, schedule, lanes, device),
-        overlaps=schedule.specialised == "flattened",
-    )
+    arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
     masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
     copying = 1.0
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
-    busy = busy_ns(memory, caches, arithmetic * copying) * spilling * masking
+    busy = busy_ns(memory, caches, arithmetic * tail * copying) * spilling * masking
     if work.ordered:
         busy += MEMORY_LATENCY_NS * math.prod(work.extents[a] for a in work.ordered)
     if schedule.programs is not None:
