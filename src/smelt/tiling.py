@@ -192,6 +192,13 @@ class Tiling:
         """Return the rows per task of a product with `positions` independent results."""
         return blocks.product_rows(positions, itemsize, products)
 
+    def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
+        """Return whether a product is computed as several, of `columns` or more each.
+
+        They are combined elementwise. `itemsize` is that of an element of a factor.
+        """
+        return rows >= self.min_gated_rows and columns >= self.min_gated_columns
+
     def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
         """Return the rows per task of a product where a task takes all `columns`."""
         return blocks.full_width_rows(rows, columns, itemsize, products)

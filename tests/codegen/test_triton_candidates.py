@@ -37,6 +37,8 @@ H100 = DeviceRates(
     launch_ns=2500.0,
     tensor_tflops=989.0,
     float32_tflops=67.0,
+    float64_tflops=34.0,
+    special_ns=1 / (132 * 16 * 1.83),
 )
 SOFTMAX = """
 kernel softmax(x: f32[r,c]) -> y: f32[r,c]

@@ -65,10 +65,18 @@ def test_stencils_are_packed_on_a_cpu_alone():
 
 @pytest.mark.parametrize(("rows", "on_cpu", "on_gpu"), [(100, 1, 1), (200, 2, 1), (300, 2, 2)])
 def test_gated_products_are_split_by_the_rows_of_a_tile(rows: int, on_cpu: int, on_gpu: int):
-    counts = [len(contractions(simplified(GATED, t, n=rows)[0])) for t in (CPU_TILING, GPU_TILING)]
+    half = GATED.replace("f32", "bf16")
+    counts = [len(contractions(simplified(half, t, n=rows)[0])) for t in (CPU_TILING, GPU_TILING)]
     assert counts == [on_cpu, on_gpu]
     narrow = replace(GPU_TILING, min_gated_columns=129)
-    assert len(contractions(simplified(GATED, narrow, n=rows)[0])) == 1
+    assert len(contractions(simplified(half, narrow, n=rows)[0])) == 1
+
+
+@pytest.mark.parametrize(("rows", "count"), [(128 * 263, 1), (128 * 264, 2)])
+def test_gated_float32_products_are_split_where_every_processor_has_programs(rows: int, count: int):
+    """Two for each of 132: without matrix units, arithmetic is the time of a product."""
+    graph, _ = simplified(GATED, GPU_TILING, n=rows)
+    assert len(contractions(graph)) == count
 
 
 @pytest.mark.parametrize("source", [LAYERS, GATED], ids=["layers", "gated"])

@@ -110,6 +110,66 @@ def test_what_stays(body: str) -> None:
     assert split_gated_matmul(graph, {"n": 256}) is graph
 
 
+RESHAPED = """graph f(x: f32[n,m,k], w: f32[k,192], b: f32[192], c: f32[96]) {{
+ r = reshape(x) {{shape=(n*m, k)}}
+ h = contract(r, w) {{spec="n,k; k,c -> n,c"}}
+ t = add(h, b)
+{}
+ return y
+}}"""
+HALVES = """ s = reshape(t) {shape=(n, m, 192)}
+ p = slice(s) {starts=(0, 0, 0), sizes=(n, m, 96), steps=(1, 1, 1)}
+ q = slice(s) {starts=(0, 0, 96), sizes=(n, m, 96), steps=(1, 1, 1)}
+ y = mul(p, q)"""
+PAIRS = """ s = reshape(t) {shape=(n, m, 2, 96)}
+ u = mul(s, c)
+ p = slice(u) {starts=(0, 0, 0, 0), sizes=(n, m, 1, 96), steps=(1, 1, 1, 1)}
+ q = slice(u) {starts=(0, 0, 1, 0), sizes=(n, m, 1, 96), steps=(1, 1, 1, 1)}
+ o = reshape(p) {shape=(n, m, 96)}
+ i = reshape(q) {shape=(n, m, 96)}
+ y = mul(o, i)"""
+
+
+@pytest.mark.parametrize("body", [HALVES, PAIRS])
+def test_parts_behind_a_reshape(body: str) -> None:
+    """PyTorch's linear layers take rows of one axis."""
+    graph = parse(RESHAPED.format(body))
+    new = split_gated_matmul(graph, {"n": 2, "m": 128})
+    wide = [x for x in new.nodes() if isinstance(x.op, Contract) and 192 in x.type.shape]
+    assert products(new) == 2 and not wide
+    assert split_gated_matmul(graph, {"n": 2, "m": 64}) is graph
+    rng = np.random.default_rng(0)
+    for n, m, k in ((0, 3, 2), (1, 1, 1), (3, 5, 4), (2, 3, 0)):
+        shapes = ((n, m, k), (k, 192), (192,), (96,))
+        arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+        for x, y in zip(run(graph, arrays), run(new, arrays), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PAIRS.replace("2, 96)", "96, 2)")
+        .replace("1, 96)", "96, 1)")
+        .replace("1, 0)", "0, 1)")
+        .replace(" u = mul(s, c)\n", "")
+        .replace("slice(u)", "slice(s)"),  # alternate columns
+        HALVES.replace("(n, m, 96)", "(n, m - 1, 96)"),  # of fewer rows, too
+        """ s = reshape(t) {shape=(n, m, 4, 48)}
+ p = slice(s) {starts=(0, 0, 0, 0), sizes=(n, m, 4, 24), steps=(1, 1, 1, 1)}
+ q = slice(s) {starts=(0, 0, 0, 24), sizes=(n, m, 4, 24), steps=(1, 1, 1, 1)}
+ y = mul(p, q)""",  # parts of each of four ranges
+        """ s = reshape(t) {shape=(n*m*192,)}
+ p = slice(s) {starts=(0,), sizes=(n*m*96,), steps=(1,)}
+ q = slice(s) {starts=(n*m*96,), sizes=(n*m*96,), steps=(1,)}
+ y = mul(p, q)""",  # parts of rows and columns
+    ],
+)
+def test_ranges_that_are_none_of_the_product_stay(body: str) -> None:
+    graph = parse(RESHAPED.format(body))
+    assert split_gated_matmul(graph, {"n": 64, "m": 128}) is graph
+
+
 def test_few_rows_stay_together() -> None:
     graph = parse(f"{HEAD}{BOTH} y = mul(p, q)\n return y\n}}")
     assert split_gated_matmul(graph, {"n": 100}) is graph

@@ -1,10 +1,12 @@
 """A GPU as the planner sees it: published facts, and the time of a kernel from its work.
 
-    time = launches + max(memory, arithmetic) * idle
+    time = launches + max(memory, cache, matrix units + lanes) * idle
 
-Memory runs at the rate of the level that holds the bytes, arithmetic at that of the unit that does
-it: vector lanes, matrix units by type, special functions. `idle` is at least 1: programs fewer than
-two for each processor leave bandwidth and lanes unused, and the last wave of more is rarely full.
+Memory and the shared cache run at their rates, arithmetic at that of the unit that does it: vector
+lanes, matrix units by type, special functions. The planner and the schedules of a kernel have this
+time in common (`busy_ns`, `tile_share`); a schedule knows its tiles, waves and registers besides.
+`idle` is at least 1: programs fewer than two for each processor leave bandwidth and lanes unused,
+and the last wave of more is rarely full.
 
 >>> from smelt.backend.gpus import gpu
 >>> h100 = gpu("h100")
@@ -44,7 +46,13 @@ __all__ = [
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""
 MATRIX_SHARE = 0.7
-"""Share of the published rate of matrix units that programs with tiles of 128 x 128 reach."""
+"""Share of the published rate of matrix units that programs with the largest tiles reach."""
+TILE_SHARES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
+"""Part of that rate by elements of a result's tile, of one matrix among several."""
+TILE = (128, 256)
+"""Sides of the largest tiles."""
+INSTRUCTIONS = 2.0
+"""Vector instructions of one unit of an operator row's cost, for one element."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
@@ -82,14 +90,33 @@ def combined_bytes(elements: float, itemsize: int, neighbours: int) -> float:
     return 2.0 * elements * max(itemsize, SECTOR_BYTES / max(neighbours, 1))
 
 
+def tile_share(elements: int) -> float:
+    """Return the part of the matrix units' rate by the elements of a result's tile.
+
+    >>> tile_share(128 * 256), tile_share(64 * 64), tile_share(16 * 16)
+    (1.0, 0.5, 0.25)
+    """
+    return next(share for least, share in TILE_SHARES if elements >= least)
+
+
+def busy_ns(memory: float, cache: float, arithmetic: float) -> float:
+    """Return the time of a kernel at work: the longest of its parts hides the others.
+
+    Arithmetic is the sum of matrix units, lanes and special functions: a program's weights wait for
+    its scores, and its epilogue for its products. So does FlashAttention-2, which reaches about a
+    third of an H100's rate with 64 positions of a head.
+    """
+    return max(memory, cache, arithmetic)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelWork:
     """What a kernel does in one call: the input of the cost model."""
 
     memory_bytes: float = 0.0
-    """Bytes moved between the processors and main memory."""
+    """Bytes moved between the processors and main memory, through the shared cache."""
     cache_bytes: float = 0.0
-    """Bytes moved between the processors and the shared cache."""
+    """Bytes moved between the processors and the shared cache alone."""
     arithmetic_ns: float = 0.0
     """Nanoseconds of arithmetic with every processor busy."""
     programs: int = 1
@@ -113,7 +140,7 @@ class KernelTime:
     @property
     def total(self) -> float:
         """The predicted time: the shorter of memory and arithmetic hides behind the longer."""
-        return self.launch + max(self.memory, self.arithmetic)
+        return self.launch + busy_ns(self.memory, 0.0, self.arithmetic)
 
 
 @dataclass(frozen=True)
@@ -134,6 +161,17 @@ class GpuTiling(Tiling):
     def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
         """Return the rows of a product per program."""
         return self.tile
+
+    def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
+        """Return whether a product is computed as several, of `columns` or more each.
+
+        A program of both has as many sums as two of the whole product. Float32 ones have no matrix
+        units, so that processors without a program cost more than a result that is not stored.
+        """
+        if not super().splits_gated_product(rows, columns, itemsize):
+            return False
+        programs = ceil(rows / FULL_TILE) * ceil(columns / FULL_TILE)
+        return itemsize < f32.itemsize or programs >= self.min_tasks
 
     def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
         """Return the rows of a product per program, where a program takes all columns."""
@@ -293,14 +331,15 @@ class Gpu:
         lanes = self.element_ns(1.0, wide)
         if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
             return lanes
-        fill = min(rows, FULL_TILE) * min(columns, FULL_TILE) / FULL_TILE**2
+        short, long = sorted((rows, columns))
+        share = tile_share(min(short, TILE[0]) * min(long, TILE[1]))
         products = 1
         if len(usable) < 2:
             narrow = min(left, right, key=lambda t: t.itemsize)
             if narrow.name not in PRODUCTS_OF_TERMS:
                 return lanes
             products = PRODUCTS_OF_TERMS[narrow.name]
-        return min(lanes, products * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5))
+        return min(lanes, products * 2.0 / (min(usable) * MATRIX_SHARE * share))
 
     def idle(self, programs: int, *, is_product: bool = False) -> float:
         """Return the factor on the time for processors without work.
@@ -320,13 +359,15 @@ class Gpu:
     def time(self, work: KernelWork) -> KernelTime:
         """Return the predicted time of a kernel."""
         idle = self.idle(work.programs, is_product=work.is_product)
-        memory = work.memory_bytes / self.memory_gbs + work.cache_bytes / self.cache_gbs
+        memory = work.memory_bytes / self.memory_gbs
+        cache = (work.memory_bytes + work.cache_bytes) / self.cache_gbs
         arithmetic = work.arithmetic_ns * idle
         if self.has_tensor_copies and work.copied_arrays:
             starts = DESCRIPTOR_NS * work.copied_arrays
             arithmetic = min(arithmetic + starts, arithmetic * POINTER_COPIES)
         waiting = work.steps * MEMORY_LATENCY_NS
-        return KernelTime(work.launches * self.launch_ns, memory * idle + waiting, arithmetic)
+        moving = busy_ns(memory, cache, 0.0) * idle + waiting
+        return KernelTime(work.launches * self.launch_ns, moving, arithmetic)
 
 
 @lru_cache

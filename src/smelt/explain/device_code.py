@@ -57,6 +57,8 @@ def rates_of(machine: Gpu) -> DeviceRates:
         launch_ns=machine.launch_ns,
         tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
+        float64_tflops=machine.double_gflops / 1e3,
+        special_ns=machine.special_ns,
     )
 
 

@@ -2,7 +2,8 @@
 
     total = launches + max(arithmetic, memory) * idle
     arithmetic = work of every unit at every position, at the rate of the unit that does it
-    memory     = first touch of each array, in main memory or the shared cache where it rests
+    memory     = the longer of main memory and the shared cache, which all bytes pass:
+                 first touch of each array, in main memory or the cache where it rests
                + tiles: what the programs of a product read again, from the shared cache
                + sweeps: later passes over rows that no program keeps
                + partials: results of a split reduction for its merge
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.backend.gpu import SECTOR_BYTES, Gpu, KernelWork, combined_bytes
+from smelt.backend.gpu import INSTRUCTIONS, SECTOR_BYTES, Gpu, KernelWork, combined_bytes
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
@@ -31,8 +32,6 @@ from smelt.target import Kind, Level
 from smelt.types.dtype import DType, f32
 from smelt.types.expr import evaluate
 
-INSTRUCTIONS = 2.0
-"""Vector instructions of one unit of an operator row's cost, for one element."""
 SCAN_INSTRUCTIONS = 10.0
 """Instructions per element of a scan: a tree of shuffles within a program."""
 PARTIAL_BYTES = 8

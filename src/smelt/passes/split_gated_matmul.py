@@ -7,6 +7,9 @@ in registers together, and neither is stored.
 
     h = x @ w; silu(h[:, :n]) * h[:, n:]  ->  silu(x @ w[:, :n]) * (x @ w[:, n:])
 
+Reshapes may stand between the matmul and its slices, as PyTorch's linear layers have around rows,
+where a range of the reshaped dimensions is one of the matmul's.
+
 No element is computed twice: overlapping slices are left, and so is a matmul that anything else
 reads, or a matrix whose rows are sliced (each part would pack the other factor for itself).
 
@@ -28,11 +31,12 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names, rebuild_from, users
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.elementwise import Cast, Map
-from smelt.ops.view import Slice
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Reshape, Slice, split_groups
 from smelt.passes.compose import simplify_view
 from smelt.passes.views import slice_operand
 from smelt.tiling import CPU_TILING, Tiling
-from smelt.types.expr import Index, add, evaluate, sub
+from smelt.types.expr import Index, add, evaluate, mul, product, sub
 
 __all__ = ["split_gated_matmul"]
 
@@ -98,19 +102,22 @@ class _Split:
     factor: int
     dim: int
     path: tuple[tuple[int, ...], ...]
-    """Operand positions on the way to the matmul, from the last elementwise operator back."""
+    """Operand positions on the way to the matmul, from the last operator back."""
 
 
-def _elementwise_chain(product: Node, readers: Readers, outputs: set[Node]) -> list[Node]:
-    """Return a matmul and the elementwise operators up to a value that only slices read.
+def _elementwise_chain(matmul: Node, readers: Readers, outputs: set[Node]) -> list[Node]:
+    """Return a matmul, elementwise operators and reshapes up to a value that only slices read.
 
     An empty list if there is none.
     """
-    chain, x = [product], product
+    chain, x = [matmul], matmul
     while x not in outputs and readers[x]:
         if all(isinstance(y.op, Slice) for y in readers[x]):
             return chain
         first, *others = dict.fromkeys(readers[x])
+        if not others and isinstance(first.op, Reshape):
+            chain.append(x := first)
+            continue
         operands = [z for z in first.inputs if z.type.shape == first.type.shape and z is not x]
         is_computed = x.type.shape != first.type.shape or any(z.inputs for z in operands)
         if others or is_computed or not isinstance(first.op, (Map, Cast)):
@@ -128,14 +135,18 @@ def _find_split(
     is_plain = all(bare_axis(t) is not None for t in (*op.left, *op.right))
     if len(parts) < 2 or op.padded or not is_plain:
         return None
-    regions = [x.op for x in parts if isinstance(x.op, Slice)]
+    regions = [region for x in parts if (region := _region_of_matmul(x.op, chain)) is not None]
     sliced_axes = {
         a
         for region in regions
         for a, n in enumerate(shape)
         if (region.starts[a], region.sizes[a], region.steps[a]) != (0, n, 1)
     }
-    if len(sliced_axes) != 1 or any(step != 1 for region in regions for step in region.steps):
+    if (
+        len(regions) < len(parts)
+        or len(sliced_axes) != 1
+        or any(step != 1 for region in regions for step in region.steps)
+    ):
         return None
     (a,) = sliced_axes
     if len(shape) == 2 and a == 0:
@@ -146,13 +157,59 @@ def _find_split(
         return None
     rows = [n for n, name in zip(shape, op.out, strict=True) if name not in names[factor[0]]]
     columns = min(_extent(region.sizes[a], sizes) for region in regions)
-    is_narrow = columns < tiling.min_gated_columns
-    if is_narrow or prod(_extent(n, sizes) for n in rows) < tiling.min_gated_rows:
+    itemsize = chain[0].inputs[factor[0]].type.dtype.itemsize
+    row_count = prod(_extent(n, sizes) for n in rows)
+    if not tiling.splits_gated_product(row_count, columns, itemsize):
         return None
     if not _are_disjoint(regions, a) or not _are_combined(parts, readers):
         return None
     path = [tuple(k for k, z in enumerate(y.inputs) if z is x) for x, y in pairwise(chain)]
     return _Split(a, factor[0], names[factor[0]].index(op.out[a]), tuple(path[::-1]))
+
+
+def _region_of_matmul(op: TensorOp, chain: Sequence[Node]) -> Slice | None:
+    """Return the region of a matmul that a slice is computed from, or None."""
+    assert isinstance(op, Slice)
+    region: Slice | None = op
+    for y in reversed(chain):
+        if isinstance(y.op, Reshape) and region is not None:
+            region = _before_reshape(region, y)
+    return region
+
+
+def _before_reshape(region: Slice, reshaped: Node) -> Slice | None:
+    """Return the region that a reshape turns into `region`, or None.
+
+    A range of several dimensions is one of the dimension that they divide where those inside of
+    the outermost with several elements are whole.
+    """
+    if any(step != 1 for step in region.steps):
+        return None
+    starts: list[Index] = []
+    sizes: list[Index] = []
+    first = 0
+    for source, target in split_groups(reshaped.inputs[0].type.shape, reshaped.type.shape):
+        ends = first + len(target)
+        ranges = list(zip(region.starts[first:ends], region.sizes[first:ends], target, strict=True))
+        first = ends
+        if all((start, size) == (0, n) for start, size, n in ranges):
+            starts += [0] * len(source)
+            sizes += source
+        elif len(source) == 1 and _is_contiguous(ranges):
+            offset: Index = 0
+            for start, _, n in ranges:
+                offset = add(mul(offset, n), start)
+            starts.append(offset)
+            sizes.append(product(size for _, size, _ in ranges))
+        else:
+            return None
+    return Slice(tuple(starts), tuple(sizes), (1,) * len(starts))
+
+
+def _is_contiguous(ranges: Sequence[tuple[Index, Index, Index]]) -> bool:
+    """Whether elements of ranges (start, size, extent) are neighbours in row-major order."""
+    outer = next((k for k, (_, size, _) in enumerate(ranges) if size != 1), len(ranges))
+    return all((start, size) == (0, n) for start, size, n in ranges[outer + 1 :])
 
 
 def _extent(n: Index, at: Sizes) -> int:
@@ -169,13 +226,14 @@ def _are_disjoint(regions: Sequence[Slice], a: int) -> bool:
 
 
 def _are_combined(parts: Sequence[Node], readers: Readers) -> bool:
-    """Whether elementwise operators combine all slices."""
+    """Whether elementwise operators, of slices as they are or reshaped, combine all of them."""
     reached: dict[Node, int] = {x: 1 << k for k, x in enumerate(parts)}
     pending, all_parts = list(parts), (1 << len(parts)) - 1
     while pending:
         x = pending.pop()
         for y in readers[x]:
-            if isinstance(y.op, (Map, Cast)) and y.type.shape == x.type.shape:
+            is_elementwise = isinstance(y.op, (Map, Cast)) and y.type.shape == x.type.shape
+            if is_elementwise or isinstance(y.op, Reshape):
                 combined = reached.get(y, 0) | reached[x]
                 if combined == all_parts:
                     return True
@@ -186,7 +244,14 @@ def _are_combined(parts: Sequence[Node], readers: Readers) -> bool:
 
 
 def _compute_part(view: Node, x: Node, split: _Split, path: tuple[tuple[int, ...], ...]) -> Node:
-    """Compute one slice of an elementwise chain from a slice of the weights."""
+    """Compute one slice of a chain of operators from a slice of the weights."""
+    if isinstance(x.op, Reshape):
+        assert isinstance(view.op, Slice)
+        region = _before_reshape(view.op, x)
+        assert region is not None
+        part = build.apply(region, x.inputs[0], origin=view.origin)
+        inner = _compute_part(part, x.inputs[0], split, path[1:])
+        return simplify_view(build.apply(Reshape(view.op.sizes), inner, origin=x.origin))
     if path:
         inner = _compute_part(view, x.inputs[path[0][0]], split, path[1:])
         operands = [

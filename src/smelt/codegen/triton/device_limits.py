@@ -133,3 +133,6 @@ class DeviceRates:
     tensor_tflops: float
     """Of products of bfloat16."""
     float32_tflops: float
+    float64_tflops: float
+    special_ns: float
+    """Of one exponential or root, with the units of every processor busy."""

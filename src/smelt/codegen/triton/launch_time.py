@@ -15,14 +15,19 @@ from typing import NamedTuple
 
 from smelt.backend.gpu import (
     DESCRIPTOR_NS,
+    INSTRUCTIONS,
+    MATRIX_SHARE,
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
+    busy_ns,
     combined_bytes,
+    tile_share,
 )
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.lane_work import LaneWork, lane_work, visited_share
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
@@ -67,8 +72,6 @@ Loads are ahead in both. Warps wait for one another by barriers in memory, and t
 registers from those that compute."""
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
-TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
-"""Part of the tensor cores' rate by elements of a result's tile, of one matrix among several."""
 
 
 class Access(NamedTuple):
@@ -114,6 +117,9 @@ class LaunchWork:
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
     masked: tuple[str, ...]
+    lanes: tuple[LaneWork, ...]
+    visited: Mapping[str, float]
+    """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
     """Axes of streams that combine values with memory in their order."""
 
@@ -151,6 +157,13 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
+    parts = dict(_parts(launch, names))
+    visited = {
+        b.axis: visited_share(b, launch, extents)
+        for s in statements(launch)
+        for b in (s.blocks if isinstance(s, Stream) else ())
+        if b.axis not in parts
+    }
     return LaunchWork(
         extents=extents,
         bytes_of=most,
@@ -166,7 +179,9 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
-        parts=dict(_parts(launch, names)),
+        parts=parts,
+        lanes=lane_work(launch),
+        visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
             full.axis
@@ -264,14 +279,14 @@ def predict_ns(
     )
     memory = moved / (device.gbytes_per_second * flow)
     caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
-    waves = blocks / (device.processors * (1 if work.contractions else held))
-    tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
-    arithmetic = _arithmetic(work, lanes, device) * tail
+    waves = blocks / device.processors
+    tail = math.ceil(waves) / waves
+    arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
     masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
     copying = 1.0
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
-    busy = max(memory, caches, arithmetic * copying) * spilling * masking
+    busy = busy_ns(memory, caches, arithmetic * tail * copying) * spilling * masking
     if work.ordered:
         busy += MEMORY_LATENCY_NS * math.prod(work.extents[a] for a in work.ordered)
     if schedule.programs is not None:
@@ -374,7 +389,7 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             for a, lanes in schedule.grid.items()
             if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
-        elements = math.prod(work.extents[a] for a in x.axes) * repeated
+        elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
         if x.is_combined and not work.ordered:
             neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
             total += combined_bytes(elements, x.nbytes, neighbours)
@@ -420,18 +435,44 @@ def _preference(
     return 1.0 + 0.01 * abs(math.log2(max(each, 1 / 64) / 16)) + 0.02 * (warps > 1)
 
 
-def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) -> float:
+    """Return the positions of axes in the blocks that programs compute."""
+    return math.prod(
+        math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1) * work.visited.get(a, 1.0)
+        for a in axes
+    )
+
+
+def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+    """Return the time of all contractions."""
     total = 0.0
     sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
     for c, left, right in sides:
-        tile = _tile(c.result - (left.axes & right.axes), lanes)
-        part = next(rate for least, rate in TILE_RATES if tile >= least)
-        rate = device.float32_tflops
+        rate = tile_share(_tile(c.result - (left.axes & right.axes), lanes))
         if c.nbytes < 4:
-            rate = device.tensor_tflops * (2 if c.nbytes == 1 else 1)
-        padded = (
-            math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1)
-            for a in c.result | c.over
-        )
-        total += 2 * c.products * math.prod(padded) / (rate * 1e3 * part)
+            rate *= MATRIX_SHARE * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+        else:
+            rate *= device.float32_tflops
+        total += 2 * c.products * _positions(work, c.result | c.over, lanes) / (rate * 1e3)
+    return total
+
+
+def _lanes_ns(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], device: DeviceRates
+) -> float:
+    """Return the time of vector lanes and special functions, in every block that computes them."""
+    total = 0.0
+    for x in work.lanes:
+        steps: list[float] = [
+            math.ceil(work.extents[a] / n)
+            for a, n in schedule.grid.items()
+            if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
+        ]
+        for a in x.around:
+            parts = math.prod(work.extents[p] for p in work.parts.get(a, ()))
+            steps.append(work.extents[a] * work.visited.get(a, 1.0))
+            steps.append(1 / (schedule.streams.get(a, 1) * parts))
+        instructions = x.cost / device.float32_tflops + x.double_cost / device.float64_tflops
+        each = x.specials * device.special_ns + 2 * INSTRUCTIONS * instructions / 1e3
+        total += _positions(work, x.axes, lanes) * math.prod(steps) * each
     return total

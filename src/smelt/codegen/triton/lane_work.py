@@ -1,0 +1,149 @@
+"""Count what the vector lanes and special functions of a launch compute beside its contractions.
+
+    for piece in lane_work(launch):
+        count = positions of piece.axes * steps of the loops over piece.around
+
+Costs are those of the operators' rows, as the planner takes them (`smelt.fusion.trace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE, SAMPLES
+from smelt.fusion.trace import MOVE_COST, SPECIAL_COST
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    Extreme,
+    If,
+    IndexValue,
+    Kernel,
+    Reduce,
+    Scan,
+    Statement,
+    Stream,
+    Value,
+)
+from smelt.kernel.walk import values_of, visit
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import f64
+from smelt.types.expr import evaluate
+
+__all__ = ["LaneWork", "lane_work", "visited_share"]
+
+
+class LaneWork(NamedTuple):
+    """Cost of one position of `axes`, in every step of loops over `around`.
+
+    `cost` and `double_cost` are sums of rows' costs by precision, `specials` counts functions.
+    """
+
+    axes: Axes
+    around: Axes
+    cost: float
+    double_cost: float
+    specials: int
+
+
+def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
+    """Return the work of all values by their axes and the loops that compute them.
+
+    >>> from smelt.kernel.text import parse
+    >>> text = "kernel f(x: f32[n]) -> y: f32[n]\\n  grid n\\n  y[n] = exp(x[n]) * 2\\n"
+    >>> [(x.cost, x.double_cost, x.specials) for x in lane_work(parse(text))]
+    [(0.5, 0.0, 1)]
+    """
+    names = axes_of_body(launch.body)
+    totals: dict[tuple[Axes, Axes], list[float]] = {}
+    for value, loops in _values(launch.body, Axes()):
+        cost, is_double = _cost(value)
+        if cost:
+            evaluated = value.arg if isinstance(value, Reduce | Scan) else value
+            axes = axes_of_value(evaluated, names)
+            total = totals.setdefault((axes, loops - axes), [0.0, 0.0, 0.0])
+            is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
+            total[2 if is_special else is_double] += 1 if is_special else cost
+    return tuple(
+        LaneWork(axes, around, cost, double, int(specials))
+        for (axes, around), (cost, double, specials) in totals.items()
+    )
+
+
+def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axes]]:
+    """Yield all values of a body, each with the axes of the loops around it."""
+    for s in body:
+        for root in values_of(s):
+            for value in visit(root):
+                yield value, loops
+        if isinstance(s, Stream):
+            yield from _values(s.body, loops | {b.axis for b in s.blocks})
+
+
+def _cost(value: Value) -> tuple[float, bool]:
+    """Return the cost of a value at one position, and whether it is double."""
+    match value:
+        case Apply(op=op):
+            return SCALARS[op].cost, False
+        case Reduce(combine=combine, dtype=dtype) | Scan(combine=combine, dtype=dtype):
+            return SCALARS[COMBINES[combine].scalar].cost, dtype == f64
+        case If():
+            return SCALARS["select"].cost, False
+        case Cast() | IndexValue():
+            return MOVE_COST, False
+        case _:
+            return 0.0, False
+
+
+def visited_share(block: Block, launch: Kernel, extents: Mapping[str, int]) -> float:
+    """Return the mean share of a streamed axis that blocks visit.
+
+    Its ends are evaluated for some blocks, evenly spread; data decide some of them.
+    """
+    if block.start is None and block.stop is None:
+        return 1.0
+    cuts = {b.axis: b.size or 1 for b in launch.grid if isinstance(b, Block)}
+    extent, total = max(extents[block.axis], 1), 0.0
+    for k in range(SAMPLES):
+        ends: list[int] = []
+        for value, default in ((block.start, 0), (block.stop, extent)):
+            end = default if value is None else _end(value, (k + 0.5) / SAMPLES, cuts, extents)
+            if end is None:
+                return DATA_DEPENDENT_SHARE
+            ends.append(min(max(end, 0), extent))
+        total += max(ends[1] - ends[0], 1) / extent
+    return total / SAMPLES
+
+
+def _end(
+    value: Value, fraction: float, cuts: Mapping[str, int], extents: Mapping[str, int]
+) -> int | None:
+    """Return an end of a range at a relative position of other axes.
+
+    None if data decide.
+    """
+    match value:
+        case Const(value=number):
+            return int(number)
+        case Extreme(arg=IndexValue(index=index), largest=largest):
+            at = dict(extents)
+            for a, extent in extents.items():
+                cut = cuts.get(a, max(extent, 1))
+                first = int(extent * fraction) // cut * cut
+                at[a] = min(first + cut, extent) - 1 if largest else first
+            return int(evaluate(index, {}, at))
+        case Apply(op=op, args=args):
+            ends = [_end(a, fraction, cuts, extents) for a in args]
+            numbers = [np.int64(e) for e in ends if e is not None]
+            return int(SCALARS[op].numpy(*numbers)) if len(numbers) == len(ends) else None
+        case Cast(arg=arg):
+            return _end(arg, fraction, cuts, extents)
+        case _:
+            return None
