@@ -97,9 +97,6 @@ def emit_transposed(
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
     read = squares.load_full if full_squares else squares.load_any
-    masks = home.home.target.facts.masked_memory == "every"
-    if not full_squares and across and masks and not squares.limits:
-        read = squares.load_masked
 
     def block(u0: Value, v0: Value) -> None:
         if streamed and not across:
@@ -153,7 +150,7 @@ class _Squares:
         return [self._load(start, self.b.add(v0, number(k)), None) for k in range(self.side)]
 
     def load_masked(self, u0: Value, v0: Value) -> list[Value]:
-        """Load any square; lanes past the block are 0, and rows past it are not accessed."""
+        """Load any square; lanes past the block are 0, rows past it not accessed."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         u_high, v_high = home.ranges[u][1], home.ranges[v][1]
