@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,10 +33,11 @@ _NONE, _BOTH, _PRIVATE_ANONYMOUS = 0, 3, 0x22
 
 
 class Guarded:
-    """Blocks with a forbidden page on either side; all are unmapped at the end of the `with`."""
+    """Blocks with forbidden pages on either side; all are unmapped at the end of the `with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: int = 1) -> None:
         self.maps: list[tuple[int, int]] = []
+        self.pages = pages
 
     def __enter__(self) -> Self:
         return self
@@ -55,13 +57,14 @@ class Guarded:
         as numbers of any floating type a NaN, which shows wherever it is read."""
         page = mmap.PAGESIZE
         inner = -(-max(nbytes, 1) // page) * page
-        length = inner + 2 * page
+        forbidden = self.pages * page
+        length = inner + 2 * forbidden
         base = _C.mmap(None, length, _NONE, _PRIVATE_ANONYMOUS, -1, 0)
         assert base not in (None, ctypes.c_void_p(-1).value)
-        assert _C.mprotect(base + page, inner, _BOTH) == 0
+        assert _C.mprotect(base + forbidden, inner, _BOTH) == 0
         self.maps.append((base, length))
-        ctypes.memset(base + page, fill, inner)
-        return base + page + (inner - nbytes if at_end else 0)
+        ctypes.memset(base + forbidden, fill, inner)
+        return base + forbidden + (inner - nbytes if at_end else 0)
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any], *, at_end: bool) -> Array:
         """An array there; dies with the `with`."""
@@ -75,6 +78,20 @@ class Guarded:
         result = self.array(a.shape, a.dtype, at_end=at_end)
         result[...] = a
         return result
+
+
+def slowdown(call: Callable[[Array], object], a: Array, rows: int) -> float:
+    """How many times as long a call takes where nothing is mapped behind an array's first rows."""
+    with Guarded(pages=a.nbytes // mmap.PAGESIZE + 1) as memory:
+        places = memory.copy(a[:rows], at_end=True), a[:rows]
+        seconds = list[float](), list[float]()
+        for _ in range(30):
+            for place, of_place in zip(places, seconds, strict=True):
+                start = time.thread_time()
+                call(place)
+                of_place.append(time.thread_time() - start)
+    before_nothing, within = map(min, seconds)
+    return before_nothing / within
 
 
 def run_guarded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, random
+from tests.codegen.llvm.guard_pages import slowdown
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph, one_cluster
 
 from smelt import lower
@@ -119,6 +120,16 @@ def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
     check(conv_kernel(source, isa), *random(*shapes))
+
+
+@pytest.mark.clock
+@pytest.mark.usefixtures("always_nhwc")
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_channels_are_stored_as_fast_before_memory_that_is_not_mapped(isa: str) -> None:
+    """A masked store there takes hundreds of cycles, even without lanes."""
+    kernel = conv_kernel(plain(17, 5), isa)
+    image, weights, results = random((1, 5, 28, 28), (17, 5, 3, 3), (64, 28, 28))
+    assert slowdown(lambda r: kernel(image, weights, out=[r[None]]), results, 17) < 1.5
 
 
 @pytest.mark.usefixtures("always_nhwc")

@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
+from tests.codegen.llvm.guard_pages import run_guarded, slowdown
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, fuse_graph, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.variants import TYPES, forced, is_right_in_every_layout
@@ -313,6 +313,34 @@ def test_lines_of_nearly_a_panel_are_one_tile(isa: str) -> None:
         for at_end in (False, True):
             actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
             assert np.array_equal(actual, wanted, equal_nan=True), n
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("variant", ["", "tall_skinny", "panels", "k_blocked"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_remainder_of_transposed_columns(isa: str, variant: str, dtype: str) -> None:
+    """Columns and positions that whole squares of lanes leave; NaN and infinity stay in theirs."""
+    code = matrices(dtype, "m,k; n,k -> m,n")
+    kernel = forced(code, isa, variant) if variant else fuse_graph(parse(code), isa, usual=True)
+    sizes = [(n, 21) for n in range(1, 35)] + [(n, k) for n in (17, 50) for k in range(1, 34)]
+    for n, k in sizes:
+        x, y = (whole_numbers(s, TYPES[dtype], n) for s in ((18, k), (n, k)))
+        y[-1, -1], y[0, k // 2] = np.nan, np.inf
+        with np.errstate(invalid="ignore"):
+            wanted = kernel.expected(x, y)[0]
+        for at_end in (False, True):
+            actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(actual, wanted, equal_nan=True), (n, k)
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize("isa", ISAS)
+def test_transposed_columns_are_packed_as_fast_before_memory_that_is_not_mapped(isa: str) -> None:
+    """A masked load there takes hundreds of cycles, even without lanes."""
+    code = matrices("f32", "m,k; n,k -> m,n")
+    kernel = fuse_graph(parse(code), isa, usual=True)
+    x, y = whole_numbers((20, 2048), "f4", 1), whole_numbers((64, 2048), "f4", 2)
+    assert slowdown(lambda w: kernel(x, w), y, 17) < 1.5
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -69,9 +69,15 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
     return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
 
 
-def lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> Value:
+def lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> ir.PrefixMask:
     """Return the mask of the first `left` lanes."""
     return ir.PrefixMask(b.icmp_signed("<", iota(lanes), splat(b, left, lanes)), left)
+
+
+def lanes_if(b: ir.IRBuilder, condition: Value, first: ir.PrefixMask) -> ir.PrefixMask:
+    """Return a mask of the first lanes, or of none if the condition fails."""
+    mask = b.and_(first, splat(b, condition, first.type.count))
+    return ir.PrefixMask(mask, b.select(condition, first.lanes, number(0)))
 
 
 @dataclass(frozen=True, slots=True)

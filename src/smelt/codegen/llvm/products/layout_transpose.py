@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number, splat
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, lanes_if, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
@@ -152,13 +152,16 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
             pixel = b.mul(b.add(at, number(k)), packer.rows[-1])
             return packer.at(SUMS_PART, b.add(b.add(source, n), pixel))
 
-        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
+        def target(k: int, mask: ir.PrefixMask | None) -> tuple[Value, ir.PrefixMask | None]:
             channel = b.add(n, number(k))
-            if not has_full_tiles:
-                is_channel = splat(b, b.icmp_signed("<", channel, spans[c.n]), lanes)
-                mask = is_channel if mask is None else b.and_(mask, is_channel)
             place = b.add(b.add(to, at), b.mul(channel, strides[c.n]))
-            return element_address(b, base, place, dtype), mask
+            address = element_address(b, base, place, dtype)
+            if has_full_tiles:
+                return address, mask
+            # A masked store without lanes is slow where memory is not mapped.
+            is_channel = b.icmp_signed("<", channel, spans[c.n])
+            pixels = lanes_before_end(b, number(lanes), lanes) if mask is None else mask
+            return b.select(is_channel, address, base), lanes_if(b, is_channel, pixels)
 
         _store_transposed(m, dtype, sums, target, None if is_full else b.sub(row_length, at))
 
@@ -197,7 +200,7 @@ def store_channel_rows(packer: Depthwise) -> None:
         def sums(k: int) -> Value:
             return packer.at(SUMS_PART, b.mul(b.add(at, number(k)), number(lanes)))
 
-        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
+        def target(k: int, mask: ir.PrefixMask | None) -> tuple[Value, ir.PrefixMask | None]:
             return packer.at(0, b.add(b.mul(number(k), channel_size), at)), mask
 
         _store_transposed(m, dtype, sums, target, b.sub(places, at))
@@ -209,7 +212,7 @@ def _store_transposed(
     m: LLVMMachine,
     dtype: DType,
     sums: Callable[[int], Value],
-    target: Callable[[int, Value | None], tuple[Value, Value | None]],
+    target: Callable[[int, ir.PrefixMask | None], tuple[Value, ir.PrefixMask | None]],
     count: Value | None,
 ) -> None:
     """Transpose a tile: from the addresses of its pixels to those of its channels.

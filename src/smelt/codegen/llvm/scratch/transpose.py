@@ -25,7 +25,13 @@ from smelt.codegen.llvm.access.gather_cache import cache_gathers
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
-from smelt.codegen.llvm.instructions.indexing import I64, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    I64,
+    lanes_before_end,
+    lanes_if,
+    number,
+    opaque,
+)
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
@@ -91,9 +97,6 @@ def emit_transposed(
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
     read = squares.load_full if full_squares else squares.load_any
-    masks = home.home.target.facts.masked_memory == "every"
-    if not full_squares and across and masks and not squares.limits:
-        read = squares.load_masked
 
     def block(u0: Value, v0: Value) -> None:
         if streamed and not across:
@@ -147,19 +150,20 @@ class _Squares:
         return [self._load(start, self.b.add(v0, number(k)), None) for k in range(self.side)]
 
     def load_masked(self, u0: Value, v0: Value) -> list[Value]:
-        """Load any square; lanes past the block are 0."""
+        """Load any square; lanes past the block are 0, rows past it not accessed."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
         u_high, v_high = home.ranges[u][1], home.ranges[v][1]
-        inside = b.icmp_signed("<", iota(side), splat(b, b.sub(u_high, u0), side))
+        inside = lanes_before_end(b, b.sub(u_high, u0), side)
         rows: list[Value] = []
         start = self._start(u0)
         for k in range(side):
             at = b.add(v0, number(k))
-            mask = b.and_(inside, splat(b, b.icmp_signed("<", at, v_high), side))
+            is_row = b.icmp_signed("<", at, v_high)
+            mask = lanes_if(b, is_row, inside)
             place = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
             test = inside_limits(home, self.access, place, True) if self.limits else None
-            rows.append(self._load(start, at, mask, test))
+            rows.append(self._load(start, at, (is_row, mask), test))
         return rows
 
     def load_any(self, u0: Value, v0: Value) -> list[Value]:
@@ -209,16 +213,27 @@ class _Squares:
         return self.b.add(self.scope.offset(self.access), self.offset_of(0, u0))
 
     def _load(
-        self, start: Value, at: Value, mask: Value | None, test: LaneBounds | None = None
+        self,
+        start: Value,
+        at: Value,
+        block: tuple[Value, Value] | None,
+        test: LaneBounds | None = None,
     ) -> Value:
-        """Load a row: the lanes of the mask which pass the bounds test."""
+        """Load a row: its lanes in the block, if any, which pass the bounds test.
+
+        `block` has whether the row is in the block, and its lanes.  A masked load without lanes is
+        slow where memory is not mapped, so it goes to the array's beginning.
+        """
         b = self.b
         address = element_address(b, self.base, b.add(start, self.offset_of(1, at)), self.dtype)
+        if block is None:
+            return load_vector(self.m, address, self.dtype, None)
+        is_row, mask = block
         if test is None:
+            address = b.select(is_row, address, self.base)
             return load_vector(self.m, address, self.dtype, mask)
-        address = b.select(test.some, address, self.base)
-        lanes_read = test.mask if mask is None else b.and_(mask, test.mask)
-        loaded = load_vector(self.m, address, self.dtype, lanes_read)
+        address = b.select(b.and_(is_row, test.some), address, self.base)
+        loaded = load_vector(self.m, address, self.dtype, b.and_(mask, test.mask))
         return loaded if self.access.gives_zero else self.m.select(test.mask, loaded, self.other)
 
 
