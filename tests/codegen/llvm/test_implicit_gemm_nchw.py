@@ -107,6 +107,36 @@ def test_every_size_stays_inside_its_arrays(
     check(fuse(source, isa, usual=usual), *random(*shapes))
 
 
+def patches(size: int, height: int, channels: int) -> str:
+    """Patches of an image that do not overlap, of which results have their channels last."""
+    whole = f"x: f32[b,{channels},{height},{height}], k: f32[o,{channels},{size},{size}]"
+    return f"""graph f({whole}) {{
+      v0 = window(x) {{axis=2, extent={size}, step={size}}}
+      v1 = window(v0) {{axis=3, extent={size}, step={size}}}
+      v2 = contract(v1, k) {{spec="b,c,h,w,u,v; o,c,u,v -> b,h,w,o"}}
+      v3 = exp(v2)
+      return v3
+    }}"""
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    ("size", "height", "shapes"),
+    [
+        (4, 12, ((1, 3, 12, 12), (20, 3, 4, 4))),
+        (2, 11, ((3, 5, 11, 11), (33, 5, 2, 2))),
+        (22, 50, ((2, 2, 50, 50), (7, 2, 22, 22))),  # more taps than are summed in one block
+    ],
+)
+def test_patches_with_channels_last_share_their_weights(
+    isa: str, size: int, height: int, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    """A plain product would have one row for each place of a patch, and pack weights for it."""
+    source = patches(size, height, shapes[0][1])
+    check(fuse(source, isa), *(0.1 * x for x in random(*shapes)))
+    assert products(source) == [ConvPlan]
+
+
 def test_reduced_columns_are_tiled() -> None:
     text = asm_text(lower.run(one_cluster(parse(MEAN)), "eager", {}), Target.for_isa("avx512"))
     assert any(len(re.findall("fmadd", body)) == 24 for body in inner_loops(text))

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from math import gcd, prod
 from typing import cast
 
-from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
+from smelt.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import depends_on_reduction, renumber
@@ -590,9 +590,11 @@ def _plan_for_sides(
         return None
     free = [a for a in over if a not in {c.tap for c in slid}]
     depth = next((a for a in free if not isinstance(phase.axes[a], int)), (free or [NO_AXIS])[0])
-    if not _has_few_taps(over, depth, phase) and not blocked and len(columns) > 2:
-        # What each tap reads is packed separately, and taps are blocked: a plain contraction would
-        # pack the left operand again for every row.
+    slides = any(c.tap for c in slid)
+    # A plain contraction would pack the left operand again for every row of columns.
+    has_rows = len(columns) > 2 and (not blocked or _has_short_rows(column_axes, phase))
+    if not _has_few_taps(over, depth, phase) and has_rows and not (blocked and slides):
+        # What each tap reads is packed separately, and taps are blocked.
         slid = [WindowAxis(c.axis, c.axis) for c in slid]
         depth = max(over, key=lambda a: _constant_or_many(phase.axes[a]))
     others = [a for a in over if a != depth]
@@ -604,8 +606,13 @@ def _plan_for_sides(
     ):
         return None
     plan = WindowPlan(item, left, right, phase, rows[0], slid, depth, tuple(others))
-    usual = ordinary or not blocked or any(c.tap for c in slid)
+    usual = ordinary or not blocked or slides or has_rows
     return plan if usual or plan.has_patches() else None
+
+
+def _has_short_rows(columns: Sequence[str], phase: Phase) -> bool:
+    """Return whether a row of columns is shorter than what a product's task takes at least."""
+    return all(_constant_or_many(phase.axes[a]) < ROWS for a in columns)
 
 
 def _has_few_taps(over: Sequence[str], depth: str, phase: Phase) -> bool:
