@@ -54,7 +54,7 @@ def compiled(stage, module, index):
     signature |= {f"ptr_{p}": f"*{TYPES.get(dtypes[p], dtypes[p])}" for p in program.pointers}
     signature |= dict.fromkeys([*program.strides, *(f"size_{s}" for s in program.sizes)], "i32")
     constants = {f"BLOCK_{a}": n or WHOLE_LANES for a, n in program.blocks.items()}
-    constants |= {"MEMBERS": 256} if program.members else {}
+    constants |= {"MEMBERS": 256, "DIVISOR": 16} if program.members else {}
     constants |= {"INDEX": getattr(tl, index)} if program.has_wide_offsets else {}
     signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(getattr(module, program.name), signature, constants)

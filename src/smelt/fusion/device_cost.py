@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from smelt.backend.gpu import INSTRUCTIONS, SECTOR_BYTES, Gpu, KernelWork, combined_bytes
+from smelt.blocks import SPECIAL_COST
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.region import Region
 from smelt.fusion.scatter import update_axes
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.trace import SPECIAL_COST, STEP_COST
+from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.ops.combine import COMBINES
 from smelt.target import Kind, Level

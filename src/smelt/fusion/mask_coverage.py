@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from smelt.blocks import DATA_DEPENDENT_SHARE, MASK_SAMPLES
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.states import State
@@ -17,15 +18,6 @@ from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES
 from smelt.types.expr import evaluate as evaluate_index
-
-SAMPLES = 8
-"""Number of blocks for which the share is evaluated."""
-
-DATA_DEPENDENT_SHARE = 0.75
-"""Share of an axis that is visited where data decides the range, such as sequence lengths.
-
-About what padding leaves of texts of unequal length.
-"""
 
 
 class _Unknown(Exception):
@@ -45,8 +37,10 @@ class MaskCoverage:
         """Return the mean share of an axis from `start` up to `stop`."""
         if start is None and stop is None:
             return 1.0
-        shares = (self._share_at(start, stop, name, (k + 0.5) / SAMPLES) for k in range(SAMPLES))
-        return sum(shares) / SAMPLES
+        shares = (
+            self._share_at(start, stop, name, (k + 0.5) / MASK_SAMPLES) for k in range(MASK_SAMPLES)
+        )
+        return sum(shares) / MASK_SAMPLES
 
     def _share_at(self, start: Term | None, stop: Term | None, name: str, fraction: float) -> float:
         """Return the share that a block visits at a relative position of the other axes."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
+from smelt.blocks import MOVE_COST
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
     edge_axes,
@@ -25,7 +26,7 @@ from smelt.fusion.contraction_cost import (
 from smelt.fusion.depthwise_separable import fused_depthwise
 from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.splittable_axes import members_before, splittable_axes
-from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import AT_ZERO, Units
 from smelt.fusion.vectorization_cost import (
     elements_per_position,

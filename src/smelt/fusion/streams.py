@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
+from smelt.blocks import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
@@ -25,11 +26,11 @@ from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.derived_stream import DerivedStream, derive_stream
 from smelt.fusion.gather_cost import gathered_reads
 from smelt.fusion.lane_utilization import LaneUse
-from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE, MaskCoverage
+from smelt.fusion.mask_coverage import MaskCoverage
 from smelt.fusion.packing_cost import summed_axes
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import has_products, is_masked, streamable
-from smelt.fusion.trace import MOVE_COST, STEP_COST
+from smelt.fusion.trace import STEP_COST
 from smelt.fusion.vectorization_cost import parts_for
 from smelt.fusion.window_recompute import is_window_term
 from smelt.ops.combine import COMBINES

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from smelt.blocks import MOVE_COST, SPECIAL_COST
 from smelt.dataclass import dataclass
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
@@ -38,10 +39,6 @@ STEP_COST = 0.5
 
 Costs are approximate cycles for 16 float32 elements (`ScalarOp.cost`).
 """
-SPECIAL_COST = 5.0
-"""Least cost of a function that machines with units for exponentials and roots compute there."""
-MOVE_COST = 0.5
-"""Cost of a conversion, or of a position as a number."""
 GUARD_COST = 1.0
 """Cost of the bounds test of a padded or concatenated element."""
 NO_AXES: Axes = frozenset()

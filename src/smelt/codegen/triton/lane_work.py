@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smelt.blocks import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
-from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE, SAMPLES
-from smelt.fusion.trace import MOVE_COST, SPECIAL_COST
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -111,15 +110,15 @@ def visited_share(block: Block, launch: Kernel, extents: Mapping[str, int]) -> f
         return 1.0
     cuts = {b.axis: b.size or 1 for b in launch.grid if isinstance(b, Block)}
     extent, total = max(extents[block.axis], 1), 0.0
-    for k in range(SAMPLES):
+    for k in range(MASK_SAMPLES):
         ends: list[int] = []
         for value, default in ((block.start, 0), (block.stop, extent)):
-            end = default if value is None else _end(value, (k + 0.5) / SAMPLES, cuts, extents)
+            end = default if value is None else _end(value, (k + 0.5) / MASK_SAMPLES, cuts, extents)
             if end is None:
                 return DATA_DEPENDENT_SHARE
             ends.append(min(max(end, 0), extent))
         total += max(ends[1] - ends[0], 1) / extent
-    return total / SAMPLES
+    return total / MASK_SAMPLES
 
 
 def _end(
