@@ -365,16 +365,3 @@ SCATTER_PART_WIDTH = 16
 Skipping an update that belongs to another part costs about as much as adding so many elements."""
 SCATTER_PARTS = 8
 """Maximum parts of such a row."""
-
-# ---- costs ---------------------------------------------------------------------------------------
-
-SPECIAL_COST = 5.0
-"""Minimum cost of a function that machines with units for exponentials and roots compute there, in
-cycles for 16 float32 elements."""
-MOVE_COST = 0.5
-"""Cost of a conversion, or of a position as a number, in such cycles."""
-MASK_SAMPLES = 8
-"""Blocks of a streamed axis for which the share that masks leave is evaluated."""
-DATA_DEPENDENT_SHARE = 0.75
-"""Share of an axis that is visited where data decides the range, such as sequence lengths: about
-what padding leaves of texts of unequal length."""

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from smelt.backend.gpu import INSTRUCTIONS, SECTOR_BYTES, Gpu, KernelWork, combined_bytes
-from smelt.blocks import SPECIAL_COST
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
@@ -29,6 +28,7 @@ from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.ops.combine import COMBINES
+from smelt.ops.cost import SPECIAL_COST
 from smelt.target import Kind, Level
 from smelt.types.dtype import DType, f32
 from smelt.types.expr import evaluate

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from math import prod
 
-from smelt.blocks import DATA_DEPENDENT_SHARE
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import is_masked
 from smelt.graph.ir import Node
+from smelt.ops.cost import DATA_DEPENDENT_SHARE
 from smelt.types.dtype import bool_
 
 

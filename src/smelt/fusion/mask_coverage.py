@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from smelt.blocks import DATA_DEPENDENT_SHARE, MASK_SAMPLES
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import COMBINES
+from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES
 from smelt.types.expr import evaluate as evaluate_index
 
 

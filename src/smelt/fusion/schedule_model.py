@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-from smelt.blocks import MOVE_COST
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
     edge_axes,
@@ -36,6 +35,7 @@ from smelt.fusion.vectorization_cost import (
     vote,
 )
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
+from smelt.ops.cost import MOVE_COST
 from smelt.tiling import Tiling
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate

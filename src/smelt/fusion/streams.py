@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from smelt.blocks import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
@@ -34,6 +33,7 @@ from smelt.fusion.trace import STEP_COST
 from smelt.fusion.vectorization_cost import parts_for
 from smelt.fusion.window_recompute import is_window_term
 from smelt.ops.combine import COMBINES
+from smelt.ops.cost import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
 from smelt.tiling import rows_axis

@@ -131,7 +131,7 @@ def patches(size: int, height: int, channels: int) -> str:
 def test_patches_with_channels_last_share_their_weights(
     isa: str, size: int, height: int, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    """A plain product would have one row for each place of a patch, and pack weights for it."""
+    """A plain product would pack its weights for each place of a patch."""
     source = patches(size, height, shapes[0][1])
     check(fuse(source, isa), *(0.1 * x for x in random(*shapes)))
     assert products(source) == [ConvPlan]

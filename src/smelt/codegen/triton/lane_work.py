@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smelt.blocks import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import (
     Apply,
@@ -32,6 +31,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import values_of, visit
 from smelt.ops.combine import COMBINES
+from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate

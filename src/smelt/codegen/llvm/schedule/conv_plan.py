@@ -611,7 +611,7 @@ def _plan_for_sides(
 
 
 def _has_short_rows(columns: Sequence[str], phase: Phase) -> bool:
-    """Return whether a row of columns is shorter than what a product's task takes at least."""
+    """Return whether rows of columns are shorter than those of a product's task."""
     return all(_constant_or_many(phase.axes[a]) < ROWS for a in columns)
 
 
