@@ -67,10 +67,10 @@ def _form_name(form: Variant) -> str:
 
 def _predictions(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Iterator[str]:
     """Yield the predicted kilocycles of forms, the least first, and what they are spent on."""
-    if len(candidates) > 1:
-        yield "predicted thousands of cycles"
-    by_cycles = sorted(candidates, key=lambda c: product_cycles(c.costs, sizes))
-    for c in by_cycles if len(candidates) > 1 else ():
+    if len(candidates) < 2:
+        return
+    yield "predicted thousands of cycles"
+    for c in sorted(candidates, key=lambda c: product_cycles(c.costs, sizes)):
         spent: dict[str, float] = {}
         for cost in c.costs:
             for part, n in cost_parts(cost, sizes).items():

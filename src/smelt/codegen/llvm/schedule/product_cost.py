@@ -1,8 +1,9 @@
 """Say what the code of a product's plan does, for predictions of its time.
 
 Each plan answers the same quantities (`smelt.kernel.product_cost`): its tiles, what it packs and
-for how many rows, and where its sums wait.  The rates below hold for all plans and machines; they
-are sixteenths of a cycle for a cache line, measured with products of one core's caches.
+for how many rows, and where its sums wait.  The rates below are sixteenths of a cycle for a cache
+line.  They serve all plans and machines, but come from one processor, with vectors of 32 and of 64
+bytes: where another one differs in a rate, its choice may be a few percent from the best.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.codegen.llvm.schedule.register_tile import tile_heights
-from smelt.kernel.product_cost import LINE, MANY, UNITS, ProductCost
+from smelt.kernel.product_cost import LINE, UNITS, ProductCost
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, product, sizes_of
@@ -52,7 +53,6 @@ UNPACKED_PANELS = 4
 def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCost:
     """Return what one of the products of a fused GEMM does."""
     m, n, k = (phase.axes[a] for a in (c.m, c.n, c.k))
-    size = c.item.dtype.itemsize
     dots = [c.item, *(i for i, _ in c.others)]
     epilogue, sums = 0, SCRATCH if c.keeps_sums else 0
     if not c.keeps_sums:
@@ -65,24 +65,28 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
     if c.swapped:
         right, sums = _computed(c.right, phase, target) + PACK_ROWS, SWAPPED_SUMS
         right *= c.leader is None
+    tasks, task_rows, task_columns, panel_elements = c.task_limits()
     return ProductCost(
         m,
         n,
         k,
-        _batch(c.item, (c.m, c.n), phase),
-        *c.task_limits(),
-        (c.tile.rows,) if c.form in ("k_blocked", "small_m_swapped") else c.heights,
-        c.tile.lanes,
-        c.tile.vectors,
-        c.form != "k_blocked",
-        size,
-        0 if c.prepacked else right,
-        _computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
-        sums,
-        BLOCK_SUMS,
-        c.depth if c.k_blocked else 0,
-        epilogue,
-        START["small_m" if c.small_m else c.form],
+        batch=_batch(c.item, (c.m, c.n), phase),
+        tasks=tasks,
+        task_rows=task_rows,
+        task_columns=task_columns,
+        panel_elements=panel_elements,
+        heights=(c.tile.rows,) if c.form in ("k_blocked", "small_m_swapped") else c.heights,
+        lanes=c.tile.lanes,
+        vectors=c.tile.vectors,
+        has_narrow_tiles=c.form != "k_blocked",
+        itemsize=c.item.dtype.itemsize,
+        packed_right=0 if c.prepacked else right,
+        packed_left=_computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
+        sums=sums,
+        block_sums=BLOCK_SUMS,
+        depth=c.depth if c.k_blocked else 0,
+        epilogue=epilogue,
+        start=START["small_m" if c.small_m else c.form],
         left_pitch=_pitch(c.left, c.m, c.k, phase) if c.direct else 0,
         left_step=_pitch(c.left, c.k, c.m, phase) if c.direct else 0,
         far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
@@ -102,27 +106,26 @@ def contraction_cost(
     pitch = _pitch(c.right, c.k, c.n, phase) if in_place or c.is_right_in_rows() else 0
     is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
     stored = all(s.value in dots for s in phase.stores)
+    most_rows = ROW_BYTES // (c.item.dtype.itemsize * len(every)) // HEIGHT * HEIGHT
     return ProductCost(
         phase.axes[c.m],
         phase.axes[c.n],
         phase.axes[c.k],
-        _batch(c.item, (c.m, c.n), phase),
-        TASKS,
-        (ROWS, max(ROW_BYTES // (c.item.dtype.itemsize * len(every)) // HEIGHT * HEIGHT, ROWS)),
-        (COLUMNS, COLUMNS),
-        MANY,
-        tile_heights(c.tile.rows),
-        c.tile.lanes,
-        c.tile.vectors,
-        False,
-        c.item.dtype.itemsize,
-        0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
-        0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
-        0 if stored else SCRATCH,
-        BLOCK_SUMS,
-        0 if c.kind == "small" and in_place else DEPTH,
-        int(UNITS * epilogue) if is_last else 0,
-        0,
+        batch=_batch(c.item, (c.m, c.n), phase),
+        tasks=TASKS,
+        task_rows=(ROWS, max(most_rows, ROWS)),
+        task_columns=(COLUMNS, COLUMNS),
+        heights=tile_heights(c.tile.rows),
+        lanes=c.tile.lanes,
+        vectors=c.tile.vectors,
+        has_narrow_tiles=False,
+        itemsize=c.item.dtype.itemsize,
+        packed_right=0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
+        packed_left=0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
+        sums=0 if stored else SCRATCH,
+        block_sums=BLOCK_SUMS,
+        depth=0 if c.kind == "small" and in_place else DEPTH,
+        epilogue=int(UNITS * epilogue) if is_last else 0,
         right_pitch=pitch,
         short_pitch=UNPACKED_PANELS * c.tile.columns,
         left_pitch=_pitch(c.left, c.m, c.k, phase) if left_in_place else 0,
