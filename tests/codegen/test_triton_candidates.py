@@ -370,19 +370,22 @@ def test_faults_of_copies_and_persistent_programs_are_caught(form):
 
 
 @pytest.mark.usefixtures("every_candidate")
-def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
-    kernel = parse(FORMS["rows"])
+@pytest.mark.parametrize(
+    ("form", "access", "name", "sizes"),
+    [
+        ("rows", "copied", "x", {"m": 70, "n": 96, "k": 45}),
+        ("columns", "stored", "y", {"m": 70, "n": 97, "k": 48}),
+    ],
+)
+def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call(
+    form, access, name, sizes
+):
+    kernel = parse(FORMS[form])
     (every,) = candidates(kernel, {"m": 70, "n": 96, "k": 48}, FEW, EXACT)
-    chosen = next(c for c in every if c.schedule.copied)
+    chosen = next(c for c in every if getattr(c.schedule, access))
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
-    with pytest.raises(ValueError, match="x has rows that no tensor descriptor copies"):
-        launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))
-    kernel = parse(FORMS["columns"])
-    (every,) = candidates(kernel, {"m": 70, "n": 96, "k": 48}, FEW, EXACT)
-    chosen = next(c for c in every if c.schedule.stored)
-    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
-    with pytest.raises(ValueError, match="y has rows that no tensor descriptor copies"):
-        launch(source, product_arrays(kernel, {"m": 70, "n": 97, "k": 48}))
+    with pytest.raises(ValueError, match=f"{name} has rows that no tensor descriptor copies"):
+        launch(source, product_arrays(kernel, sizes))
 
 
 # ---- batches of small matrices -------------------------------------------------------------------
