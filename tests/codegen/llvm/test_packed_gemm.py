@@ -11,7 +11,12 @@ from tests.codegen.llvm.guard_pages import run_guarded, slowdown
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, fuse_graph, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER, BEFORE, HEAD
-from tests.codegen.llvm.variants import TYPES, forced, is_right_in_every_layout
+from tests.codegen.llvm.variants import (
+    TYPES,
+    forced,
+    is_right_in_every_layout,
+    is_right_with_what_surrounds,
+)
 
 import smelt as sm
 from smelt import lower
@@ -132,17 +137,7 @@ def test_roundings_of_any_numbers(isa: str, right: str) -> None:
 def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     lines, left, right = (" q = sub(w, 1.0:f32)", "x", "q") if before else BEFORE[""]
     kernel = forced(HEAD.format(before=lines, left=left, right=right, after=AFTER[after]), isa)
-    rng = np.random.default_rng(3)
-    for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 141, 20)):
-        shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
-        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
-            "i": rng.integers(0, m, m)
-        }
-        arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
-        read = [by_name[p.name] for p in kernel.kernel.inputs]
-        result = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
-        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
-            assert np.array_equal(got, wanted), (m, n, k)
+    is_right_with_what_surrounds(kernel, ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 141, 20)))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -35,3 +35,20 @@ def is_right_in_every_layout(
             for at_end in (False, True):
                 actual = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
                 assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, m, n, k)
+
+
+def is_right_with_what_surrounds(
+    kernel: SingleKernel, every: tuple[tuple[int, int, int], ...]
+) -> None:
+    """A product of x and w between operators that read b, r, c or positions i, of integers."""
+    rng = np.random.default_rng(3)
+    for m, n, k in every:
+        shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
+        by_name = {name: whole_numbers(shape, "f4", m) for name, shape in shapes.items()} | {
+            "i": rng.integers(0, m, m)
+        }
+        arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
+        read = [by_name[p.name] for p in kernel.kernel.inputs]
+        result = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
+            assert np.array_equal(got, wanted), (m, n, k)
