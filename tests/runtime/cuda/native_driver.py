@@ -70,7 +70,7 @@ minor:
   store i32 0, ptr %a0
   ret i32 0
 other:
-  store i32 232448, ptr %a0
+  store i32 0, ptr %a0
 """,
     "cuMemAllocAsync": """
   %at = load i64, ptr @next
