@@ -26,6 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -155,6 +156,8 @@ class FakeDriver:
         self.streams: dict[int, Stream] = {0: Stream(0, 1)}
         self.modules: dict[int, dict[str, Any]] = {}
         self.functions: dict[int, dict[str, Any]] = {}
+        self._modules_of = WeakKeyDictionary[Callable[[], None], int]()
+        """By launch: the module of its function."""
         self.events: dict[int, Event] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.pinned: dict[int, Any] = {}
@@ -336,6 +339,7 @@ class FakeDriver:
             self.clock_ms += self.launch_ms(data)
             ENGINES[data["engine"]](self, data, launch)
 
+        self._modules_of[execute] = data["module"]
         self._queue(stream, execute)
         return OK
 
@@ -364,9 +368,7 @@ class FakeDriver:
             s.queue.popleft()()
 
     def cuStreamCreate(self, place: int, flags: int) -> None:
-        handle = next(self._handles)
-        self.streams[handle] = Stream(handle, flags)
-        _put_word(place, handle)
+        _put_word(place, self.new_stream(flags))
 
     def cuStreamDestroy_v2(self, stream: int) -> None:
         self.drain(stream)
@@ -469,6 +471,8 @@ class FakeDriver:
 
     def cuGraphLaunch(self, instance: int, stream: int | None) -> None:
         for work in self.graphs[instance]:
+            if self._modules_of.get(work, 0) not in (0, *self.modules):
+                raise FakeError("a graph launches a function of an unloaded module")
             self._queue(stream, work)
 
     def cuGraphDestroy(self, graph: int) -> None:
@@ -580,6 +584,24 @@ class FakeDriver:
 
     def cuMemPoolTrimTo(self, pool: int, keep: int) -> None:
         return None
+
+    # ---- what other libraries do -----------------------------------------------------------------
+
+    def new_stream(self, flags: int = 1) -> int:
+        """Create a stream, as torch's pool has them: the default stream does not wait for it."""
+        handle = next(self._handles)
+        self.streams[handle] = Stream(handle, flags)
+        return handle
+
+    def begin_capture(self, stream: int, mode: int = GLOBAL) -> None:
+        """Begin a capture, as `torch.cuda.graph` does."""
+        assert self.cuStreamBeginCapture_v2(stream, mode) == OK
+
+    def end_capture(self, stream: int) -> int:
+        """End a capture and return its graph, ready to be launched; 0 if a call has ended it."""
+        place = ctypes.c_uint64()
+        self.cuStreamEndCapture(stream, ctypes.addressof(place))
+        return place.value
 
     # ---- what tests look at ----------------------------------------------------------------------
 

@@ -196,15 +196,15 @@ def test_complex_values_in_a_function_are_parts_of_floats(fake):
 def test_a_capture_takes_no_call_that_needs_memory_of_the_driver_s(fake, double):
     x, y = (sm.asarray(X, device="cuda:0") for _ in range(2))
     driver = x.buffer.device.driver
-    stream = driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     fake.synchronize()
     x.buffer.stream = y.buffer.stream = stream
     double(x, out=y)
-    driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     before = [c for c in fake.calls if c == "cuLaunchKernel"]
     for out in (None, y):
         with pytest.raises(CaptureError):
             double(x) if out is None else double(x, out=out)
     assert [c for c in fake.calls if c == "cuLaunchKernel"] == before
-    driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
     np.testing.assert_array_equal(np.asarray(double(x, out=y).to_device("cpu")), 2 * X)

@@ -101,8 +101,8 @@ def test_kernels_run_in_order_on_an_arena_that_is_freed_behind_them(fake, device
 
 
 def test_streams_are_ordered_by_events(fake, device):
-    first = device.driver.word("cuStreamCreate", 1)
-    second = device.driver.word("cuStreamCreate", 1)
+    first = fake.new_stream()
+    second = fake.new_stream()
     executable = chain(device, [2.0])
     (y,) = run(executable, X, first)
     (z,) = executable.run([y], X.shape, second, driver_memory(device))
@@ -115,7 +115,7 @@ def test_streams_are_ordered_by_events(fake, device):
 def test_a_fake_without_the_event_would_read_garbage(fake, device, monkeypatch):
     """The test above can fail."""
     monkeypatch.setattr(DeviceExecutable, "_wait_for_inputs", lambda *_: None)
-    second = device.driver.word("cuStreamCreate", 1)
+    second = fake.new_stream()
     executable = chain(device, [2.0])
     (y,) = run(executable, X)
     (z,) = executable.run([y], X.shape, second, driver_memory(device))
@@ -173,16 +173,16 @@ def test_a_launch_that_fails_while_it_is_recorded_leaves_no_graph(fake, device):
 
 
 def test_a_captured_stream_takes_no_memory_of_ours(fake, device):
-    stream = device.driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     executable = chain(device, [2.0])
     x = copy_to_device(X, f32, driver_memory(device), stream)
-    device.driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     with pytest.raises(CaptureError, match="first call"):
         executable.run([x], X.shape, stream, driver_memory(device))
     executable.prepared(X.shape)
     with pytest.raises(CaptureError, match="torch's memory pool"):
         executable.run([x], X.shape, stream, driver_memory(device))
-    device.driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
 
 
 def test_strides_and_misaligned_addresses_are_refused(fake, device):

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from smelt.errors import (
+    CaptureError,
     DeviceError,
     DeviceForkError,
     DriverCallError,
@@ -354,11 +355,18 @@ class Device:
     def is_capturing(self, stream: int) -> bool:
         """Return whether a stream is being recorded into a graph.
 
-        Raises DriverCallError for the default stream while one that waits for it is recorded.
+        Raises CaptureError for the default stream while one that waits for it is recorded.
         """
         place = ctypes.c_int()
         with self.current():  # the default stream is that of the current context
-            self.driver.call("cuStreamIsCapturing", stream, ctypes.byref(place))
+            code = self.driver.result("cuStreamIsCapturing", stream, ctypes.byref(place))
+        if code == status.CAPTURE_IMPLICIT:
+            raise CaptureError(
+                reason="the call is in the default stream, for which a captured stream waits",
+                hint="Call in the stream that is captured, or when the capture has ended.",
+            )
+        if code:
+            raise self.driver.error("cuStreamIsCapturing", code)
         return place.value != status.NOT_CAPTURING
 
     def synchronize(self, stream: int) -> None:
