@@ -375,13 +375,20 @@ class Device:
             self.driver.call("cuStreamSynchronize", stream)
 
     def order(self, first: int, second: int) -> None:
-        """Make what will be queued in the second stream wait for the first one's queue."""
+        """Make what will be queued in the second stream wait for the first one's queue.
+
+        Raises CaptureError if the second one alone is captured.
+        """
         driver = self.driver
         with self.current():
             event = driver.word("cuEventCreate", status.NO_TIMING)
             driver.call("cuEventRecord", event, first)
-            driver.call("cuStreamWaitEvent", second, event, 0)
+            code = driver.result("cuStreamWaitEvent", second, event, 0)
             driver.call("cuEventDestroy_v2", event)
+        if code == status.CAPTURE_ISOLATION:
+            raise CaptureError(reason="an array was written in a stream that is not captured")
+        if code:
+            raise driver.error("cuStreamWaitEvent", code)
 
     @property
     def is_ours(self) -> bool:

@@ -16,6 +16,8 @@ NO_TIMING: Final = 2
 """Flag of an event that orders streams and is not timed."""
 NON_BLOCKING: Final = 1
 """Flag of a stream that does not wait for the legacy default stream."""
+CAPTURE_ISOLATION: Final = 905
+"""Status of a captured stream that would wait for one that is not captured."""
 CAPTURE_IMPLICIT: Final = 906
 """Status of a call in the default stream while a stream that waits for it is captured."""
 RELAXED_CAPTURE: Final = 2
