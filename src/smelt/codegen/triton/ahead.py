@@ -82,7 +82,7 @@ class AheadProgram:
     ttir: str
     lanes: int
     """Threads of a warp."""
-    parameters: tuple[int, ...] | None
+    parameters: tuple[int, ...] | None = None
     """Bytes of each parameter; None: not known."""
 
 
