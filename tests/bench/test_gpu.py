@@ -150,7 +150,15 @@ def test_a_wrong_result_fails_the_command(tmp_path, monkeypatch, capsys):
     only(monkeypatch, "map")
     wrong = sections.CORRECT["map"]._replace(tolerance=-1.0)
     monkeypatch.setattr(sections, "CORRECT", {"map": wrong})
-    arguments = ["--gpu", "--small", "--one-process", "--section", "correct", "--out", str(tmp_path / "gpu.json")]
+    arguments = [
+        "--gpu",
+        "--small",
+        "--one-process",
+        "--section",
+        "correct",
+        "--out",
+        str(tmp_path / "gpu.json"),
+    ]
     assert main(arguments) == 1
     assert "wrong or failed: map" in capsys.readouterr().out
 

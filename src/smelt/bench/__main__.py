@@ -42,17 +42,17 @@ def main(arguments: list[str] | None = None) -> int:
         with TemporaryDirectory() as folder, use_library(DryDriver(options.prepare)):
             path = Path(folder) / "dry.json"
             results = run(replace(settings, path=path, budget_s=math.inf, is_dry=True))
-        return 1 if any("failed" in row for row in all_rows(results)) else 0
-    if options.one_process:
+    elif options.one_process:
         try:
             results = run(settings)
         except DeviceLostError:
             return LOST
     else:
-        given = sys.argv[1:] if arguments is None else arguments
-        command = [sys.executable, "-m", "smelt.bench", *given, "--one-process"]
+        passed = sys.argv[1:] if arguments is None else arguments
+        command = [sys.executable, "-m", "smelt.bench", *passed, "--one-process"]
         results = supervise(command, settings)
-    wrong = [r.get("name", "a section") for r in all_rows(results) if "failed" in r or not r.get("ok", True)]
+    rows = all_rows(results)
+    wrong = [r.get("name", "a section") for r in rows if "failed" in r or not r.get("ok", True)]
     if wrong:
         print(f"wrong or failed: {', '.join(wrong)}")
     return 1 if wrong or not results else 0

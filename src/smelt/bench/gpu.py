@@ -55,7 +55,7 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> dict[str, Any
     deadline = time.perf_counter() + settings.budget_s
     results = stored(settings.path)
     for name, section in SECTIONS.items():
-        if results.get(name, {}).get("complete") or settings.only and name not in settings.only:
+        if results.get(name, {}).get("complete") or (settings.only and name not in settings.only):
             continue
         if time.perf_counter() > deadline:
             say(f"{name}: not begun, {settings.budget_s:.0f} s are spent")
@@ -166,7 +166,7 @@ def supervise(
 
 
 def _wait(command: Sequence[str], path: Path, deadline: float) -> int:
-    """Return the exit status of a command, which is stopped when a task takes too long."""
+    """Return the exit status of a command; stop it when a task takes too long."""
     process = subprocess.Popen(command)  # noqa: S603 - this program
     changed, written = time.monotonic(), None
     while process.poll() is None:

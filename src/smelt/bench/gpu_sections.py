@@ -135,7 +135,11 @@ class Case(NamedTuple):
         return [*floats, *(random.integers(0, n, shape) for shape, n in self.positions)]
 
 
-HALF: Final = {"dtype": ml_dtypes.bfloat16, "tolerance": 2e-2}
+def _half(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Case:
+    """Return a case whose products run on matrix units."""
+    return Case(function, shapes, dtype=ml_dtypes.bfloat16, tolerance=2e-2)
+
+
 CORRECT: Final[dict[str, Case]] = {
     "map": Case(lambda x: sm.tanh(x) * 2 + 1, ((37, 100),)),
     "softmax": Case(softmax, ((33, 1000),)),
@@ -154,12 +158,12 @@ CORRECT: Final[dict[str, Case]] = {
     "block": Case(block, ((20, 64), (64,), (64, 96), (96, 64))),
     "recurrence": Case(recurrence, ((9, 20, 64), (64, 64))),
     "condition": Case(doubled, ((20, 64), (64, 64))),
-    "bf16 linear_gelu": Case(linear_gelu, ((2048, 512), (512, 2048), (2048,)), **HALF),
-    "bf16 few rows": Case(lambda x, w: x @ w, ((16, 512), (512, 512)), **HALF),
-    "bf16 attention": Case(attention, ((1, 2, 512, 64),) * 3, **HALF),
-    "bf16 wide heads": Case(attention, ((1, 2, 512, 128),) * 3, **HALF),
+    "bf16 linear_gelu": _half(linear_gelu, (2048, 512), (512, 2048), (2048,)),
+    "bf16 few rows": _half(lambda x, w: x @ w, (16, 512), (512, 512)),
+    "bf16 attention": _half(attention, *((1, 2, 512, 64),) * 3),
+    "bf16 wide heads": _half(attention, *((1, 2, 512, 128),) * 3),
 }
-"""Programs that are compared, by name; those of bfloat16 run on matrix units."""
+"""Programs that are compared, by name."""
 WITHOUT_TRITON: Final = ("map", "softmax", "columns", "total")
 """Programs that are compared once more as LLVM prints them."""
 REPEATS: Final = 5
@@ -215,7 +219,7 @@ class Timer:
 def _timed(
     row: Row, device: Device, s: Settings, function: Callable[..., Any], make: Work
 ) -> list[Row]:
-    """Return a row with the time of a program, and its rate in GB/s or TFLOP/s.
+    """Return a row with a program's time and its rate in GB/s or TFLOP/s.
 
     `row` has bytes or operations; `make` makes the arguments.
     """
@@ -373,7 +377,9 @@ def _attention(device: Device, s: Settings) -> Iterator[Task]:
         row: Row = {"name": "attention", "dtype": dtype, "shape": [b, h, n, d]}
         row["flops"] = 2 * b * h * n * n * d
         make = partial(_random, [(b, h, n, d)] * 3, device, 1.0, kind)
-        yield Task(f"{dtype} {b} x {h} x {n} x {d}", partial(_timed, row, device, s, attention, make))
+        yield Task(
+            f"{dtype} {b} x {h} x {n} x {d}", partial(_timed, row, device, s, attention, make)
+        )
 
 
 def _random(

@@ -112,7 +112,7 @@ def layout(kinds: tuple[str, ...]) -> list[tuple[int, int]]:
     """Return offset and size of each field of a structure, and then the size of all."""
 
     class Structure(ctypes.Structure):
-        _fields_ = [(f"f{k}", KINDS[kind]) for k, kind in enumerate(kinds)]  # noqa: RUF012
+        _fields_ = [(f"f{k}", KINDS[kind]) for k, kind in enumerate(kinds)]
 
     return layout_of(Structure)
 

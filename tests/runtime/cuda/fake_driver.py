@@ -293,13 +293,13 @@ class FakeDriver:
         data = self.modules[module].get(symbol.decode())
         if data is None:
             return NOT_FOUND
-        known = [
+        handles = [
             handle
             for handle, f in self.functions.items()
             if (f["module"], f["symbol"]) == (module, symbol.decode())
         ]
-        handle = known[0] if known else next(self._handles)
-        if not known:
+        handle = handles[0] if handles else next(self._handles)
+        if not handles:
             self.functions[handle] = {
                 "symbol": symbol.decode(),
                 "most_shared": (48 << 10) - data.get("static_shared", 0),
@@ -598,7 +598,7 @@ class FakeDriver:
         assert self.cuStreamBeginCapture_v2(stream, mode) == OK
 
     def end_capture(self, stream: int) -> int:
-        """End a capture and return its graph, ready to be launched; 0 if a call has ended it."""
+        """End a capture and return its graph, ready to launch; 0: a call has ended it."""
         place = ctypes.c_uint64()
         self.cuStreamEndCapture(stream, ctypes.addressof(place))
         return place.value

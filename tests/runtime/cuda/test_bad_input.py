@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from dataclasses import replace
 
@@ -195,7 +194,6 @@ def test_complex_values_in_a_function_are_parts_of_floats(fake):
 
 def test_a_capture_takes_no_call_that_needs_memory_of_the_driver_s(fake, double):
     x, y = (sm.asarray(X, device="cuda:0") for _ in range(2))
-    driver = x.buffer.device.driver
     stream = fake.new_stream()
     fake.synchronize()
     x.buffer.stream = y.buffer.stream = stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from time import perf_counter_ns
 
@@ -175,7 +174,6 @@ def test_memory_that_the_driver_refuses_is_an_error_and_nothing_stays(fake, repe
 def test_a_captured_stream_is_left_to_python(fake, repeated):
     f, x = sm.jit(lambda x: x * 2), on_device()
     f(x)
-    driver = x.buffer.device.driver
     stream = fake.new_stream()
     x.buffer.stream = stream
     f(x)

@@ -40,7 +40,7 @@ PLAIN_LAUNCH = {
     "profile_scratch_size": 0,
 }
 """What a program says of its launch if a grid, threads, arguments and memory are all of it."""
-SCRATCH_ALIGNMENT = 128
+DESCRIPTOR_ALIGNMENT = 128
 """Alignment of a program's scratch memory in bytes, which the runtime keeps."""
 
 
@@ -99,7 +99,7 @@ def refuse_other_launches(metadata: Any) -> None:
         value = getattr(metadata, name, plain)
         if value != plain:
             raise RuntimeError(f"the program needs {name} = {value} at its launch")
-    if getattr(metadata, "global_scratch_align", 1) > SCRATCH_ALIGNMENT:
+    if getattr(metadata, "global_scratch_align", 1) > DESCRIPTOR_ALIGNMENT:
         raise RuntimeError(f"scratch memory is aligned at {metadata.global_scratch_align} bytes")
 
 
