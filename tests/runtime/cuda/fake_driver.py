@@ -73,6 +73,7 @@ WITHOUT_CONTEXT = {
 UNSAFE = {
     *("cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuMemHostAlloc"),
     *("cuEventQuery", "cuEventSynchronize", "cuStreamDestroy_v2", "cuMemGetInfo_v2"),
+    *("cuGraphInstantiateWithFlags", "cuGraphExecUpdate_v2", "cuMemPoolTrimTo"),
 }
 """Functions that a capture forbids in its thread, and a global one in all threads."""
 POISON = 0xA5

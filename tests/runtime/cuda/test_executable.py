@@ -142,6 +142,9 @@ def test_a_plan_of_many_kernels_becomes_a_graph_when_its_addresses_come_again(fa
 
 
 def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
+    """A capture of another library forbids none of it."""
+    stream = fake.new_stream()
+    fake.begin_capture(stream)
     executable = chain(device, [2.0] * LEAST_LAUNCHES)
     memory = driver_memory(device)
     inputs = [copy_to_device(X + k, f32, memory, 0) for k in range(MOST_GRAPHS + 2)]
@@ -153,6 +156,7 @@ def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
             launch_frame(device, p, frame, 0, executable._graphs[X.shape])
     assert fake.calls.count("cuGraphInstantiateWithFlags") == MOST_GRAPHS
     assert fake.calls.count("cuGraphExecUpdate_v2") == 2
+    assert {*fake.streams} == {0, stream} and fake.end_capture(stream)
     np.testing.assert_array_equal(
         copy_to_host(results[0]), 2.0**LEAST_LAUNCHES * (X + MOST_GRAPHS + 1)
     )

@@ -348,7 +348,7 @@ class Device:
     def memory(self) -> tuple[int, int]:
         """Return the bytes that are free, and all bytes."""
         free, total = ctypes.c_uint64(), ctypes.c_uint64()
-        with self.current():
+        with self.current(), self.relaxed():
             self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 

@@ -72,7 +72,8 @@ class LaunchGraphs:
                 self._graphs.move_to_end(frame)
             elif frame in self._seen:
                 del self._seen[frame]
-                graph = self._graphs[frame] = self._capture(launch)
+                with self._device.relaxed():
+                    graph = self._graphs[frame] = self._capture(launch)
             else:
                 self._seen[frame] = None
                 if len(self._seen) > MOST_SEEN:

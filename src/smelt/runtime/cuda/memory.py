@@ -98,8 +98,9 @@ class DriverMemory:
                 raise CaptureError(reason="memory of the driver's pool would be part of the graph")
             code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
             if code == status.OUT_OF_MEMORY:
-                driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
-                driver.call("cuMemPoolTrimTo", self._pool, 0)
+                with self.device.relaxed():
+                    driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
+                    driver.call("cuMemPoolTrimTo", self._pool, 0)
                 code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
         if code == status.OUT_OF_MEMORY:
             raise self.shortage(nbytes)
