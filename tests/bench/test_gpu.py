@@ -13,7 +13,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 import smelt as sm
 from smelt.bench import gpu
 from smelt.bench import gpu_sections as sections
-from smelt.bench.__main__ import main
+from smelt.bench.__main__ import main, prepare
 from smelt.bench.gpu_sections import Settings, Task
 from smelt.device import use_compiler
 from smelt.runtime.cuda import code
@@ -132,6 +132,13 @@ def test_another_process_goes_on_where_one_ends_or_hangs(tmp_path, monkeypatch, 
     rows = gpu.supervise(command, Settings(path), lines.append)["machine"]["rows"]
     assert [r["name"] for r in rows] == ["a", "b", "c"]
     assert "its process ended" in rows[1]["failed"] and len(lines) == 1
+
+
+def test_each_section_is_prepared_by_a_process_of_its_own(capfd):
+    command = [sys.executable, "-c", "import sys; print(*sys.argv[1:]); sys.exit('b' in sys.argv)"]
+    assert prepare([*command, "--small", "--section", "a", "--section", "b"], ["a", "b"]) == 1
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == ["--small --section a", "--small --section b"]
 
 
 def test_a_process_that_does_not_begin_is_not_started_again(tmp_path):

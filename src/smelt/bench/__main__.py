@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--one-process",
         action="store_true",
-        help="run in this process, which ends where a kernel ends its context",
+        help="start no other process: a kernel that fails then ends the run",
     )
     parser.add_argument(
         "--prepare",
@@ -38,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(
         options.out, options.device, options.seconds, tuple(options.section), options.small
     )
+    passed = sys.argv[1:] if arguments is None else arguments
+    command = [sys.executable, "-m", "smelt.bench", *passed, "--one-process"]
+    if options.prepare is not None and not options.one_process:
+        return prepare(command, options.section or list(SECTIONS))
     if options.prepare is not None:
         with TemporaryDirectory() as folder, use_library(DryDriver(options.prepare)):
             path = Path(folder) / "dry.json"
@@ -48,14 +53,20 @@ def main(arguments: list[str] | None = None) -> int:
         except DeviceLostError:
             return LOST
     else:
-        passed = sys.argv[1:] if arguments is None else arguments
-        command = [sys.executable, "-m", "smelt.bench", *passed, "--one-process"]
         results = supervise(command, settings)
     rows = all_rows(results)
     wrong = [r.get("name", "a section") for r in rows if "failed" in r or not r.get("ok", True)]
     if wrong:
         print(f"wrong or failed: {', '.join(wrong)}")
     return 1 if wrong or not results else 0
+
+
+def prepare(command: list[str], sections: list[str]) -> int:
+    """Compile the programs of each section by a process of its own, all at a time."""
+    once = [x for k, x in enumerate(command) if "--section" not in command[max(k - 1, 0) : k + 1]]
+    commands = [[*once, "--section", name] for name in sections]
+    processes = [subprocess.Popen(c) for c in commands]  # noqa: S603 - this program
+    return max(p.wait() for p in processes)
 
 
 if __name__ == "__main__":
