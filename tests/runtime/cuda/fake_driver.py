@@ -71,7 +71,7 @@ WITHOUT_CONTEXT = {
     "cuThreadExchangeStreamCaptureMode",
 }
 UNSAFE = {
-    *("cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuMemHostAlloc"),
+    *("cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction", "cuMemHostAlloc"),
     *("cuEventQuery", "cuEventSynchronize", "cuStreamDestroy_v2", "cuMemGetInfo_v2"),
     *("cuGraphInstantiateWithFlags", "cuGraphExecUpdate_v2", "cuMemPoolTrimTo"),
 }
@@ -276,11 +276,17 @@ class FakeDriver:
 
     # ---- code ------------------------------------------------------------------------------------
 
-    def cuModuleLoadData(self, place: int, image: int) -> int:
+    def cuModuleLoadDataEx(
+        self, place: int, image: int, count: int, options: int, values: int
+    ) -> int:
+        numbers = (ctypes.c_int * count).from_address(options)
+        option = dict(zip(numbers, (ctypes.c_uint64 * count).from_address(values), strict=True))
         text = ctypes.string_at(image)
         try:
             data = json.loads(text) if text != FILL_PTX else FILL
         except ValueError:
+            message = b"line 1: no such instruction\0"
+            ctypes.memmove(option[5], message, min(len(message), option[6]))
             return 200
         handle = next(self._handles)
         self.modules[handle] = data["functions"]

@@ -34,7 +34,7 @@ STORED = {
     "cuDeviceGetCount": ("i32", 1),
     "cuDeviceGet": ("i32", 0),
     "cuDevicePrimaryCtxRetain": ("i64", 0xC0),
-    "cuModuleLoadData": ("i64", 0x10),
+    "cuModuleLoadDataEx": ("i64", 0x10),
     "cuModuleGetFunction": ("i64", 0x20),
     "cuStreamIsCapturing": ("i32", 0),
     "cuStreamCreate": ("i64", 0x30),

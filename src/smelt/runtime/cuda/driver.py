@@ -56,7 +56,7 @@ SIGNATURES: Final = {
     "cuCtxGetCurrent": "p",
     "cuCtxPushCurrent_v2": "p",
     "cuCtxPopCurrent_v2": "p",
-    "cuModuleLoadData": "pp",
+    "cuModuleLoadDataEx": "ppupp",
     "cuModuleUnload": "p",
     "cuModuleGetFunction": "pps",
     "cuFuncSetAttribute": "pii",
@@ -106,6 +106,11 @@ MAJOR: Final = 75
 """Attribute of a device: the first number of its architecture."""
 MINOR: Final = 76
 """Attribute of a device: the second number of its architecture."""
+ERROR_LOG: Final = 5
+"""Option of loading: where to write what is wrong with an image."""
+ERROR_LOG_BYTES: Final = 6
+"""Option of loading: how long that may be."""
+_LOG_BYTES: Final = 4096
 READS_PAGEABLE_MEMORY: Final = 88
 """Attribute of a device: whether it reads the host's memory that is not pinned by itself."""
 
@@ -206,9 +211,10 @@ class Driver:
         self.call(name, ctypes.byref(place), *arguments)
         return place.value
 
-    def error(self, call: str, code: int) -> DriverCallError:
+    def error(self, call: str, code: int, message: str = "") -> DriverCallError:
         """Return the error of a failed call; an earlier kernel may be to blame."""
         name, text = self._describe(code)
+        text += f": {message}" if message else ""
         if code in status.LOST:
             text += "; a kernel that was queued before has failed, and its context is lost"
         return DriverCallError(call=call, name=name, text=text)
@@ -336,13 +342,20 @@ class Device:
     def load(self, image: bytes) -> Module:
         """Load a cubin, or PTX, which the driver compiles.
 
-        Raises DriverCallError for an image of another architecture.
+        Raises DriverCallError for an image of another architecture, with the compiler's message.
         """
         if image.lstrip()[:2] == b"//" and not image.endswith(b"\0"):
             image += b"\0"  # PTX is a C string
-        place = ctypes.c_uint64()
+        place, log = ctypes.c_uint64(), ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         with self.current(), self.relaxed():
-            self.driver.call("cuModuleLoadData", ctypes.byref(place), image)
+            code = self.driver.result(
+                "cuModuleLoadDataEx", ctypes.byref(place), image, 2, options, values
+            )
+        if code:
+            message = log.value.decode(errors="replace").strip()
+            raise self.driver.error("cuModuleLoadDataEx", code, message)
         return Module(self, place.value)
 
     def memory(self) -> tuple[int, int]:
