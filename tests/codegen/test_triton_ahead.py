@@ -186,6 +186,20 @@ def test_compiled_entry_is_what_the_runtime_launches():
 
 
 @NEEDS_TRITON
+@pytest.mark.parametrize("sizes", [{"m": 3, "n": 1 << 31}, {"m": 1 << 31, "n": 3}])
+def test_sizes_beyond_32_bits_are_wide_parameters(sizes):
+    text = "kernel f(x: f32[m,n]) -> y: f32[m]\n  grid m\n  y[m] = sum(x[m,n] over n)\n"
+    source = device_source(parse(text), sizes)
+    (entry,) = source.entries
+    program = TritonCompiler().program(source.text, entry, "sm_90")
+    wide = [8 if sizes[a.name] >= 1 << 31 else 4 for a in entry.arguments if a.kind == "size"]
+    assert program.parameters == (8, 8, *wide, 8, 8) and sum(wide) == 12
+    narrow = replace(entry, signature=dict.fromkeys(entry.signature, "i32"))
+    with pytest.raises(DeviceCompileError, match="its parameters have"):
+        TritonCompiler().entry_of(program, narrow, "sm_90")
+
+
+@NEEDS_TRITON
 def test_a_program_that_triton_refuses_is_an_error():
     source = device_source(DOUBLE, {"n": 4096})
     text = source.text.replace("tl.load", "tl.nothing")

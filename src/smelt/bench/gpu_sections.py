@@ -338,8 +338,7 @@ def _compare_capture(device: Device, s: Settings) -> list[Row]:
     """A graph of torch replays our program on other elements."""
     torch, function = _torch(s), sm.jit(softmax)
     x = torch.randn(300, 1000, device=f"cuda:{device.ordinal}")
-    with torch.cuda.stream(torch.cuda.Stream()):
-        function(x)
+    function(x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

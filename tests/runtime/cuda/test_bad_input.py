@@ -167,6 +167,7 @@ def test_more_elements_than_32_bits_count_have_wide_offsets(fake, compiler):
     finally:
         fake.streams[0].queue.clear()  # nobody waits for so many
     assert len(fake.launches) == 2
+    assert all(1 << 31 in launch["arguments"] for launch in fake.launches)
     (recordings,) = double.device_recordings.values()
     (prepared,) = recordings[0].replacing[(0, 0),].executable._prepared.values()
     assert [c.code.is_wide for c in prepared.codes] == [True]

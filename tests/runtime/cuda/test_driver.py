@@ -122,7 +122,7 @@ def test_the_context_is_current_inside_of_calls_only(fake, device):
 
 def test_modules_are_checked_and_unloaded(fake, device):
     with pytest.raises(
-        DriverCallError, match="cuModuleLoadDataEx: .*: line 1: no such instruction"
+        DriverCallError, match=r"cuModuleLoadDataEx: .*: line 1: no such instruction"
     ):
         device.load(b"no image")
     module = device.load(image(f={"engine": "affine", "arguments": []}))

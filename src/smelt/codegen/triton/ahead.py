@@ -32,7 +32,6 @@ _VERSION: Final = 2
 _WORKER: Final = Worker()
 _SCRATCH_ARGUMENTS: Final = 2
 """Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
-_ARGUMENT_BYTES: Final = {"buffer": 8, "table": 8, "size": 4, "stride": 4}
 _MOST_PARAMETER_BYTES: Final = 4096
 """Most bytes of parameters that every driver takes."""
 
@@ -166,7 +165,7 @@ def _scratch_arguments(parameters: tuple[int, ...] | None, entry: Entry, arch: s
     """Return how many addresses the compiler has added behind an entry's arguments."""
     if parameters is None:
         return _SCRATCH_ARGUMENTS
-    passed = tuple(_ARGUMENT_BYTES[a.kind] for a in entry.arguments)
+    passed = tuple(4 if kind == "i32" else 8 for kind in entry.signature.values())
     added = parameters[len(passed) :]
     if parameters != passed + (8,) * len(added) or sum(parameters) > _MOST_PARAMETER_BYTES:
         reason = f"its parameters have {parameters} bytes, {passed} and addresses are passed"

@@ -268,7 +268,7 @@ class Module:
             return handle
         with self.device.current(), self.device.relaxed():
             handle = handle or driver.word("cuModuleGetFunction", self.handle, symbol.encode())
-            # Asked for from the first byte on: what the image has of its own counts as well.
+            # Requested from the first byte on: static shared memory of the image counts as well.
             if shared_bytes:
                 driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
         self._functions[symbol] = handle, shared_bytes
