@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prepare(command: list[str], sections: list[str]) -> int:
-    """Compile the programs of each section by a process of its own, all at a time."""
+    """Compile the programs of the sections, each in a process of its own."""
     once = [x for k, x in enumerate(command) if "--section" not in command[max(k - 1, 0) : k + 1]]
     commands = [[*once, "--section", name] for name in sections]
     processes = [subprocess.Popen(c) for c in commands]  # noqa: S603 - this program
