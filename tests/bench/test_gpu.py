@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 
 import pytest
 from tests.runtime.cuda.fake_driver import FakeDriver
@@ -10,7 +12,9 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
 from smelt.bench import gpu
-from smelt.bench.__main__ import main
+from smelt.bench import gpu_sections as sections
+from smelt.bench.__main__ import main, prepare
+from smelt.bench.gpu_sections import Settings, Task
 from smelt.device import use_compiler
 from smelt.runtime.cuda import code
 from smelt.runtime.cuda.driver import use_library
@@ -26,49 +30,142 @@ def on_fake_driver():
 
 def test_a_run_writes_every_section_and_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     path = tmp_path / "gpu.json"
-    command = ["--gpu", "--small", "--out", str(path)]
-    small = {k: gpu.CORRECT[k] for k in ("map", "columns", "rms_norm")}
-    monkeypatch.setattr(gpu, "CORRECT", small)
+    command = ["--gpu", "--small", "--one-process", "--out", str(path)]
+    some = ("map", "columns", "rms_norm", "many arrays", "gather", "histogram")
+    only(monkeypatch, *some)
     assert main([*command, "--section", "machine", "--section", "correct"]) == 0
     first = json.loads(path.read_text())
     assert list(first) == ["machine", "correct"]
-    assert [r["ok"] for r in first["correct"]["rows"]] == [True] * 3
+    assert [r["ok"] for r in first["correct"]["rows"]] == [True] * len(some)
     assert main(command) == 0
     second = json.loads(path.read_text())
-    assert list(second) == list(gpu.SECTIONS)
+    assert list(second) == list(sections.SECTIONS)
     assert second["machine"] == first["machine"]  # not measured again
     rates = [r for name in ("rows", "products", "attention") for r in second[name]["rows"]]
     assert all("ms" in r and ("gb_s" in r or "tflop_s" in r) for r in rates)
     assert "rows: 4 rows, 0 failed" in capsys.readouterr().out
 
 
+def only(monkeypatch, *names):
+    """Compare these programs alone, and none that LLVM prints."""
+    monkeypatch.setattr(sections, "CORRECT", {k: sections.CORRECT[k] for k in names})
+    monkeypatch.setattr(sections, "WITHOUT_TRITON", ())
+
+
+def one_section(monkeypatch, *tasks):
+    """Let a run have one section of these tasks."""
+    monkeypatch.setattr(gpu, "SECTIONS", {"machine": lambda device, settings: iter(tasks)})
+
+
 def test_a_section_that_fails_is_run_again(tmp_path, monkeypatch):
     def fails(device, settings):
         raise RuntimeError("no luck")
 
-    settings = gpu.Settings(tmp_path / "gpu.json", only=("machine",), is_small=True)
+    settings = Settings(tmp_path / "gpu.json", only=("machine",), is_small=True)
     monkeypatch.setattr(gpu, "SECTIONS", {"machine": fails})
     assert "no luck" in gpu.run(settings, lambda line: None)["machine"]["failed"]
-    monkeypatch.setattr(gpu, "SECTIONS", {"machine": lambda device, settings: [{"name": "x"}]})
+    one_section(monkeypatch, Task("x", lambda: [{"name": "x"}]))
     assert gpu.run(settings, lambda line: None)["machine"]["rows"] == [{"name": "x"}]
 
 
-def test_no_section_begins_after_the_time(tmp_path, monkeypatch):
+def test_no_task_begins_after_the_time(tmp_path, monkeypatch):
     lines: list[str] = []
-    settings = gpu.Settings(tmp_path / "gpu.json", budget_s=-1.0, is_small=True)
+    settings = Settings(tmp_path / "gpu.json", budget_s=-1.0, is_small=True)
     assert gpu.run(settings, lines.append) == {}
     assert lines[0].startswith("machine: not begun")
+    clock = itertools.chain([0.0, 1.0, 2.0, 3.0, 4.0], itertools.repeat(99.0))
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: next(clock))
+    one_section(monkeypatch, *(Task(n, lambda n=n: [{"name": n}]) for n in "ab"))
+    settings = Settings(tmp_path / "other.json", budget_s=10.0)
+    results = gpu.run(settings, lines.append)
+    assert results["machine"]["done"] == ["a"] and "complete" not in results["machine"]
+    assert lines[-1].startswith("machine: stopped")
+
+
+def test_a_run_goes_on_behind_a_task_that_ends_the_context(tmp_path, monkeypatch, on_fake_driver):
+    def fails():
+        on_fake_driver.lost = 700
+        raise RuntimeError("an illegal address")
+
+    one_section(
+        monkeypatch,
+        Task("first", lambda: [{"name": "first"}]),
+        Task("bad", fails),
+        Task("last", lambda: [{"name": "last"}]),
+    )
+    settings = Settings(tmp_path / "gpu.json")
+    with pytest.raises(gpu.DeviceLostError):
+        gpu.run(settings, lambda line: None)
+    on_fake_driver.lost = 0  # another process
+    rows = gpu.run(settings, lambda line: None)["machine"]["rows"]
+    assert [r["name"] for r in rows] == ["first", "bad", "last"]
+    assert "illegal address" in rows[1]["failed"]
+
+
+PROCESS = """
+import json, sys, time
+from pathlib import Path
+path = Path(sys.argv[1])
+results = json.loads(path.read_text()) if path.exists() else {"machine": {"rows": [], "done": []}}
+entry = results["machine"]
+if lost := entry.pop("running", None):
+    entry["done"].append(lost)
+    entry["rows"].append({"name": lost, "failed": "its process ended"})
+for task in "abc":
+    if task in entry["done"]:
+        continue
+    path.write_text(json.dumps({"machine": entry | {"running": task}}))
+    if task == "b":
+        time.sleep(60) if sys.argv[2] == "hangs" else sys.exit(3)
+    entry["done"].append(task)
+    entry["rows"].append({"name": task})
+path.write_text(json.dumps(results))
+"""
+"""What `run` does to the results file, without what takes a process long to import."""
+
+
+@pytest.mark.parametrize("act", ["hangs", "dies"])
+def test_another_process_goes_on_where_one_ends_or_hangs(tmp_path, monkeypatch, act):
+    monkeypatch.setattr(gpu, "TASK_SECONDS", 2.0)
+    path, lines = tmp_path / "gpu.json", list[str]()
+    command = [sys.executable, "-c", PROCESS, str(path), act]
+    rows = gpu.supervise(command, Settings(path), lines.append)["machine"]["rows"]
+    assert [r["name"] for r in rows] == ["a", "b", "c"]
+    assert "its process ended" in rows[1]["failed"] and len(lines) == 1
+
+
+def test_each_section_is_prepared_by_a_process_of_its_own(capfd):
+    command = [sys.executable, "-c", "import sys; print(*sys.argv[1:]); sys.exit('b' in sys.argv)"]
+    assert prepare([*command, "--small", "--section", "a", "--section", "b"], ["a", "b"]) == 1
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == ["--small --section a", "--small --section b"]
+
+
+def test_a_process_that_does_not_begin_is_not_started_again(tmp_path):
+    lines: list[str] = []
+    command = [sys.executable, "-c", "raise SystemExit(9)"]
+    assert gpu.supervise(command, Settings(tmp_path / "gpu.json"), lines.append) == {}
+    assert len(lines) == 1 and "before its first task" in lines[0]
 
 
 def test_an_unknown_section_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no section 'x'"):
-        gpu.run(gpu.Settings(tmp_path / "gpu.json", only=("x",)))
+        gpu.run(Settings(tmp_path / "gpu.json", only=("x",)))
 
 
 def test_a_wrong_result_fails_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "CORRECT", {"map": gpu.CORRECT["map"]})
-    monkeypatch.setattr(gpu, "TOLERANCE", -1.0)
-    arguments = ["--gpu", "--small", "--section", "correct", "--out", str(tmp_path / "gpu.json")]
+    only(monkeypatch, "map")
+    wrong = sections.CORRECT["map"]._replace(tolerance=-1.0)
+    monkeypatch.setattr(sections, "CORRECT", {"map": wrong})
+    arguments = [
+        "--gpu",
+        "--small",
+        "--one-process",
+        "--section",
+        "correct",
+        "--out",
+        str(tmp_path / "gpu.json"),
+    ]
     assert main(arguments) == 1
     assert "wrong or failed: map" in capsys.readouterr().out
 
@@ -76,9 +173,8 @@ def test_a_wrong_result_fails_the_command(tmp_path, monkeypatch, capsys):
 def test_what_a_run_needs_is_compiled_without_a_device(tmp_path, monkeypatch):
     """A run on the device that was prepared for compiles nothing that it times."""
     engine = FakeTriton()
-    monkeypatch.setattr(gpu, "CORRECT", {"map": gpu.CORRECT["map"]})
-    sections = [x for name in gpu.SECTIONS if name != "correct" for x in ("--section", name)]
-    common = ["--gpu", "--small", *sections, "--out", str(tmp_path / "gpu.json")]
+    only(monkeypatch, "map", "many arrays")
+    common = ["--gpu", "--small", "--one-process", "--out", str(tmp_path / "gpu.json")]
     settings = {"cache": True, "cache_dir": str(tmp_path / "cache"), "verify": False}
     with use_compiler(engine), sm.config(**settings):
         assert main([*common, "--prepare", "sm_90"]) == 0

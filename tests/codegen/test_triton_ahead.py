@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,10 +30,16 @@ import smelt as sm
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.device_limits import device_limits
-from smelt.codegen.triton.device_source import CompiledEntry, device_source, source_of_stages
+from smelt.codegen.triton.device_source import (
+    CompiledEntry,
+    DeviceSource,
+    compile_source,
+    device_source,
+    source_of_stages,
+)
 from smelt.codegen.triton.resources import Resources, can_run, gate
 from smelt.codegen.triton.schedule import EXACT
-from smelt.codegen.triton.select import SelectingCompiler, select
+from smelt.codegen.triton.select import SelectedLaunch, SelectingCompiler, select
 from smelt.codegen.triton.source import print_stage
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.errors import DeviceCompileError, DeviceKernelError
@@ -87,6 +94,7 @@ def check(name: str, arch: str) -> None:
     for launch in launches:
         assert launch.program is not None
         assert gate(launch.program.resources, device_limits(arch)) is None
+        check_launch(launch, arch)
     expects = {
         "vectors": VECTOR_LOADS,
         "products": TENSOR_CORES[arch],
@@ -99,6 +107,36 @@ def check(name: str, arch: str) -> None:
     if table[0] == f"# {TritonCompiler().identity}":
         stored = [line for line in table if line.startswith(f"{name} | {arch} | ")]
         assert lines(name, arch, launches) == stored
+
+
+def check_launch(launch: SelectedLaunch, arch: str) -> None:
+    """What the runtime passes at a launch is what the program's assembly declares."""
+    if arch.startswith("gfx"):
+        return
+    entry, program = launch.entry, launch.program
+    code = compile_source(launch_source(launch), arch, lambda *_: TritonCompiler().entry_of(
+        program, entry, arch
+    ))  # fmt: skip
+    (plan,) = code.launches
+    (head,) = re.findall(r"\.entry (\w+)\((.*?)\)(.*?)\{", program.assembly, re.DOTALL)
+    assert head[0] == plan.symbol
+    declared = re.findall(r"\.param \.([a-z])(\d+)( \.ptr)?", head[1])
+    kinds = {("u", "64", " .ptr"): "address", ("u", "32", ""): "number", ("b", "32", ""): "number"}
+    numbers = {"size", "stride"}
+    passed = ["number" if a.kind in numbers else "address" for a in plan.arguments]
+    assert [kinds[d] for d in declared] == passed
+    assert re.findall(r"\.reqntid (\d+)", head[2]) == [str(plan.threads)]
+    assert "cluster" not in head[2]
+    dynamic = re.findall(r"\.extern \.shared[^;]*\[\]", program.assembly)
+    assert len(dynamic) == (plan.shared_bytes > 0)
+    kinds_of_scratch = [a.kind for a in plan.arguments[len(entry.arguments) :]]
+    assert kinds_of_scratch[1:] == ["null"]
+    assert (kinds_of_scratch[0] == "scratch") == (program.scratch_bytes > 0)
+
+
+def launch_source(launch: SelectedLaunch) -> DeviceSource:
+    """The text of one launch, as far as its plan is concerned."""
+    return DeviceSource("", (launch.entry,), (), (), False)
 
 
 @NEEDS_TRITON
@@ -145,6 +183,20 @@ def test_compiled_entry_is_what_the_runtime_launches():
     assert entry.image.startswith(b"\x7fELF") and entry.threads == 32 * source.entries[0].warps
     assert entry.facts["spills"] == 0 and "triton" in entry.facts["compiler"]
     assert entry.scratch_arguments == 2
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("sizes", [{"m": 3, "n": 1 << 31}, {"m": 1 << 31, "n": 3}])
+def test_sizes_beyond_32_bits_are_wide_parameters(sizes):
+    text = "kernel f(x: f32[m,n]) -> y: f32[m]\n  grid m\n  y[m] = sum(x[m,n] over n)\n"
+    source = device_source(parse(text), sizes)
+    (entry,) = source.entries
+    program = TritonCompiler().program(source.text, entry, "sm_90")
+    wide = [8 if sizes[a.name] >= 1 << 31 else 4 for a in entry.arguments if a.kind == "size"]
+    assert program.parameters == (8, 8, *wide, 8, 8) and sum(wide) == 12
+    narrow = replace(entry, signature=dict.fromkeys(entry.signature, "i32"))
+    with pytest.raises(DeviceCompileError, match="its parameters have"):
+        TritonCompiler().entry_of(program, narrow, "sm_90")
 
 
 @NEEDS_TRITON
@@ -420,4 +472,5 @@ def test_specialised_warps_and_stores_by_descriptors_pass_the_gates(arch):
         assert "cp.async.bulk.tensor.2d.global.shared" in program.assembly
         assert ("setmaxnreg" in program.assembly) == bool(specialised)
         assert (program.resources.warps > c.warps) == bool(specialised)
+        assert f".reqntid {32 * program.resources.warps}" in program.assembly
         assert program.scratch_bytes >= 128 * 3

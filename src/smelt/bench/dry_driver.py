@@ -65,7 +65,7 @@ class DryDriver:
             _put(ctypes.c_uint64, place, ctypes.addressof(self._pinned[-1]))
 
         handles = (
-            *("cuDevicePrimaryCtxRetain", "cuModuleLoadData", "cuModuleGetFunction"),
+            *("cuDevicePrimaryCtxRetain", "cuModuleLoadDataEx", "cuModuleGetFunction"),
             *("cuStreamCreate", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"),
             *("cuEventCreate", "cuMemAllocAsync", "cuDeviceGetDefaultMemPool"),
         )

@@ -38,7 +38,7 @@ DESCRIPTOR_ALIGNMENT = 128
 
 
 class Argument(NamedTuple):
-    """Argument of a launch: an address, a 32-bit number, or a null address.
+    """Argument of a launch: an address, a number, or a null address.
 
     A launch over many arrays has their table. Its grid is that of one of them.
 

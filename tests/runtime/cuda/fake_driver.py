@@ -10,6 +10,9 @@ runs what was queued in it when something waits for it, as late as the interface
 that is freed before its stream has passed it, or read from another stream without an event, gives
 a failure and not a right number by luck.
 
+Contexts are current in a thread, and every call that acts on one needs it. A capture forbids what
+CUDA calls potentially unsafe, by its mode and the thread's, and such a call ends it.
+
 An image is JSON: `{"functions": {symbol: {"engine": name, ...}}}`; `ENGINES` maps names to
 functions of the driver, the image's data and the launch.
 """
@@ -19,9 +22,11 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,18 +43,46 @@ TYPES = {
     "h": ctypes.c_ushort,
     "s": ctypes.c_char_p,
 }
-OK, INVALID, NO_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL = 0, 1, 2, 500, 600, 700
+OK, INVALID, NO_MEMORY, NO_CONTEXT, INVALID_HANDLE, NOT_FOUND = 0, 1, 2, 201, 400, 500
+NOT_READY, ILLEGAL = 600, 700
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_IMPLICIT = 900, 901, 905, 906
+CAPTURED_EVENT = 907
 NAMES = {
     INVALID: b"CUDA_ERROR_INVALID_VALUE",
     NO_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
+    NO_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT",
+    INVALID_HANDLE: b"CUDA_ERROR_INVALID_HANDLE",
     NOT_FOUND: b"CUDA_ERROR_NOT_FOUND",
     NOT_READY: b"CUDA_ERROR_NOT_READY",
     ILLEGAL: b"CUDA_ERROR_ILLEGAL_ADDRESS",
-    900: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+    CAPTURE_UNSUPPORTED: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+    CAPTURE_INVALIDATED: b"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+    CAPTURE_ISOLATION: b"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+    CAPTURE_IMPLICIT: b"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+    CAPTURED_EVENT: b"CUDA_ERROR_CAPTURED_EVENT",
 }
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+"""Modes of a capture, and of a thread."""
+WITHOUT_CONTEXT = {
+    *("cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"),
+    *("cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute"),
+    *("cuDevicePrimaryCtxRetain", "cuDeviceGetDefaultMemPool", "cuMemPoolSetAttribute"),
+    *("cuMemPoolTrimTo", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
+    "cuThreadExchangeStreamCaptureMode",
+}
+UNSAFE = {
+    *("cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction", "cuMemHostAlloc"),
+    *("cuEventQuery", "cuEventSynchronize", "cuStreamDestroy_v2", "cuMemGetInfo_v2"),
+    *("cuGraphInstantiateWithFlags", "cuGraphExecUpdate_v2", "cuMemPoolTrimTo"),
+}
+"""Functions that a capture forbids in its thread, and a global one in all threads."""
 POISON = 0xA5
 EVENT_MS = 0.001
 """Least time between two events."""
+
+
+class Refused(Exception):
+    """A call that the driver refuses with a status."""
 
 
 class FakeError(AssertionError):
@@ -59,14 +92,21 @@ class FakeError(AssertionError):
 class Stream:
     """Queue of work; `graph` is the list that a capture fills."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, flags: int = 0) -> None:
         self.handle = handle
+        self.waits_for_default = not flags & 1
         self.queue: deque[Callable[[], None]] = deque()
         self.graph: list[Callable[[], None]] | None = None
+        self.mode, self.thread = RELAXED, 0
+        self.is_invalid = False
 
 
 class Event:
-    def __init__(self) -> None:
+    """Event; `is_captured` says whether a captured stream recorded it last."""
+
+    def __init__(self, flags: int = 0) -> None:
+        self.is_timed = not flags & 2
+        self.is_captured = False
         self.stream: Stream | None = None
         self.marks: deque[Callable[[], None]] = deque()
         self.done = True
@@ -114,17 +154,24 @@ class FakeDriver:
         self.live: dict[int, Block] = {}
         self.retired: dict[int, Block] = {}
         """Blocks whose free is queued."""
-        self.streams: dict[int, Stream] = {0: Stream(0)}
+        self.streams: dict[int, Stream] = {0: Stream(0, 1)}
         self.modules: dict[int, dict[str, Any]] = {}
         self.functions: dict[int, dict[str, Any]] = {}
+        self._modules_of = WeakKeyDictionary[Callable[[], None], int]()
+        """By launch: the module of its function."""
         self.events: dict[int, Event] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.pinned: dict[int, Any] = {}
-        self.contexts: list[int] = []
+        self._threads: dict[int, list[int]] = {}
+        self._modes: dict[int, int] = {}
+        self.pool_keeps = 0
+        """Bytes that the pool keeps when the host waits."""
         self.error: BaseException | None = None
         self.clock_ms = 0.0
         """Time of the device: each launch takes `launch_ms` of it."""
         self.launch_ms: Callable[[dict[str, Any]], float] = lambda data: 1.0
+        self.reads_pageable = 0
+        """Whether the device reads the host's memory itself, as late as its queue allows."""
         self.used = self.most_used = 0
         self._handles = itertools.count(0x1000)
         self._callbacks: dict[str, Any] = {}
@@ -136,8 +183,6 @@ class FakeDriver:
             return None
         if symbol not in self._callbacks:
             kinds = [TYPES[k] for k in SIGNATURES[symbol]]
-            if symbol == "cuModuleLoadData":
-                kinds = [ctypes.c_void_p, ctypes.c_void_p]
             function = getattr(self, symbol)
 
             def callback(*arguments: Any) -> int:
@@ -146,14 +191,41 @@ class FakeDriver:
                     return self.lost
                 if symbol in self.failing:
                     return self.failing[symbol]
+                if symbol not in WITHOUT_CONTEXT and not self.contexts:
+                    self.error = self.error or FakeError(f"{symbol} without a current context")
+                    return NO_CONTEXT
+                if symbol in UNSAFE and self._forbidding():
+                    for stream in self._forbidding():
+                        stream.is_invalid = True
+                    return CAPTURE_UNSUPPORTED
                 try:
                     return function(*arguments) or OK
+                except Refused as refused:
+                    return int(refused.args[0])
                 except BaseException as error:  # noqa: BLE001 - ctypes would print it and go on
                     self.error = self.error or error
                     return ILLEGAL
 
             self._callbacks[symbol] = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(callback)
         return ctypes.cast(self._callbacks[symbol], ctypes.c_void_p).value
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts of the calling thread, the current one last."""
+        return self._threads.setdefault(threading.get_ident(), [])
+
+    def _forbidding(self) -> list[Stream]:
+        """The captured streams that forbid the calling thread what is unsafe."""
+        here = threading.get_ident()
+        allowed = {GLOBAL: (GLOBAL,), THREAD_LOCAL: (), RELAXED: ()}[self._modes.get(here, GLOBAL)]
+        is_free = self._modes.get(here, GLOBAL) == RELAXED
+        return [
+            s
+            for s in self.streams.values()
+            if s.graph is not None
+            and not is_free
+            and (s.mode != RELAXED if s.thread == here else s.mode in allowed)
+        ]
 
     # ---- devices ---------------------------------------------------------------------------------
 
@@ -184,11 +256,8 @@ class FakeDriver:
         ctypes.memmove(text, b"Fake GPU\0", 9)
 
     def cuDeviceGetAttribute(self, place: int, attribute: int, device: int) -> None:
-        values = {16: 132, 75: self.arch // 10, 76: self.arch % 10, 97: 232_448}
+        values = {16: 132, 75: self.arch // 10, 76: self.arch % 10, 88: self.reads_pageable}
         _put_int(place, values[attribute])
-
-    def cuDeviceTotalMem_v2(self, place: int, device: int) -> None:
-        _put_word(place, self.capacity)
 
     def cuDevicePrimaryCtxRetain(self, place: int, device: int) -> None:
         _put_word(place, 0xC0 + device)
@@ -199,21 +268,25 @@ class FakeDriver:
     def cuCtxPushCurrent_v2(self, context: int) -> None:
         self.contexts.append(context)
 
-    def cuCtxPopCurrent_v2(self, place: int) -> None:
-        _put_word(place, self.contexts.pop())
-
-    def need_context(self) -> None:
+    def cuCtxPopCurrent_v2(self, place: int) -> int:
         if not self.contexts:
-            raise FakeError("a call without a current context")
+            return NO_CONTEXT
+        _put_word(place, self.contexts.pop())
+        return OK
 
     # ---- code ------------------------------------------------------------------------------------
 
-    def cuModuleLoadData(self, place: int, image: int) -> int:
-        self.need_context()
+    def cuModuleLoadDataEx(
+        self, place: int, image: int, count: int, options: int, values: int
+    ) -> int:
+        numbers = (ctypes.c_int * count).from_address(options)
+        option = dict(zip(numbers, (ctypes.c_uint64 * count).from_address(values), strict=True))
         text = ctypes.string_at(image)
         try:
             data = json.loads(text) if text != FILL_PTX else FILL
         except ValueError:
+            message = b"line 1: no such instruction\0"
+            ctypes.memmove(option[5], message, min(len(message), option[6]))
             return 200
         handle = next(self._handles)
         self.modules[handle] = data["functions"]
@@ -227,18 +300,21 @@ class FakeDriver:
         data = self.modules[module].get(symbol.decode())
         if data is None:
             return NOT_FOUND
-        handle = next(self._handles)
-        self.functions[handle] = {
-            "symbol": symbol.decode(),
-            "most_shared": 48 << 10,
-            "module": module,
-            **data,
-        }
+        handles = [
+            handle
+            for handle, f in self.functions.items()
+            if (f["module"], f["symbol"]) == (module, symbol.decode())
+        ]
+        handle = handles[0] if handles else next(self._handles)
+        if not handles:
+            self.functions[handle] = {
+                "symbol": symbol.decode(),
+                "most_shared": (48 << 10) - data.get("static_shared", 0),
+                "module": module,
+                **data,
+            }
         _put_word(place, handle)
         return OK
-
-    def cuFuncGetAttribute(self, place: int, attribute: int, function: int) -> None:
-        _put_int(place, 0)
 
     def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:
         if attribute != 8 or value > 232_448:
@@ -248,7 +324,6 @@ class FakeDriver:
 
     def cuLaunchKernel(self, function: int, *launch_arguments: Any) -> int:
         x, y, z, bx, _, _, shared, stream, parameters, _ = launch_arguments
-        self.need_context()
         data = self.functions[function]
         if data["module"] not in self.modules:
             raise FakeError("a function of an unloaded module is launched")
@@ -271,6 +346,7 @@ class FakeDriver:
             self.clock_ms += self.launch_ms(data)
             ENGINES[data["engine"]](self, data, launch)
 
+        self._modules_of[execute] = data["module"]
         self._queue(stream, execute)
         return OK
 
@@ -278,10 +354,17 @@ class FakeDriver:
 
     def _queue(self, stream: int | None, work: Callable[[], None]) -> None:
         s = self.streams[stream or 0]
+        self._check_default(s)
         if s.graph is not None:
             s.graph.append(work)
         else:
             s.queue.append(work)
+
+    def _check_default(self, s: Stream) -> None:
+        """Refuse the default stream while a stream that waits for it is captured."""
+        others = [x for x in self.streams.values() if x.graph is not None and x.waits_for_default]
+        if not s.handle and others:
+            raise Refused(CAPTURE_IMPLICIT)
 
     def drain(self, stream: int | None = 0) -> None:
         """Run everything that is queued in a stream."""
@@ -292,33 +375,40 @@ class FakeDriver:
             s.queue.popleft()()
 
     def cuStreamCreate(self, place: int, flags: int) -> None:
-        handle = next(self._handles)
-        self.streams[handle] = Stream(handle)
-        _put_word(place, handle)
+        _put_word(place, self.new_stream(flags))
 
     def cuStreamDestroy_v2(self, stream: int) -> None:
         self.drain(stream)
         del self.streams[stream]
 
     def cuStreamSynchronize(self, stream: int | None) -> None:
-        self.need_context()
         self.drain(stream)
 
     def cuStreamIsCapturing(self, stream: int | None, place: int) -> None:
-        _put_int(place, int(self.streams[stream or 0].graph is not None))
+        s = self.streams[stream or 0]
+        self._check_default(s)
+        _put_int(place, 2 if s.is_invalid else int(s.graph is not None))
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> None:
+        here, new = threading.get_ident(), ctypes.c_int.from_address(mode).value
+        _put_int(mode, self._modes.get(here, GLOBAL))
+        self._modes[here] = new
 
     def cuStreamWaitEvent(self, stream: int | None, event: int, flags: int) -> None:
         e = self.events[event]
+        if self.streams[stream or 0].graph is not None and not e.is_captured:
+            raise Refused(CAPTURE_ISOLATION)
         self._queue(stream, lambda: self._reach(e))
 
     def cuEventCreate(self, place: int, flags: int) -> None:
         handle = next(self._handles)
-        self.events[handle] = Event()
+        self.events[handle] = Event(flags)
         _put_word(place, handle)
 
     def cuEventRecord(self, event: int, stream: int | None) -> None:
         e = self.events[event]
         e.stream, e.done = self.streams[stream or 0], False
+        e.is_captured = e.stream.graph is not None
 
         def mark() -> None:
             e.done, e.reached_ms = True, self.clock_ms
@@ -331,14 +421,25 @@ class FakeDriver:
             e.stream.queue.popleft()()
 
     def cuEventQuery(self, event: int) -> int:
+        if self.events[event].is_captured:
+            return CAPTURED_EVENT
         return OK if self.events[event].done else NOT_READY
 
-    def cuEventSynchronize(self, event: int) -> None:
+    def cuEventSynchronize(self, event: int) -> int:
+        if self.events[event].is_captured:
+            return CAPTURED_EVENT
         self._reach(self.events[event])
+        return OK
 
-    def cuEventElapsedTime(self, place: int, first: int, last: int) -> None:
+    def cuEventElapsedTime(self, place: int, first: int, last: int) -> int:
+        events = self.events[first], self.events[last]
+        if not all(e.is_timed and e.stream is not None for e in events):
+            return INVALID_HANDLE
+        if not all(e.done for e in events):
+            return NOT_READY
         elapsed = self.events[last].reached_ms - self.events[first].reached_ms
         ctypes.c_float.from_address(place).value = max(elapsed, EVENT_MS)
+        return OK
 
     def cuEventDestroy_v2(self, event: int) -> None:
         del self.events[event]
@@ -348,14 +449,21 @@ class FakeDriver:
     def cuStreamBeginCapture_v2(self, stream: int | None, mode: int) -> int:
         if not stream:
             return 900
-        self.streams[stream].graph = []
+        s = self.streams[stream]
+        s.graph, s.mode, s.thread, s.is_invalid = [], mode, threading.get_ident(), False
         return OK
 
-    def cuStreamEndCapture(self, stream: int, place: int) -> None:
-        graph, self.streams[stream].graph = self.streams[stream].graph, None
+    def cuStreamEndCapture(self, stream: int, place: int) -> int:
+        s = self.streams[stream]
+        graph, s.graph = s.graph, None
+        if s.is_invalid:
+            s.is_invalid = False
+            _put_word(place, 0)
+            return CAPTURE_INVALIDATED
         handle = next(self._handles)
         self.graphs[handle] = graph or []
         _put_word(place, handle)
+        return OK
 
     def cuGraphInstantiateWithFlags(self, place: int, graph: int, flags: int) -> None:
         handle = next(self._handles)
@@ -370,6 +478,8 @@ class FakeDriver:
 
     def cuGraphLaunch(self, instance: int, stream: int | None) -> None:
         for work in self.graphs[instance]:
+            if self._modules_of.get(work, 0) not in (0, *self.modules):
+                raise FakeError("a graph launches a function of an unloaded module")
             self._queue(stream, work)
 
     def cuGraphDestroy(self, graph: int) -> None:
@@ -381,7 +491,6 @@ class FakeDriver:
     # ---- memory ----------------------------------------------------------------------------------
 
     def cuMemAllocAsync(self, place: int, nbytes: int, stream: int | None) -> int:
-        self.need_context()
         if self.used + nbytes > self.capacity:
             return NO_MEMORY
         if self.streams[stream or 0].graph is not None:
@@ -420,10 +529,10 @@ class FakeDriver:
         self.pinned[ctypes.addressof(buffer)] = buffer
         _put_word(place, ctypes.addressof(buffer))
 
-    def cuMemFreeHost(self, address: int) -> None:
-        del self.pinned[address]
-
     def cuMemcpyHtoDAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
+        if self.reads_pageable:
+            self._queue(stream, lambda: self._write(to, ctypes.string_at(source, n)))
+            return
         data = ctypes.string_at(source, n)  # pageable memory is read before the call returns
         self._queue(stream, lambda: self._write(to, data))
 
@@ -471,19 +580,35 @@ class FakeDriver:
         for row in range(height):
             self.cuMemsetD32Async(to + row * pitch, value, width, stream)
 
-    def cuPointerGetAttribute(self, place: int, attribute: int, pointer: int) -> int:
-        try:
-            self.block_at(pointer)
-        except FakeError:
-            return INVALID
-        _put_int(place, 0)
-        return OK
-
     def cuDeviceGetDefaultMemPool(self, place: int, device: int) -> None:
         _put_word(place, 0xF0)
 
+    def cuMemPoolSetAttribute(self, pool: int, attribute: int, value: int) -> int:
+        if attribute != 4:
+            return INVALID
+        self.pool_keeps = _word(value)
+        return OK
+
     def cuMemPoolTrimTo(self, pool: int, keep: int) -> None:
         return None
+
+    # ---- what other libraries do -----------------------------------------------------------------
+
+    def new_stream(self, flags: int = 1) -> int:
+        """Create a stream, as torch's pool has them: the default stream does not wait for it."""
+        handle = next(self._handles)
+        self.streams[handle] = Stream(handle, flags)
+        return handle
+
+    def begin_capture(self, stream: int, mode: int = GLOBAL) -> None:
+        """Begin a capture, as `torch.cuda.graph` does."""
+        assert self.cuStreamBeginCapture_v2(stream, mode) == OK
+
+    def end_capture(self, stream: int) -> int:
+        """End a capture and return its graph, ready to launch; 0: a call has ended it."""
+        place = ctypes.c_uint64()
+        self.cuStreamEndCapture(stream, ctypes.addressof(place))
+        return place.value
 
     # ---- what tests look at ----------------------------------------------------------------------
 

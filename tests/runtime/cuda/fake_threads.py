@@ -29,7 +29,7 @@ def fake_threads() -> ThreadCompiler:
 
 def _emit(program: ThreadProgram, arch: str) -> bytes:
     numbers = len(program.strides) + len(program.sizes)
-    kinds = ["ptr"] * len(program.pointers) + ["i32"] * numbers
+    kinds = ["ptr"] * len(program.pointers) + ["i64"] * numbers
     data = {
         "engine": "threads",
         "text": program.text,
@@ -92,7 +92,7 @@ def _function(text: str, symbol: str, kinds: tuple[str, ...]) -> tuple[Any, Any]
             )
     text = "\n".join(x for x in text.splitlines() if not (x.startswith("declare") and "nvvm" in x))
     library = link(compile_ir(text), [symbol])
-    types = [ctypes.c_void_p if k == "ptr" else ctypes.c_int32 for k in kinds]
+    types = [ctypes.c_void_p if k == "ptr" else ctypes.c_int64 for k in kinds]
     return library, ctypes.CFUNCTYPE(None, *types)(library[symbol])
 
 

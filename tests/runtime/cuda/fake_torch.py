@@ -128,6 +128,9 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     class Memory(cuda_memory.DriverMemory):
         is_capturable = True
 
+        def allocate(self, nbytes, stream):
+            return super().allocate(nbytes, 0 if self.device.is_capturing(stream) else stream)
+
     monkeypatch.setattr(device_segment, "TorchMemory", Memory)
     monkeypatch.setattr(device_segment, "current_stream", lambda device: 0)
     monkeypatch.setattr(device_segment, "as_tensor", lambda buffer, device: Tensor(buffer))

@@ -34,7 +34,7 @@ STORED = {
     "cuDeviceGetCount": ("i32", 1),
     "cuDeviceGet": ("i32", 0),
     "cuDevicePrimaryCtxRetain": ("i64", 0xC0),
-    "cuModuleLoadData": ("i64", 0x10),
+    "cuModuleLoadDataEx": ("i64", 0x10),
     "cuModuleGetFunction": ("i64", 0x20),
     "cuStreamIsCapturing": ("i32", 0),
     "cuStreamCreate": ("i64", 0x30),
@@ -70,7 +70,7 @@ minor:
   store i32 0, ptr %a0
   ret i32 0
 other:
-  store i32 232448, ptr %a0
+  store i32 0, ptr %a0
 """,
     "cuMemAllocAsync": """
   %at = load i64, ptr @next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from dataclasses import replace
 
@@ -168,6 +167,7 @@ def test_more_elements_than_32_bits_count_have_wide_offsets(fake, compiler):
     finally:
         fake.streams[0].queue.clear()  # nobody waits for so many
     assert len(fake.launches) == 2
+    assert all(1 << 31 in launch["arguments"] for launch in fake.launches)
     (recordings,) = double.device_recordings.values()
     (prepared,) = recordings[0].replacing[(0, 0),].executable._prepared.values()
     assert [c.code.is_wide for c in prepared.codes] == [True]
@@ -195,16 +195,15 @@ def test_complex_values_in_a_function_are_parts_of_floats(fake):
 
 def test_a_capture_takes_no_call_that_needs_memory_of_the_driver_s(fake, double):
     x, y = (sm.asarray(X, device="cuda:0") for _ in range(2))
-    driver = x.buffer.device.driver
-    stream = driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     fake.synchronize()
     x.buffer.stream = y.buffer.stream = stream
     double(x, out=y)
-    driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     before = [c for c in fake.calls if c == "cuLaunchKernel"]
     for out in (None, y):
         with pytest.raises(CaptureError):
             double(x) if out is None else double(x, out=out)
     assert [c for c in fake.calls if c == "cuLaunchKernel"] == before
-    driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
     np.testing.assert_array_equal(np.asarray(double(x, out=y).to_device("cpu")), 2 * X)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
+import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.runtime.cuda.fake_driver import FakeDriver, image
+from tests.runtime.cuda.fake_triton import FakeTriton
 
+import smelt as sm
+from smelt.device import use_compiler
 from smelt.errors import (
+    CaptureError,
     DeviceError,
     DeviceForkError,
     DriverCallError,
@@ -113,17 +121,126 @@ def test_the_context_is_current_inside_of_calls_only(fake, device):
 
 
 def test_modules_are_checked_and_unloaded(fake, device):
-    with pytest.raises(DriverCallError, match="cuModuleLoadData"):
+    with pytest.raises(
+        DriverCallError, match=r"cuModuleLoadDataEx: .*: line 1: no such instruction"
+    ):
         device.load(b"no image")
     module = device.load(image(f={"engine": "affine", "arguments": []}))
-    assert module.function("f") == module.function("f")
-    assert module.function("f", 100 << 10) != module.function("f")
+    assert module.function("f") == module.function("f") == module.function("f", 100 << 10)
     with pytest.raises(DriverCallError, match="CUDA_ERROR_NOT_FOUND"):
         module.function("g")
     with pytest.raises(DriverCallError, match="cuFuncSetAttribute"):
         module.function("f", 1 << 20)
     del module
     assert not fake.modules
+
+
+def test_a_function_may_have_the_most_shared_memory_of_its_launches(fake, device):
+    kernel = {"engine": "affine", "arguments": [], "static_shared": 1 << 10}
+    module = device.load(image(f=kernel))
+    for shared_bytes in (48 << 10, 100 << 10, 60 << 10, 0):
+        handle = module.function("f", shared_bytes)
+        assert fake.functions[handle]["most_shared"] >= shared_bytes
+
+
+def test_a_thread_without_a_context_calls_as_any_other(fake):
+    double, x = sm.jit(lambda x: x * 2), np.ones((3, 5), np.float32)
+    results: list[sm.Array] = []
+
+    def run():
+        y = sm.asarray(x, device="cuda:0")
+        for _ in range(3):
+            y = double(y)
+        results.append(y.to_device("cpu"))
+
+    with use_compiler(FakeTriton()), sm.config(cache=False):
+        for _ in range(2):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+            thread.start()
+            thread.join()
+    assert [np.asarray(y).max() for y in results] == [8, 8]
+
+
+def test_an_array_may_change_when_it_is_on_the_device(device, fake):
+    """A device that reads the host's memory itself does so when its queue comes to it."""
+    fake.reads_pageable = 1
+    with use_library(fake):
+        memory = driver_memory(system_driver().device(0))
+        x = np.arange(6, dtype=np.float32)
+        buffer = copy_to_device(x, f32, memory, 0)
+        x[:] = -1
+        np.testing.assert_array_equal(copy_to_host(buffer), np.arange(6))
+
+
+def test_the_pool_keeps_memory_when_the_host_waits(fake, device):
+    driver_memory(device)
+    assert fake.pool_keeps == (1 << 64) - 1
+
+
+def test_memory_that_is_freed_late_is_waited_for(fake, device):
+    memory = driver_memory(device)
+    fake.capacity = 3 << 10
+    block = memory.allocate(2 << 10, 0)
+    del block
+    other = memory.allocate(2 << 10, 0)
+    calls = [c for c in fake.calls if not c.startswith(("cuCtx", "cuThread"))]
+    wait = ["cuMemAllocAsync", "cuStreamSynchronize", "cuMemPoolTrimTo", "cuMemAllocAsync"]
+    assert calls[-4:] == wait and other.nbytes == 2 << 10
+
+
+# ---- captures of other libraries -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_same_thread", [True, False])
+def test_a_capture_goes_on_while_we_load_wait_and_unload(fake, device, in_same_thread):
+    """torch captures in the mode that forbids these calls in all threads."""
+    memory, flags = driver_memory(device), deferred_flags(device)
+    unset = copy_to_device(np.array(False), bool_, memory, 0)
+    flags.add(unset.address, 0, lambda: pytest.fail("a flag that is not set fails"))
+    old = device.load(image(f={"engine": "affine", "arguments": []}))
+    stream = fake.new_stream()
+
+    def act():
+        nonlocal old
+        device.load(image(f={"engine": "affine", "arguments": []})).function("f")
+        flags.check()
+        flags.add(unset.address, 0, lambda: pytest.fail("a flag that is not set fails"))
+        flags.check(wait=True)
+        del old
+        gc.collect()
+
+    fake.begin_capture(stream)
+    if in_same_thread:
+        act()
+    else:
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+    assert not fake.modules
+    assert fake.end_capture(stream)
+
+
+def test_the_fake_ends_a_capture_where_a_driver_does(fake, device):
+    stream, event = fake.new_stream(), ctypes.c_uint64()
+    with device.current():
+        device.driver.call("cuEventCreate", ctypes.byref(event), 0)
+        fake.begin_capture(stream)
+        assert device.driver.result("cuEventQuery", event.value) == 900
+        assert not fake.end_capture(stream)
+        fake.begin_capture(stream)
+        device.driver.call("cuEventRecord", event.value, stream)
+        with device.relaxed():
+            assert device.driver.result("cuEventQuery", event.value) == 907
+        assert fake.end_capture(stream)
+        device.driver.call("cuEventDestroy_v2", event.value)
+
+
+def test_a_captured_stream_that_waits_for_the_default_one_forbids_it(fake, device):
+    stream = fake.new_stream(flags=0)
+    fake.begin_capture(stream)
+    with pytest.raises(CaptureError, match="the call is in the default stream"):
+        copy_to_device(np.ones(3, np.float32), f32, driver_memory(device), 0)
+    assert fake.end_capture(stream)
 
 
 def test_elements_go_to_the_device_and_back(fake, device):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from dataclasses import replace
@@ -101,8 +100,8 @@ def test_kernels_run_in_order_on_an_arena_that_is_freed_behind_them(fake, device
 
 
 def test_streams_are_ordered_by_events(fake, device):
-    first = device.driver.word("cuStreamCreate", 1)
-    second = device.driver.word("cuStreamCreate", 1)
+    first = fake.new_stream()
+    second = fake.new_stream()
     executable = chain(device, [2.0])
     (y,) = run(executable, X, first)
     (z,) = executable.run([y], X.shape, second, driver_memory(device))
@@ -115,7 +114,7 @@ def test_streams_are_ordered_by_events(fake, device):
 def test_a_fake_without_the_event_would_read_garbage(fake, device, monkeypatch):
     """The test above can fail."""
     monkeypatch.setattr(DeviceExecutable, "_wait_for_inputs", lambda *_: None)
-    second = device.driver.word("cuStreamCreate", 1)
+    second = fake.new_stream()
     executable = chain(device, [2.0])
     (y,) = run(executable, X)
     (z,) = executable.run([y], X.shape, second, driver_memory(device))
@@ -143,6 +142,9 @@ def test_a_plan_of_many_kernels_becomes_a_graph_when_its_addresses_come_again(fa
 
 
 def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
+    """A capture of another library forbids none of it."""
+    stream = fake.new_stream()
+    fake.begin_capture(stream)
     executable = chain(device, [2.0] * LEAST_LAUNCHES)
     memory = driver_memory(device)
     inputs = [copy_to_device(X + k, f32, memory, 0) for k in range(MOST_GRAPHS + 2)]
@@ -154,6 +156,7 @@ def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
             launch_frame(device, p, frame, 0, executable._graphs[X.shape])
     assert fake.calls.count("cuGraphInstantiateWithFlags") == MOST_GRAPHS
     assert fake.calls.count("cuGraphExecUpdate_v2") == 2
+    assert {*fake.streams} == {0, stream} and fake.end_capture(stream)
     np.testing.assert_array_equal(
         copy_to_host(results[0]), 2.0**LEAST_LAUNCHES * (X + MOST_GRAPHS + 1)
     )
@@ -173,16 +176,16 @@ def test_a_launch_that_fails_while_it_is_recorded_leaves_no_graph(fake, device):
 
 
 def test_a_captured_stream_takes_no_memory_of_ours(fake, device):
-    stream = device.driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     executable = chain(device, [2.0])
     x = copy_to_device(X, f32, driver_memory(device), stream)
-    device.driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     with pytest.raises(CaptureError, match="first call"):
         executable.run([x], X.shape, stream, driver_memory(device))
     executable.prepared(X.shape)
     with pytest.raises(CaptureError, match="torch's memory pool"):
         executable.run([x], X.shape, stream, driver_memory(device))
-    device.driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
 
 
 def test_strides_and_misaligned_addresses_are_refused(fake, device):

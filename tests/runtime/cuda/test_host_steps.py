@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from dataclasses import replace
 
@@ -192,13 +191,13 @@ def test_a_condition_is_not_read_while_a_graph_is_recorded(fake):
     device = x.buffer.device
     (recording,) = next(iter(loop.device_recordings.values()))
     (sizes,) = recording.program.executable._prepared
-    stream = device.driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     fake.synchronize()
-    device.driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     buffers = [replace(a.buffer, stream=stream) for a in (w, x)]
     with pytest.raises(CaptureError, match="reads the condition"):
         recording.program.executable.run(buffers, sizes, stream, driver_memory(device))
-    device.driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
 
 
 def test_a_position_out_of_bounds_in_a_step_is_an_error_of_a_later_read(fake):

@@ -289,8 +289,7 @@ def test_wrong_arrays_are_refused_before_anything_runs(fake):
 
 
 def test_another_stream_s_array_is_written_in_order(fake):
-    device = put(X).buffer.device
-    stream = device.driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     x, y = put(X), put(np.zeros_like(X))
     fake.synchronize()
     y.buffer.stream = stream

@@ -42,7 +42,7 @@ def store(place, *rest):
 
 fake = FakeDriver()
 fake.modules[7] = {}
-fake.cuModuleLoadData = fake.cuModuleGetFunction = store  # PTX is not executed here
+fake.cuModuleLoadDataEx = fake.cuModuleGetFunction = store  # PTX is not executed here
 fake.cuLaunchKernel = lambda *arguments: fake.launches.append(arguments[1:5])
 with use_library(fake), device.use_compiler(Engine()):
     x = sm.asarray(np.ones((6, 50), np.float32), device="cuda:0")

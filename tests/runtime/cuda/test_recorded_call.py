@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from time import perf_counter_ns
 
@@ -175,15 +174,14 @@ def test_memory_that_the_driver_refuses_is_an_error_and_nothing_stays(fake, repe
 def test_a_captured_stream_is_left_to_python(fake, repeated):
     f, x = sm.jit(lambda x: x * 2), on_device()
     f(x)
-    driver = x.buffer.device.driver
-    stream = driver.word("cuStreamCreate", 1)
+    stream = fake.new_stream()
     x.buffer.stream = stream
     f(x)
-    driver.call("cuStreamBeginCapture_v2", stream, 1)
+    fake.begin_capture(stream)
     with pytest.raises(CaptureError):
         f(x)
     assert repeated[-1] is None
-    driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+    assert fake.end_capture(stream)
     host(f(x))
 
 
@@ -289,7 +287,7 @@ def test_arrays_that_overlap_otherwise_are_left_to_python(fake, repeated):
     f(x, x, out=(x, outs[1]))  # two arguments are overwritten by one result
     np.testing.assert_array_equal(host(x), 2 * X)
     assert len(repeated) == 1
-    other = x.buffer.device.driver.word("cuStreamCreate", 1)
+    other = fake.new_stream()
     fake.synchronize()
     outs[0].buffer.stream = other  # a copy and an event would be needed
     f(y, y, out=outs)

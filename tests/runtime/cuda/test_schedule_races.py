@@ -145,13 +145,13 @@ def test_a_process_that_has_the_predicted_best_takes_the_winner_too(fake, device
 
 
 def test_a_candidate_that_the_driver_refuses_is_left_out(fake, device):
-    load, loads = fake.cuModuleLoadData, []
+    load, loads = fake.cuModuleLoadDataEx, []
 
     def refuse_third(*arguments):
         loads.append(arguments)
         return 218 if len(loads) == 3 else load(*arguments)
 
-    fake.cuModuleLoadData = refuse_third
+    fake.cuModuleLoadDataEx = refuse_third
     _, predicted = compiled(device)
     (first,) = warps(predicted)
     fake.launch_ms = lambda data: 2.0 if data["warps"] == first else 1.0

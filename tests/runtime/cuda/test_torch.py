@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smelt.errors import DeviceKernelError, FallbackWarning, OutsideError
+from smelt.errors import CaptureError, DeviceKernelError, FallbackWarning, OutsideError
 from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.types.dtype import f32
 
@@ -19,6 +19,7 @@ from tests.runtime.cuda.fake_torch import Tensor, fake_torch, new_tensor, put  #
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+from smelt.frontends.torch import device_segment  # noqa: E402
 from smelt.frontends.torch.backend import compile_traced  # noqa: E402
 from smelt.frontends.torch.lower import device_of  # noqa: E402
 
@@ -167,3 +168,73 @@ def test_repeated_calls_take_the_native_path(fake):
     np.testing.assert_array_equal(shifted[0].numpy(), first[0].numpy())
     gc.collect()
     fake.synchronize()
+
+
+# ---- captures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(fake, monkeypatch):
+    """Torch's current stream, which a test captures."""
+    handle = fake.new_stream()
+    monkeypatch.setattr(device_segment, "current_stream", lambda device: handle)
+    return handle
+
+
+@pytest.mark.parametrize("settings", [{}, {"strict": True}, {"tune": "race"}])
+def test_no_program_is_compiled_and_no_plan_races_in_a_capture(fake, stream, settings):
+    """Operators are not left to torch either: they would stay there when the capture ends."""
+    graph = traced(lambda x: (torch.softmax(x, 1),), X.shape)
+    x = put(X)
+    fake.synchronize()
+    calls = len(fake.calls)
+    fake.begin_capture(stream)
+    with pytest.raises(CaptureError, match="compiled by its first call"):
+        compile_traced(graph, settings, "inference")
+    assert fake.end_capture(stream)
+    assert not {"cuLaunchKernel", "cuModuleLoadDataEx", "cuMemAllocAsync"} & {*fake.calls[calls:]}
+    (y,) = compile_traced(graph, settings, "inference")([x])
+    fake.synchronize()
+    np.testing.assert_allclose(y.numpy(), torch.softmax(torch.from_numpy(X), 1), 1e-5)
+
+
+def test_a_first_call_may_be_captured_and_its_code_stays_loaded(fake, stream):
+    program = compile_traced(
+        traced(lambda x: (torch.softmax(x, 1),), X.shape), {"strict": True}, "inference"
+    )
+    x = put(X)
+    fake.synchronize()
+    fake.begin_capture(stream)
+    (y,) = program([x])
+    graph = fake.end_capture(stream)
+    assert graph and fake.launches[0]["stream"] == stream
+    del program
+    gc.collect()
+    for shift in (0, 1):
+        x.copy_(put(X * (1 + shift)))
+        fake.synchronize()
+        fake.cuGraphLaunch(graph, stream)
+        fake.synchronize()
+        wanted = torch.softmax(torch.from_numpy(X * (1 + shift)), 1)
+        np.testing.assert_allclose(y.numpy(), wanted, 1e-5)
+
+
+def test_positions_are_not_checked_in_a_capture(fake, stream):
+    def pick(x, i):
+        return (torch.ops.aten.index.Tensor(x, [i]),)
+
+    graph = traced(pick, (8,), (3,), dtypes=[torch.float32, torch.int64])
+    program = compile_traced(graph, {"strict": True}, "inference")
+    unchecked = compile_traced(graph, {"strict": True, "check_positions": False}, "inference")
+    x, i = put(np.arange(8, dtype=np.float32)), put(np.array([1, 7, 0]))
+    fake.synchronize()
+    program([x, i])  # the flag of this call is on its way
+    fake.begin_capture(stream)
+    with pytest.raises(CaptureError, match="positions are checked by the host"):
+        program([x, i])
+    (y,) = unchecked([x, i])
+    graph = fake.end_capture(stream)
+    assert graph
+    fake.cuGraphLaunch(graph, stream)
+    fake.synchronize()
+    np.testing.assert_array_equal(y.numpy(), [1, 7, 0])

@@ -32,7 +32,7 @@ class ThreadCompiler:
     has_streams = has_tables = False
 
     def __init__(self, emit: Callable[[ThreadProgram, str], bytes] | None = None) -> None:
-        self.identity = f"threads 1 llvmlite {llvmlite.__version__} {PTX_VERSION}"
+        self.identity = f"threads 2 llvmlite {llvmlite.__version__} {PTX_VERSION}"
         self._emit = _image if emit is None else emit
 
     def prepare(

@@ -145,7 +145,7 @@ class _Printer:
     def print(self) -> ThreadProgram:
         module = ir.Module(name=self.kernel.name)
         kinds = [_POINTER] * len(self.params)
-        kinds += [_I32] * (len(self.strides) + len(self.sizes))
+        kinds += [_I64] * (len(self.strides) + len(self.sizes))
         symbol = f"kernel_{self.kernel.name}"
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
         self.builder = b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -153,8 +153,8 @@ class _Printer:
         self.machine.kernel = self.kernel.name
         arguments = iter(function.args)
         self.pointers = {p.name: next(arguments) for p in self.params}
-        self.stride_values = {s: b.sext(next(arguments), _I64) for s in self.strides}
-        self.size_values = {s: b.sext(next(arguments), _I64) for s in self.sizes}
+        self.stride_values = {s: next(arguments) for s in self.strides}
+        self.size_values = {s: next(arguments) for s in self.sizes}
         self._place_point()
         for statement in self.kernel.body:
             self._statement(statement)

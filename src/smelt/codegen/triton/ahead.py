@@ -27,9 +27,13 @@ from smelt.errors import DeviceCompileError
 
 __all__ = ["AheadProgram", "Store", "TritonCompiler", "has_triton"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Version of the stored form and of the options that programs are compiled with."""
 _WORKER: Final = Worker()
+_SCRATCH_ARGUMENTS: Final = 2
+"""Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
+_MOST_PARAMETER_BYTES: Final = 4096
+"""Most bytes of parameters that every driver takes."""
 
 
 class Stored(Protocol):
@@ -77,6 +81,8 @@ class AheadProgram:
     ttir: str
     lanes: int
     """Threads of a warp."""
+    parameters: tuple[int, ...] | None = None
+    """Bytes of each parameter; None: not known."""
 
 
 def has_triton() -> bool:
@@ -100,7 +106,10 @@ class TritonCompiler:
         return self.entry_of(self.program(text, entry, arch), entry, arch)
 
     def entry_of(self, program: AheadProgram, entry: Entry, arch: str) -> CompiledEntry:
-        """Return a program as the runtime launches it."""
+        """Return a program as the runtime launches it.
+
+        Raises DeviceCompileError for a program with other parameters than a launch passes.
+        """
         needs = program.resources
         facts = {
             "registers": needs.registers,
@@ -108,14 +117,14 @@ class TritonCompiler:
             "shared": needs.shared_bytes,
             "compiler": self.identity,
         }
-        threads = program.lanes * needs.warps
         return CompiledEntry(
             program.image,
             program.symbol,
-            threads,
+            program.lanes * needs.warps,
             program.dynamic_shared_bytes,
-            facts=facts,
-            scratch_bytes=program.scratch_bytes,
+            _scratch_arguments(program.parameters, entry, arch),
+            facts,
+            program.scratch_bytes,
         )
 
     def program(self, text: str, entry: Entry, arch: str) -> AheadProgram:
@@ -152,6 +161,18 @@ class TritonCompiler:
         return _program(meta, image)
 
 
+def _scratch_arguments(parameters: tuple[int, ...] | None, entry: Entry, arch: str) -> int:
+    """Return how many addresses the compiler has added behind an entry's arguments."""
+    if parameters is None:
+        return _SCRATCH_ARGUMENTS
+    passed = tuple(4 if kind == "i32" else 8 for kind in entry.signature.values())
+    added = parameters[len(passed) :]
+    if parameters != passed + (8,) * len(added) or sum(parameters) > _MOST_PARAMETER_BYTES:
+        reason = f"its parameters have {parameters} bytes, {passed} and addresses are passed"
+        raise DeviceCompileError(kernel=entry.symbol, arch=arch, reason=reason)
+    return len(added)
+
+
 def _program(facts: Mapping[str, Any], image: bytes) -> AheadProgram:
     """Return a program from the worker's facts; raise KeyError or ValueError for others."""
     static, dynamic = int(facts["static_shared"]), int(facts["shared"])
@@ -171,4 +192,5 @@ def _program(facts: Mapping[str, Any], image: bytes) -> AheadProgram:
         assembly=str(facts["assembly"]),
         ttir=str(facts["ttir"]),
         lanes=int(facts["lanes"]),
+        parameters=tuple(map(int, facts["parameters"])) if "parameters" in facts else None,
     )

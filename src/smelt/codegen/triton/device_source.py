@@ -161,7 +161,8 @@ def _entry(
     if program.has_wide_offsets:
         constants[WIDE] = "tl.int64" if is_wide else "tl.int32"
     pointers = {f"ptr_{p}": f"*{_type_name(params[p].dtype)}" for p in program.pointers}
-    numbers = dict.fromkeys((*program.strides, *(f"size_{s}" for s in program.sizes)), "i32")
+    numbers = dict.fromkeys(program.strides, "i64" if is_wide else "i32")
+    numbers |= {f"size_{s}": "i64" if sizes[s] >= LEAST_WIDE else "i32" for s in program.sizes}
     return Entry(
         program.name,
         constants,

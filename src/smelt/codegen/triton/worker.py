@@ -28,9 +28,20 @@ MNEMONIC = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*
 AMD_MNEMONIC = re.compile(r"^\t([a-z][a-z0-9_]+)", re.MULTILINE)
 LOCAL_ARRAY = re.compile(r"\.local \.align \d+ \.b8\s+\w+\[(\d+)\]")
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+ENTRY = re.compile(r"\.entry\s+\w+\(([^)]*)\)")
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\n\[]*(?:\[(\d+)\])?")
 RESERVED_BYTES = 1024
 """Shared memory of the system in a program, which cuobjdump counts from sm_90 on."""
 FIRST_RESERVING = 90
+PLAIN_LAUNCH = {
+    "num_ctas": 1,
+    "launch_cooperative_grid": False,
+    "launch_pdl": False,
+    "profile_scratch_size": 0,
+}
+"""What a program says of its launch if a grid, threads, arguments and memory are all of it."""
+DESCRIPTOR_ALIGNMENT = 128
+"""Alignment of a program's scratch memory in bytes, which the runtime keeps."""
 
 
 def main() -> None:
@@ -63,6 +74,7 @@ def compiled(request: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "enable_fp_fusion": False,
         },
     )
+    refuse_other_launches(result.metadata)
     facts = {
         "shared": int(result.metadata.shared),
         "warps": int(result.metadata.num_warps),
@@ -79,6 +91,16 @@ def compiled(request: Mapping[str, Any], file: Path) -> dict[str, Any]:
         reserved = RESERVED_BYTES if int(arch.removeprefix("sm_")) >= FIRST_RESERVING else 0
         facts |= nvidia_resources(image, text, Path(triton.__file__).parent, file, reserved)
     return {**facts, "assembly": text, "image": base64.b64encode(image).decode()}
+
+
+def refuse_other_launches(metadata: Any) -> None:
+    """Raise RuntimeError for a program that is launched with more than arguments and memory."""
+    for name, plain in PLAIN_LAUNCH.items():
+        value = getattr(metadata, name, plain)
+        if value != plain:
+            raise RuntimeError(f"the program needs {name} = {value} at its launch")
+    if getattr(metadata, "global_scratch_align", 1) > DESCRIPTOR_ALIGNMENT:
+        raise RuntimeError(f"scratch memory is aligned at {metadata.global_scratch_align} bytes")
 
 
 def ast_source(compiler: Any, function: Any, request: Mapping[str, Any]) -> Any:
@@ -133,9 +155,20 @@ def nvidia_resources(
     return {
         "registers": registers,
         "spills": max(stack - arrays, 0),
+        "parameters": parameter_bytes(ptx),
         "static_shared": max(shared - reserved, 0),
         "instructions": dict(counts),
     }
+
+
+def parameter_bytes(ptx: str) -> list[int]:
+    """Return the bytes of each parameter of the entry of a program.
+
+    >>> parameter_bytes(".entry k(.param .u64 .ptr .global .align 1 a, .param .u32 b)")
+    [8, 4]
+    """
+    (entry,) = ENTRY.findall(ptx)
+    return [int(bits) // 8 * int(count or 1) for bits, count in PARAMETER.findall(entry)]
 
 
 def amd_resources(text: str) -> dict[str, Any]:

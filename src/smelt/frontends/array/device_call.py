@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.device import DeviceProgram
-from smelt.errors import CaptureError, DeviceError
+from smelt.errors import DeviceError
 from smelt.frontends.array.ahead_of_time import signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
@@ -35,7 +35,7 @@ from smelt.frontends.array.tree import flatten
 from smelt.journal import ArgumentCopied
 from smelt.knobs import fingerprint
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
-from smelt.runtime.cuda.flags import deferred_flags
+from smelt.runtime.cuda.flags import deferred_flags, positions_are_checked
 from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
 from smelt.types.dtype import bool_, from_numpy
 
@@ -67,10 +67,7 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     ]
     inputs += recording.captured(place)
     if trace.bounds.flag is not None and place.device.is_capturing(place.stream):
-        raise CaptureError(
-            reason="positions are checked by the host",
-            hint="Record with sm.config(check_positions=False) what may be captured.",
-        )
+        raise positions_are_checked()
     targets = None if out is None else targets_of(out, trace, sizes, inputs, arguments, place)
     if targets is not None:
         trace = overwriting_trace_of(trace, targets, inputs)

@@ -38,7 +38,7 @@ from smelt.errors import (
 )
 from smelt.frontends.torch import hoist_backward
 from smelt.frontends.torch.aliasing import count_effect_tokens, restore_argument_views
-from smelt.frontends.torch.bisect_failures import bisect_failures
+from smelt.frontends.torch.bisect_failures import NOT_LEFT_TO_TORCH, bisect_failures
 from smelt.frontends.torch.complex_views import cancel_views
 from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
 from smelt.frontends.torch.eager_memory import Budget
@@ -162,8 +162,8 @@ def compile_graph(
     try:
         with hide_live_objects():
             program = _build_program(build, module, inputs, facts.writes_scalars or saved)
-    except (exc.TorchDynamoException, FusionError):
-        raise  # Dynamo handles its own exceptions (it may trace again); FusionError is for the user
+    except (exc.TorchDynamoException, *NOT_LEFT_TO_TORCH):
+        raise  # Dynamo handles its own exceptions (it may trace again); others are for the user
     except Exception as error:
         with knobs.config(settings):
             if knobs.STRICT.get() or raised_by_signal_handler(error):
@@ -378,7 +378,7 @@ def compile_traced(
             _check_required_fusion(program)
             if varying is not None:
                 varying |= program.varying_sizes
-    except FusionError:
+    except NOT_LEFT_TO_TORCH:
         raise
     except Exception as error:
         if knobs.STRICT.get() or raised_by_signal_handler(error):

@@ -19,11 +19,15 @@ from typing import Any
 import torch
 
 from smelt import knobs
-from smelt.errors import FusionError, reason_of
+from smelt.errors import CaptureError, FusionError, reason_of
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program, StageError
 
-__all__ = ["bisect_failures"]
+__all__ = ["NOT_LEFT_TO_TORCH", "bisect_failures"]
+
+NOT_LEFT_TO_TORCH = FusionError, CaptureError
+"""Failures that the user acts on: a required fusion, and a program that a capture cannot have,
+which would stay with torch when the capture has ended."""
 
 MAX_FAILURES = 64
 """Most failures of one traced graph that are bisected; after that, a part that fails is left to
@@ -36,8 +40,8 @@ def bisect_failures(
     """Build a program from a traced graph and leave failing operators to torch.
 
     `make` compiles the stages of a lowering. Returns the program and the first failure, if any.
-    Re-raises a failure in strict mode, when no operator can be blamed, and a FusionError for a
-    required fusion.
+    Re-raises a failure in strict mode, when no operator can be blamed, and those in
+    `NOT_LEFT_TO_TORCH`.
     """
     refused: dict[Any, str] = {}
     parts: dict[Any, int] = {}
@@ -50,7 +54,7 @@ def bisect_failures(
         except StageError as error:
             failures.append(_cause(error))
             operators = lowering.operators(error.stage)
-            is_required = isinstance(failures[-1], FusionError)
+            is_required = isinstance(failures[-1], NOT_LEFT_TO_TORCH)
             if knobs.STRICT.get() or is_required or not operators:
                 raise failures[-1] from None
             if len(operators) == 1 or len(failures) > MAX_FAILURES:

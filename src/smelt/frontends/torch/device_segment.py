@@ -19,14 +19,14 @@ import torch
 
 from smelt import knobs
 from smelt.device import DeviceProgram, compile_for_device
-from smelt.errors import UnsupportedError
+from smelt.errors import CaptureError, UnsupportedError
 from smelt.frontends.torch.dtypes import to_torch
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
 from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.graph.ir import Graph
 from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device, system_driver
-from smelt.runtime.cuda.flags import deferred_flags
+from smelt.runtime.cuda.flags import deferred_flags, positions_are_checked
 from smelt.runtime.cuda.memory import TorchMemory
 from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall
 from smelt.types.dtype import DType, u8
@@ -48,10 +48,13 @@ def compile_plan(
     """Compile a graph, and its programs for the sizes of the traced call.
 
     Also returns its sizes in terms of the graph's. Raises DeviceKernelError and UnsupportedError
-    for what no program does.
+    for what no program does, and CaptureError in a captured stream, which would record a race.
     """
-    program = compile_for_device(graph, hints, system_driver().device(device.index or 0))
-    with program.executable.device.current():
+    here = system_driver().device(device.index or 0)
+    if here.is_capturing(current_stream(here)):
+        raise CaptureError(reason="the program is compiled by its first call")
+    program = compile_for_device(graph, hints, here)
+    with here.current():
         program.executable.prepared(tuple(hints[n] for n in program.size_names))
     return program, {n: size(n) for n in program.size_names}
 
@@ -80,6 +83,8 @@ class DeviceSegment(Segment):
         def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
             flags.check()
             stream = current_stream(device)
+            if checks.flag is not None and device.is_capturing(stream):
+                raise positions_are_checked()
             repeated = repeats.run(tensors, sizes, stream)
             if repeated is not None:
                 flag = repeated[-1].data_ptr() if checks.flag is not None else 0

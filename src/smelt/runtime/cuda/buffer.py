@@ -9,6 +9,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.errors import CaptureError
+from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import Memory
 from smelt.types.dtype import DType
@@ -80,19 +81,24 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 def copy_to_device(array: Array, dtype: DType, memory: Memory, stream: int) -> DeviceBuffer:
     """Copy a NumPy array to new device memory, in a stream.
 
-    The driver has read the array when this returns. Raises DeviceMemoryError, and CaptureError
-    where the stream is captured: a graph would read the array when it is replayed.
+    The driver has read the array when this returns; a number is part of the call. Raises
+    DeviceMemoryError, and CaptureError where the stream is captured: a graph would read the array
+    when it is replayed.
     """
     data = np.ascontiguousarray(array).reshape(array.shape)
     device = memory.device
     if device.is_capturing(stream):
         raise CaptureError(reason="memory of the host would be read at replay")
     block = memory.allocate(data.nbytes, stream)
-    if data.nbytes:
-        with device.current():
+    with device.current():
+        if not data.ndim:
+            fill(device, block.address, data, 1, stream)
+        elif data.nbytes:
             device.driver.call(
                 "cuMemcpyHtoDAsync_v2", block.address, data.ctypes.data, data.nbytes, stream
             )
+            if device.reads_pageable_memory:  # elsewhere the driver has made a copy of its own
+                device.driver.call("cuStreamSynchronize", stream)
     return DeviceBuffer(
         block.address, data.shape, row_major(data.shape), dtype, device, stream, block
     )

@@ -118,5 +118,9 @@ def fill(device: Device, to: int, element: Any, count: int, stream: int) -> None
         bits = int.from_bytes(data.tobytes(), "little")
         device.driver.call(f"cuMemsetD{8 * data.itemsize}Async", to, bits, count, stream)
         return
-    for at, bits in zip((to, to + 4), data.reshape(1).view(np.uint32), strict=True):
-        device.driver.call("cuMemsetD2D32Async", at, 8, int(bits), 1, count, stream)
+    halves = [int(bits) for bits in data.reshape(1).view(np.uint32)]
+    if halves[0] == halves[1]:
+        device.driver.call("cuMemsetD32Async", to, halves[0], 2 * count, stream)
+        return
+    for at, bits in zip((to, to + 4), halves, strict=True):
+        device.driver.call("cuMemsetD2D32Async", at, 8, bits, 1, count, stream)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from smelt.errors import (
+    CaptureError,
     DeviceError,
     DeviceForkError,
     DriverCallError,
@@ -51,15 +52,13 @@ SIGNATURES: Final = {
     "cuDeviceGet": "pi",
     "cuDeviceGetName": "pii",
     "cuDeviceGetAttribute": "pii",
-    "cuDeviceTotalMem_v2": "pi",
     "cuDevicePrimaryCtxRetain": "pi",
     "cuCtxGetCurrent": "p",
     "cuCtxPushCurrent_v2": "p",
     "cuCtxPopCurrent_v2": "p",
-    "cuModuleLoadData": "pp",
+    "cuModuleLoadDataEx": "ppupp",
     "cuModuleUnload": "p",
     "cuModuleGetFunction": "pps",
-    "cuFuncGetAttribute": "pip",
     "cuFuncSetAttribute": "pii",
     "cuLaunchKernel": "puuuuuuuppp",
     "cuStreamCreate": "pu",
@@ -67,6 +66,7 @@ SIGNATURES: Final = {
     "cuStreamSynchronize": "p",
     "cuStreamWaitEvent": "ppu",
     "cuStreamIsCapturing": "pp",
+    "cuThreadExchangeStreamCaptureMode": "p",
     "cuStreamBeginCapture_v2": "pi",
     "cuStreamEndCapture": "pp",
     "cuGraphInstantiateWithFlags": "ppq",
@@ -83,7 +83,6 @@ SIGNATURES: Final = {
     "cuMemAllocAsync": "pqp",
     "cuMemFreeAsync": "pp",
     "cuMemHostAlloc": "pqu",
-    "cuMemFreeHost": "p",
     "cuMemGetInfo_v2": "pp",
     "cuMemcpyHtoDAsync_v2": "ppqp",
     "cuMemcpyDtoHAsync_v2": "ppqp",
@@ -93,19 +92,27 @@ SIGNATURES: Final = {
     "cuMemsetD16Async": "phqp",
     "cuMemsetD32Async": "puqp",
     "cuMemsetD2D32Async": "pquqqp",
-    "cuPointerGetAttribute": "pip",
     "cuDeviceGetDefaultMemPool": "pi",
     "cuMemPoolTrimTo": "pq",
+    "cuMemPoolSetAttribute": "pip",
 }
 """The functions called, with a letter of `TYPES` per argument."""
 
 SHARED_ON_REQUEST: Final = 8
 """Attribute of a function: bytes of dynamic shared memory that a launch may have."""
-SHARED_LIMIT: Final = 97
-"""Attribute of a device: most bytes of shared memory of a block, if requested."""
-_SHARED_BY_DEFAULT: Final = 48 << 10
-_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
-_ORDINAL_OF_POINTER: Final = 9
+MULTIPROCESSORS: Final = 16
+"""Attribute of a device: its multiprocessors."""
+MAJOR: Final = 75
+"""Attribute of a device: the first number of its architecture."""
+MINOR: Final = 76
+"""Attribute of a device: the second number of its architecture."""
+ERROR_LOG: Final = 5
+"""Option of loading: where to write what is wrong with an image."""
+ERROR_LOG_BYTES: Final = 6
+"""Option of loading: how long that may be."""
+_LOG_BYTES: Final = 4096
+READS_PAGEABLE_MEMORY: Final = 88
+"""Attribute of a device: whether it reads the host's memory that is not pinned by itself."""
 
 
 class Library(Protocol):
@@ -204,9 +211,10 @@ class Driver:
         self.call(name, ctypes.byref(place), *arguments)
         return place.value
 
-    def error(self, call: str, code: int) -> DriverCallError:
+    def error(self, call: str, code: int, message: str = "") -> DriverCallError:
         """Return the error of a failed call; an earlier kernel may be to blame."""
         name, text = self._describe(code)
+        text += f": {message}" if message else ""
         if code in status.LOST:
             text += "; a kernel that was queued before has failed, and its context is lost"
         return DriverCallError(call=call, name=name, text=text)
@@ -236,14 +244,6 @@ class Driver:
                 device = self._devices[ordinal] = Device(self, ordinal)
         return device
 
-    def ordinal_of(self, pointer: int) -> int | None:
-        """Return the device that an address belongs to; None for the host's memory."""
-        place = ctypes.c_int()
-        code = self.result(
-            "cuPointerGetAttribute", ctypes.byref(place), _ORDINAL_OF_POINTER, pointer
-        )
-        return None if code else place.value
-
 
 class Module:
     """Loaded image; it is unloaded with this object."""
@@ -253,7 +253,8 @@ class Module:
     def __init__(self, device: Device, handle: int) -> None:
         self.device = device
         self.handle = handle
-        self._functions: dict[tuple[str, int], int] = {}
+        self._functions: dict[str, tuple[int, int]] = {}
+        """By symbol: the function's handle, and the shared memory that it may have."""
 
     def function(self, symbol: str, shared_bytes: int = 0) -> int:
         """Return the handle of a function that may have that much dynamic shared memory.
@@ -261,15 +262,17 @@ class Module:
         It is valid while the module is referenced.
         Raises DriverCallError for an unknown symbol, or more shared memory than the device has.
         """
-        function = self._functions.get((symbol, shared_bytes))
-        if function is None:
-            driver = self.device.driver
-            with self.device.current():
-                handle = driver.word("cuModuleGetFunction", self.handle, symbol.encode())
-                if shared_bytes > _SHARED_BY_DEFAULT:
-                    driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
-            function = self._functions[symbol, shared_bytes] = handle
-        return function
+        driver = self.device.driver
+        handle, most = self._functions.get(symbol, (0, 0))
+        if handle and shared_bytes <= most:
+            return handle
+        with self.device.current(), self.device.relaxed():
+            handle = handle or driver.word("cuModuleGetFunction", self.handle, symbol.encode())
+            # Requested from the first byte on: static shared memory of the image counts as well.
+            if shared_bytes:
+                driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
+        self._functions[symbol] = handle, shared_bytes
+        return handle
 
     def __del__(self) -> None:
         self.device.forget("cuModuleUnload", self.handle)
@@ -284,14 +287,16 @@ class Device:
         self.name = f"cuda:{ordinal}"
         self.handle = driver.number("cuDeviceGet", ordinal)
         self.context = driver.word("cuDevicePrimaryCtxRetain", self.handle)
-        major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
-        self.arch = f"sm_{major}{minor}"
-        self.multiprocessors = self.attribute(_MULTIPROCESSORS)
-        self.shared_limit = self.attribute(SHARED_LIMIT)
+        self.arch = f"sm_{self.attribute(MAJOR)}{self.attribute(MINOR)}"
+        self.multiprocessors = self.attribute(MULTIPROCESSORS)
+        self.reads_pageable_memory = bool(self.attribute(READS_PAGEABLE_MEMORY))
+        """Whether copies of the host's memory may begin after they are queued."""
         self.words: array[int] | None = None
         """The driver's functions and the context, for native code; see `native_call`."""
         self.fill: Module | None = None
         """Code that writes tables; see `array_tables`."""
+        self.captured: set[object] = set()
+        """What owns code that other libraries' graphs launch; it is never unloaded."""
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -320,29 +325,61 @@ class Device:
         finally:
             self.driver.word("cuCtxPopCurrent_v2")
 
+    @contextmanager
+    def relaxed(self) -> Generator[None]:
+        """Allow what no capture forbids for good reason: loading, waiting, pinning memory.
+
+        While any thread records a stream in the mode that torch takes, these calls would fail in
+        all threads and end that capture, though they concern other streams.
+        """
+        mode = ctypes.c_int(status.RELAXED_CAPTURE)
+        self.driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self.driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
     def load(self, image: bytes) -> Module:
         """Load a cubin, or PTX, which the driver compiles.
 
-        Raises DriverCallError for an image of another architecture.
+        Raises DriverCallError for an image of another architecture, with the compiler's message.
         """
         if image.lstrip()[:2] == b"//" and not image.endswith(b"\0"):
             image += b"\0"  # PTX is a C string
-        place = ctypes.c_uint64()
-        with self.current():
-            self.driver.call("cuModuleLoadData", ctypes.byref(place), image)
+        place, log = ctypes.c_uint64(), ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        with self.current(), self.relaxed():
+            code = self.driver.result(
+                "cuModuleLoadDataEx", ctypes.byref(place), image, 2, options, values
+            )
+        if code:
+            message = log.value.decode(errors="replace").strip()
+            raise self.driver.error("cuModuleLoadDataEx", code, message)
         return Module(self, place.value)
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that are free, and all bytes."""
         free, total = ctypes.c_uint64(), ctypes.c_uint64()
-        with self.current():
+        with self.current(), self.relaxed():
             self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether a stream is being recorded into a graph."""
+        """Return whether a stream is being recorded into a graph.
+
+        Raises CaptureError for the default stream while one that waits for it is recorded.
+        """
         place = ctypes.c_int()
-        self.driver.call("cuStreamIsCapturing", stream, ctypes.byref(place))
+        with self.current():  # the default stream is that of the current context
+            code = self.driver.result("cuStreamIsCapturing", stream, ctypes.byref(place))
+        if code == status.CAPTURE_IMPLICIT:
+            raise CaptureError(
+                reason="the call is in the default stream, for which a captured stream waits",
+                hint="Call in the stream that is captured, or when the capture has ended.",
+            )
+        if code:
+            raise self.driver.error("cuStreamIsCapturing", code)
         return place.value != status.NOT_CAPTURING
 
     def synchronize(self, stream: int) -> None:
@@ -351,13 +388,20 @@ class Device:
             self.driver.call("cuStreamSynchronize", stream)
 
     def order(self, first: int, second: int) -> None:
-        """Make what will be queued in the second stream wait for the first one's queue."""
+        """Make what will be queued in the second stream wait for the first one's queue.
+
+        Raises CaptureError if the second one alone is captured.
+        """
         driver = self.driver
         with self.current():
             event = driver.word("cuEventCreate", status.NO_TIMING)
             driver.call("cuEventRecord", event, first)
-            driver.call("cuStreamWaitEvent", second, event, 0)
+            code = driver.result("cuStreamWaitEvent", second, event, 0)
             driver.call("cuEventDestroy_v2", event)
+        if code == status.CAPTURE_ISOLATION:
+            raise CaptureError(reason="an array was written in a stream that is not captured")
+        if code:
+            raise driver.error("cuStreamWaitEvent", code)
 
     @property
     def is_ours(self) -> bool:
@@ -371,7 +415,7 @@ class Device:
         """
         if self.is_ours:
             try:
-                with self.current():
+                with self.current(), self.relaxed():
                     self.driver.result(call, *arguments)
             except Exception:  # noqa: BLE001 - the driver may be gone at the end of the process
                 return

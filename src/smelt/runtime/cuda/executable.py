@@ -114,6 +114,8 @@ class DeviceExecutable:
             _check_layouts(p, inputs, names)
             _check_memory_limit(p, out)
             self._wait_for_inputs([*inputs, *(x for x in out if x is not None)], stream)
+            if capturing:  # the graph refers to the code for as long as the caller keeps it
+                self.device.captured.add(p)
             block, results = self._allocate(p, inputs, stream, memory, out)
             frame = _fill_frame(p, inputs, results, block)
             replayed = is_replayed(p.operations) and not capturing

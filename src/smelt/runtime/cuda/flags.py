@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
+from smelt.errors import CaptureError
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["DeferredFlags", "deferred_flags"]
+__all__ = ["DeferredFlags", "deferred_flags", "positions_are_checked"]
 
 MOST_PENDING: Final = 256
 """Flags that may be pending; one more waits for the oldest."""
@@ -46,7 +47,7 @@ class DeferredFlags:
         `fail` raises its error.
         """
         driver = self._device.driver
-        with self._device.current():
+        with self._device.current(), self._device.relaxed():
             if not self._slots and not self._pending:
                 base = driver.word("cuMemHostAlloc", MOST_PENDING, 0)
                 self._slots = [base + k for k in range(MOST_PENDING)]
@@ -67,7 +68,7 @@ class DeferredFlags:
         if not self._pending:
             return
         driver = self._device.driver
-        with self._device.current():
+        with self._device.current(), self._device.relaxed():
             while self._pending:
                 first = self._pending[0]
                 if wait:
@@ -85,6 +86,14 @@ class DeferredFlags:
                 self._slots.append(first.slot)
                 if is_set:
                     first.fail()
+
+
+def positions_are_checked() -> CaptureError:
+    """Return the error of a captured call whose positions the host would check."""
+    return CaptureError(
+        reason="positions are checked by the host",
+        hint="Record with sm.config(check_positions=False) what may be captured.",
+    )
 
 
 _LOCK: Final = threading.Lock()

@@ -60,7 +60,6 @@ class LaunchGraphs:
         self._lock = threading.Lock()
         self._graphs: OrderedDict[bytes, _CapturedGraph] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._stream = 0
 
     def run(self, frame: bytes, launch: Callable[[int], None], stream: int) -> None:
         """Run `launch(stream)`, or replay its graph where the frame has come before.
@@ -73,7 +72,8 @@ class LaunchGraphs:
                 self._graphs.move_to_end(frame)
             elif frame in self._seen:
                 del self._seen[frame]
-                graph = self._graphs[frame] = self._capture(launch)
+                with self._device.relaxed():
+                    graph = self._graphs[frame] = self._capture(launch)
             else:
                 self._seen[frame] = None
                 if len(self._seen) > MOST_SEEN:
@@ -85,20 +85,19 @@ class LaunchGraphs:
 
     def _capture(self, launch: Callable[[int], None]) -> _CapturedGraph:
         """Record the launches, in a stream of ours: the default stream cannot be captured."""
-        driver = self._device.driver
-        if not self._stream:
-            self._stream = driver.word("cuStreamCreate", status.NON_BLOCKING)
-        driver.call("cuStreamBeginCapture_v2", self._stream, status.CAPTURE_THIS_THREAD)
-        place = ctypes.c_uint64()
+        driver, place = self._device.driver, ctypes.c_uint64()
+        stream = driver.word("cuStreamCreate", status.NON_BLOCKING)
         try:
+            driver.call("cuStreamBeginCapture_v2", stream, status.RELAXED_CAPTURE)
             try:
-                launch(self._stream)
+                launch(stream)
             finally:
-                code = driver.result("cuStreamEndCapture", self._stream, ctypes.byref(place))
+                code = driver.result("cuStreamEndCapture", stream, ctypes.byref(place))
             if code:
                 raise driver.error("cuStreamEndCapture", code)
             return self._instantiate(place.value)
         finally:
+            driver.call("cuStreamDestroy_v2", stream)
             if place.value:
                 driver.call("cuGraphDestroy", place.value)
 

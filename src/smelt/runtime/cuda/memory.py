@@ -77,6 +77,14 @@ class DriverMemory:
         """Bytes of blocks that are referenced; a plain sum."""
         self._words = device_words(device)
         self._free = native_calls().free
+        driver, keep = device.driver, ctypes.c_uint64((1 << 64) - 1)
+        with device.current():
+            self._pool = driver.word("cuDeviceGetDefaultMemPool", device.handle)
+            # By default a pool returns what is free to the device whenever the host waits, and the
+            # next call would map it again.
+            driver.call(
+                "cuMemPoolSetAttribute", self._pool, status.RELEASE_THRESHOLD, ctypes.byref(keep)
+            )
 
     def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
         """Return a block of at least one byte; see `Memory.allocate`.
@@ -90,8 +98,9 @@ class DriverMemory:
                 raise CaptureError(reason="memory of the driver's pool would be part of the graph")
             code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
             if code == status.OUT_OF_MEMORY:
-                self.trim()
-                driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
+                with self.device.relaxed():
+                    driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
+                    driver.call("cuMemPoolTrimTo", self._pool, 0)
                 code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
         if code == status.OUT_OF_MEMORY:
             raise self.shortage(nbytes)
@@ -113,12 +122,6 @@ class DriverMemory:
             free=f"{show_bytes(free)} of {show_bytes(total)}",
             held=show_bytes(self.held),
         )
-
-    def trim(self) -> None:
-        """Return memory that waits in the pool to the device."""
-        driver = self.device.driver
-        pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
-        driver.call("cuMemPoolTrimTo", pool, 0)
 
     def free(self, address: int, nbytes: int, stream: int, others: set[int] | None) -> None:
         """Free a block in its stream, after what other streams have queued."""
