@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from smelt.backend.gpu import (
     DESCRIPTOR_NS,
@@ -27,15 +29,35 @@ from smelt.backend.gpu import (
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
-from smelt.codegen.triton.lane_work import LaneWork, lane_work, visited_share
+from smelt.codegen.triton.indices import known_offset
+from smelt.codegen.triton.lane_work import (
+    LaneWork,
+    divided_axes,
+    division_work,
+    lane_work,
+    visited_share,
+)
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Statement, Store, Stream, Value
+from smelt.kernel.ir import (
+    Block,
+    Cast,
+    Dot,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    Statement,
+    Store,
+    Stream,
+    Value,
+)
 from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
-from smelt.types.expr import evaluate, product
+from smelt.types.expr import axes_of, evaluate, product
 
 __all__ = [
     "Access",
@@ -57,6 +79,8 @@ ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+SAMPLE = 1024
+"""Neighbours of a merged axis whose elements are looked at: a program of a map."""
 MASKED_BLOCKS = 1.08
 """Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
 
@@ -78,6 +102,8 @@ class Access(NamedTuple):
     """A load, store or operand: bytes of an element, its axes, and those of memory neighbours.
 
     A combined one joins values with those in memory; at computed positions it has no neighbours.
+    Along a merged axis of the grid, `share` is that of positions with an element of their own, and
+    `waste` the bytes of their sectors in those of the elements.
     """
 
     nbytes: int
@@ -85,6 +111,8 @@ class Access(NamedTuple):
     last: Axes = Axes()
     param: str = ""
     is_combined: bool = False
+    share: float = 1.0
+    waste: float = 1.0
 
 
 class Contraction(NamedTuple):
@@ -148,7 +176,10 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         is_combined = isinstance(x, Store) and bool(x.join)
         if is_combined and any(map(positions_of, x.index[-1:])):
             last = Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last, x.param, is_combined))
+        share, waste = _visited_elements(x, param, launch, sizes)
+        accesses.append(
+            Access(param.dtype.itemsize, axes, last, x.param, is_combined, share, waste)
+        )
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
@@ -180,7 +211,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=parts,
-        lanes=lane_work(launch),
+        lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
@@ -189,6 +220,35 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
         ),
     )
+
+
+def _visited_elements(
+    x: Load | Store, param: Param, launch: Kernel, sizes: Mapping[str, int]
+) -> tuple[float, float]:
+    """Return the elements that neighbours of a merged axis visit, and the bytes of their sectors.
+
+    In positions, and in bytes of the elements: (1, 1) for a contiguous array.
+    """
+    offset = known_offset(param, x.index)
+    merged = [a for a in divided_axes(offset) if a in _grid_axes(launch)]
+    if not merged:
+        return 1.0, 1.0
+    (flat, *_) = merged
+    extent = int(evaluate(launch.axis(flat).extent, sizes))
+    first = max(extent - SAMPLE, 0) // 2
+    at: dict[str, Any] = dict.fromkeys((*axes_of(offset), *positions_of(offset)), 0)
+    at[flat] = np.arange(first, min(first + SAMPLE, extent))
+    if not at[flat].size:
+        return 1.0, 1.0
+    elements = np.unique(evaluate(offset, sizes, at))
+    sectors = np.unique(elements * param.dtype.itemsize // SECTOR_BYTES)
+    is_last = bool(x.index) and axes_of(x.index[-1]) == (flat,)
+    waste = sectors.size * SECTOR_BYTES / (elements.size * param.dtype.itemsize)
+    return elements.size / at[flat].size, max(waste, 1.0) if is_last else 1.0
+
+
+def _grid_axes(launch: Kernel) -> Axes:
+    return Axes(b.axis for b in launch.grid if isinstance(b, Block))
 
 
 def _joining_axes(body: Iterable[Statement]) -> Axes:
@@ -390,6 +450,7 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
         elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
+        elements *= max(x.share, 1 / _tile(x.axes, schedule.grid))
         if x.is_combined and not work.ordered:
             neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
             total += combined_bytes(elements, x.nbytes, neighbours)
@@ -406,7 +467,7 @@ def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> float:
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
             factor = min(SECTOR_BYTES, x.nbytes * extent) / run
-            worst[x.param] = max(worst[x.param], factor)
+            worst[x.param] = max(worst[x.param], factor, x.waste)
     return sum(n * worst[p] for p, n in work.bytes_of.items())
 
 
