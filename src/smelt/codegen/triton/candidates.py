@@ -13,7 +13,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import (
     LaunchWork,
     block_count,
@@ -50,6 +50,8 @@ TILES = ((32, 32, 4), (32, 64, 4), (32, 64, 8), (64, 64, 8))
 """Positions of two axes that are contiguous in different arrays, and warps: whole sectors each."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
+SMALL_ARRAYS = 16
+"""Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 LEAST_STAGES = 2
@@ -274,8 +276,9 @@ def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
         (spread_lanes(base.grid, extents, block), warps)
         for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
     ]
-    transposed = (a for x in work.accesses if last in x.axes - x.last for a in x.last)
-    for axis in dict.fromkeys(a for a in transposed if a in base.grid):
+    large = [x for x in work.accesses if work.bytes_of[x.param] * SMALL_ARRAYS > work.bytes]
+    transposed = Axes().union(*(x.last for x in large if last not in x.last))
+    for axis in (a for a in base.grid if a in transposed):
         blocks += [
             (spread_lanes(base.grid, extents, m * n, {last: n, axis: m}), warps)
             for m, n, warps in TILES
