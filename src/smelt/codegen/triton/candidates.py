@@ -46,10 +46,12 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
-TILES = ((32, 32, 4), (32, 64, 4), (32, 64, 8), (64, 64, 8))
+TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
 """Positions of two axes that are contiguous in different arrays, and warps: whole sectors each."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
+COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
+"""Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 LEAST_SPLIT = 4
@@ -258,7 +260,7 @@ def _schedules(
     elif base.streams:
         yield from _passes(launch, base, extents, work)
     elif base.whole:
-        yield from _rows(base, extents)
+        yield from _rows(base, extents, work)
     elif base.grid:
         yield from _maps(base, extents, work)
 
@@ -276,9 +278,7 @@ def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
         (spread_lanes(base.grid, extents, block), warps)
         for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
     ]
-    large = [x for x in work.accesses if work.bytes_of[x.param] * SMALL_ARRAYS > work.bytes]
-    transposed = Axes().union(*(x.last for x in large if last not in x.last))
-    for axis in (a for a in base.grid if a in transposed):
+    for axis in (a for a in base.grid if a in _contiguous(work) - {last}):
         blocks += [
             (spread_lanes(base.grid, extents, m * n, {last: n, axis: m}), warps)
             for m, n, warps in TILES
@@ -288,10 +288,16 @@ def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
         yield replace(base, grid=grid, warps=warps, reason=f"{each} elements a thread")
 
 
+def _contiguous(work: LaunchWork) -> Axes:
+    """Return the axes along which large arrays are contiguous."""
+    large = (x for x in work.accesses if work.bytes_of[x.param] * SMALL_ARRAYS > work.bytes)
+    return Axes().union(*(x.last for x in large))
+
+
 # ---- rows and passes over rows -------------------------------------------------------------------
 
 
-def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+def _rows(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
     """Yield schedules of whole rows: several short ones a program, many warps for a long one."""
     row = 1
     for axis, least in base.whole.items():
@@ -307,6 +313,11 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
             if rows > 8:
                 grid = spread_lanes(base.grid, extents, rows)
                 yield replace(base, grid=grid, warps=warps, reason=f"{rows} short rows a program")
+    if base.grid and _contiguous(work) & {list(base.grid)[-1]}:
+        for columns, warps in COLUMN_TILES:
+            if 4 <= columns * row // (32 * warps) <= 64:
+                grid = spread_lanes(base.grid, extents, columns)
+                yield replace(base, grid=grid, warps=warps, reason=f"{columns} columns a program")
     grid = dict.fromkeys(base.grid, 1)
     for warps in (1, 2, 4, 8, 16, 32):
         each = row // (32 * warps)

@@ -57,7 +57,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
-from smelt.types.expr import axes_of, evaluate, product
+from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
 
 __all__ = [
     "Access",
@@ -79,6 +79,8 @@ ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+MOST_ALIGNED = 16
+"""Elements of one byte in the widest access of a thread."""
 SAMPLE = 1024
 """Neighbours of a merged axis whose elements are looked at: a program of a map."""
 MASKED_BLOCKS = 1.08
@@ -103,7 +105,8 @@ class Access(NamedTuple):
 
     A combined one joins values with those in memory; at computed positions it has no neighbours.
     Along a merged axis of the grid, `share` is that of positions with an element of their own, and
-    `waste` the bytes of their sectors in those of the elements.
+    `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
+    neighbours at once, which is looked at for maps alone.
     """
 
     nbytes: int
@@ -113,6 +116,7 @@ class Access(NamedTuple):
     is_combined: bool = False
     share: float = 1.0
     waste: float = 1.0
+    aligned: int = MOST_ALIGNED
 
 
 class Contraction(NamedTuple):
@@ -164,7 +168,7 @@ class LaunchWork:
 
 def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
     """Return the work of a launch at these sizes."""
-    names = axes_of_body(launch.body)
+    names, dots = axes_of_body(launch.body), dots_of(launch.body)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
     params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
     accesses: list[Access] = []
@@ -176,14 +180,17 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         is_combined = isinstance(x, Store) and bool(x.join)
         if is_combined and any(map(positions_of, x.index[-1:])):
             last = Axes()
-        share, waste = _visited_elements(x, param, launch, sizes)
-        accesses.append(
-            Access(param.dtype.itemsize, axes, last, x.param, is_combined, share, waste)
-        )
+        access = Access(param.dtype.itemsize, axes, last, x.param, is_combined)
+        if not dots:
+            share, waste = _visited_elements(x, param, launch, sizes)
+            access = access._replace(share=share, waste=waste)
+        if _is_map(launch):
+            aligned = _aligned_elements(known_offset(param, x.index), sizes)
+            access = access._replace(aligned=aligned)
+        accesses.append(access)
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
-    dots = dots_of(launch.body)
     values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
@@ -245,6 +252,29 @@ def _visited_elements(
     is_last = bool(x.index) and axes_of(x.index[-1]) == (flat,)
     waste = sectors.size * SECTOR_BYTES / (elements.size * param.dtype.itemsize)
     return elements.size / at[flat].size, max(waste, 1.0) if is_last else 1.0
+
+
+def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
+    """Return how many neighbours of an array lie at a multiple of their number, in all rows.
+
+    Triton divides what divides strides, and the number of neighbours that a mask leaves.
+    """
+    result = MOST_ALIGNED
+    for factors, number in terms_of(offset):
+        for a in factors:
+            number *= sizes[a.name] if a.kind == "size" else 1
+        variables = [a for a in factors if a.kind != "size"]
+        if abs(number) == 1 and len(variables) == 1:
+            (a,) = variables
+            neighbours = a.extent if a.kind == "axis" else a.args[1] if a.kind == "%" else 1
+            number = int(evaluate(neighbours, sizes))
+        result = min(result, number & -number or result)
+    return result
+
+
+def _is_map(launch: Kernel) -> bool:
+    """Return whether every value is computed at one position of the grid."""
+    return {a.name for a in launch.axes} <= _grid_axes(launch)
 
 
 def _grid_axes(launch: Kernel) -> Axes:
@@ -475,7 +505,7 @@ def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: Dev
     """Return the part of the bandwidth that accesses of a thread's neighbouring elements have."""
     threads = warps * device.limits.lanes
     widths = [
-        x.nbytes * max(_tile(x.axes, lanes) // threads, 1)
+        x.nbytes * min(max(_tile(x.axes, lanes) // threads, 1), x.aligned)
         for x in work.accesses
         if x.last and len(x.axes) > 0
     ]
