@@ -46,8 +46,12 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
+"""Positions of a program of a map, and warps."""
 TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
 """Positions of two axes that are contiguous in different arrays, and warps: whole sectors each."""
+MOST_LANES = 2048
+"""Lanes of the largest block of a map."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
@@ -133,18 +137,20 @@ def candidates(
 
 
 def _with_flat(launch: Kernel, of_call: Mapping[str, int]) -> tuple[Kernel, ...]:
-    """Return a launch, and the same with one axis for its grid, if it can have that.
+    """Return a launch, and the same with its grid merged into one axis.
 
-    Of equals the first one is chosen: the one whose accesses have 16 bytes. Rows of other lengths
-    begin anywhere, a merged axis begins with its array.
+    Only the launch where blocks end with its last axis. Of equals the first one is chosen: rows of
+    odd lengths begin anywhere, a merged axis begins with its array.
     """
     flat = flat_grid(launch)
     if flat is None:
         return (launch,)
     last = launch.grid[-1]
     assert isinstance(last, Block)
-    is_aligned = evaluate(launch.axis(last.axis).extent, of_call) % ALIGNED_ELEMENTS == 0
-    return (launch, flat) if is_aligned else (flat, launch)
+    extent = evaluate(launch.axis(last.axis).extent, of_call)
+    if extent and extent % MOST_LANES == 0:
+        return (launch,)
+    return (flat, launch) if extent % ALIGNED_ELEMENTS else (launch, flat)
 
 
 def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
@@ -276,7 +282,7 @@ def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
     last = list(base.grid)[-1]
     blocks: list[tuple[dict[str, int], int]] = [
         (spread_lanes(base.grid, extents, block), warps)
-        for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
+        for block, warps in MAP_BLOCKS
     ]
     for axis in (a for a in base.grid if a in _contiguous(work) - {last}):
         blocks += [

@@ -74,7 +74,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
 
 
 def _is_free(launch: Kernel, blocks: Sequence[Block]) -> bool:
-    """Return whether the axes of the grid are only read as indices, one element at a time."""
+    """Return whether axes of the grid are read as indices alone."""
     axes = Axes(b.axis for b in blocks)
     if dots_of(launch.body) or any(b.size != 1 for b in blocks[:-1]):
         return False
@@ -115,7 +115,7 @@ def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
 def _substituted(
     body: Iterable[Statement], places: Mapping[str, Index], name: str
 ) -> Iterator[Statement]:
-    """Yield statements with other indices for axes of the grid; states vary along the new one."""
+    """Yield statements with other indices for axes; states vary along the new one."""
     for s in body:
         if isinstance(s, Store):
             s = replace(s, index=tuple(substitute_index(e, places) for e in s.index))

@@ -232,7 +232,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
 def _visited_elements(
     x: Load | Store, param: Param, launch: Kernel, sizes: Mapping[str, int]
 ) -> tuple[float, float]:
-    """Return the elements that neighbours of a merged axis visit, and the bytes of their sectors.
+    """Return the share of new elements along a merged axis, and their waste.
 
     In positions, and in bytes of the elements: (1, 1) for a contiguous array.
     """
@@ -255,7 +255,7 @@ def _visited_elements(
 
 
 def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
-    """Return how many neighbours of an array lie at a multiple of their number, in all rows.
+    """Return how many neighbours a thread may access at once, in all rows.
 
     Triton divides what divides strides, and the number of neighbours that a mask leaves.
     """

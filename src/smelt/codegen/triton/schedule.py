@@ -168,8 +168,7 @@ def choose_schedule(
     dots = dots_of(kernel.body)
     has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
     least = dict.fromkeys(whole, least_dot(kernel) if has_matrices else 1)
-    is_sized = sizes is not None
-    extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if is_sized else {}
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
         return Schedule(_for_dots(grid), _for_dots(streams), least, policy, has_matrices=True)
@@ -177,7 +176,9 @@ def choose_schedule(
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
-        grid = spread_lanes(grid, extents, grid[last]) if is_sized else grid
+        if sizes is not None:  # none are needed for a kernel of constant shapes
+            positions = {a: int(evaluate(kernel.axis(a).extent, sizes)) for a in grid}
+            grid = spread_lanes(grid, positions, grid[last])
     limit = TILE_LANES if whole or streams else MAP_LANES
     for axis in whole:
         limit //= power_of_two(extents.get(axis, 1))
