@@ -158,9 +158,7 @@ PROGRAMS = {
         ("f32[4096,4096]", "f32[4096]", "bool[4096,4096]"),
         expects=VECTORS,
     ),
-    "images of 7 x 7": Program(
-        normalised, ("bf16[256,512,7,7]", "bf16[512]", "bf16[512]"), expects=VECTORS
-    ),
+    "images of 7 x 7": Program(normalised, ("bf16[256,512,7,7]", "bf16[512]", "bf16[512]")),
     "bias of 50": Program(
         lambda x, b: sm.nn.gelu(x + b), ("bf16[65536,50]", "bf16[50]"), expects=VECTORS
     ),

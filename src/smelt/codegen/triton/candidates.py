@@ -50,8 +50,8 @@ MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
 """Positions of a program of a map, and warps."""
 TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
 """Positions of two axes that are contiguous in different arrays, and warps: whole sectors each."""
-MOST_LANES = 2048
-"""Lanes of the largest block of a map."""
+WHOLE_BLOCKS = 2048
+"""Positions that all blocks of a map divide."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
@@ -148,7 +148,7 @@ def _with_flat(launch: Kernel, of_call: Mapping[str, int]) -> tuple[Kernel, ...]
     last = launch.grid[-1]
     assert isinstance(last, Block)
     extent = evaluate(launch.axis(last.axis).extent, of_call)
-    if extent and extent % MOST_LANES == 0:
+    if extent and extent % WHOLE_BLOCKS == 0:
         return (launch,)
     return (flat, launch) if extent % ALIGNED_ELEMENTS else (launch, flat)
 
@@ -281,8 +281,7 @@ def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
     """
     last = list(base.grid)[-1]
     blocks: list[tuple[dict[str, int], int]] = [
-        (spread_lanes(base.grid, extents, block), warps)
-        for block, warps in MAP_BLOCKS
+        (spread_lanes(base.grid, extents, block), warps) for block, warps in MAP_BLOCKS
     ]
     for axis in (a for a in base.grid if a in _contiguous(work) - {last}):
         blocks += [

@@ -39,7 +39,7 @@ from smelt.kernel.walk import (
     visit,
 )
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Index, axes_of, product
+from smelt.types.expr import Index, axes_of, floordiv, mod, product
 
 __all__ = ["flat_grid"]
 
@@ -59,11 +59,10 @@ def flat_grid(launch: Kernel) -> Kernel | None:
         name += "_"
     flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
     places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}
-    rest = flat.index
+    rest: Index = flat.index
     for b in reversed(several):
         extent = launch.axis(b.axis).extent
-        places[b.axis] = rest % extent
-        rest = rest // extent
+        places[b.axis], rest = mod(rest, extent), floordiv(rest, extent)
     kept = tuple(a for a in launch.axes if a.name not in places)
     return replace(
         launch,

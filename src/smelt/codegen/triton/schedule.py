@@ -176,7 +176,8 @@ def choose_schedule(
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
-        if sizes is not None:  # none are needed for a kernel of constant shapes
+        is_one = len(grid) == len(kernel.grid)  # members of a family have other sizes each
+        if sizes is not None and is_one:
             positions = {a: int(evaluate(kernel.axis(a).extent, sizes)) for a in grid}
             grid = spread_lanes(grid, positions, grid[last])
     limit = TILE_LANES if whole or streams else MAP_LANES
