@@ -104,6 +104,10 @@ def conv(x, w, mean, variance):
     return sm.nn.relu(sm.nn.batch_norm(sm.nn.conv(x, w, padding=1), mean, variance))
 
 
+def normalised(x, mean, variance):
+    return sm.nn.relu(sm.nn.batch_norm(x, mean, variance))
+
+
 def depthwise(x, w):
     return sm.nn.relu(sm.nn.conv(x, w, padding=1, groups=x.shape[1]))
 
@@ -148,12 +152,18 @@ PROGRAMS = {
     "rms_norm": Program(sm.nn.rms_norm, ("f32[8192,4096]", "f32[4096]"), expects=VECTORS),
     "gelu": Program(sm.nn.gelu, ("bf16[4096,4096]",), expects=VECTORS),
     "gelu fast": Program(sm.nn.gelu, ("f32[4096,4096]",), rounding="fast", expects=VECTORS),
-    "transposed": Program(lambda x: sm.exp(x.T) * 2, ("f32[4096,4096]",)),
+    "transposed": Program(lambda x: sm.exp(x.T) * 2, ("f32[4096,4096]",), expects=VECTORS),
     "bias and dropout mask": Program(
         lambda x, b, m: sm.where(m, x + b, 0.0),
         ("f32[4096,4096]", "f32[4096]", "bool[4096,4096]"),
         expects=VECTORS,
     ),
+    "images of 7 x 7": Program(normalised, ("bf16[256,512,7,7]", "bf16[512]", "bf16[512]")),
+    "bias of 50": Program(
+        lambda x, b: sm.nn.gelu(x + b), ("bf16[65536,50]", "bf16[50]"), expects=VECTORS
+    ),
+    "softmax 3 x 16": Program(sm.nn.softmax, ("f32[65536,3,16]",), expects=VECTORS),
+    "sums of images": Program(lambda x: sm.sum(x, axis=0), ("f32[512,64,28,28]",), expects=VECTORS),
     "column sums": Program(lambda x: sm.sum(x, axis=0), ("f32[8192,4096]",), expects=VECTORS),
     "row variance": Program(lambda x: sm.var(x, axis=1), ("f32[8192,4096]",), expects=VECTORS),
     "argmax": Program(lambda x: sm.argmax(x, axis=1), ("f32[4096,4096]",)),
@@ -161,7 +171,7 @@ PROGRAMS = {
     "embedding": Program(
         embedding, ("i64[8192]", "bf16[32000,1024]", "bf16[1024]"), expects=VECTORS
     ),
-    "rotary": Program(sm.nn.rotary, ("bf16[4,2048,16,64]",)),
+    "rotary": Program(sm.nn.rotary, ("bf16[4,2048,16,64]",), expects=VECTORS),
     "adam": Program(adam, ("f32[4096,4096]",) * 4, expects=VECTORS),
     "histogram": Program(lambda ids: sm.bincount(ids, minlength=256), ("i64[1000000]",)),
     "linear gelu bf16": Program(linear_gelu, of(LINEAR, "bf16"), expects=PRODUCTS),
@@ -205,7 +215,7 @@ PROGRAMS = {
         sm.nn.attention, ("bf16[8,32,1,128]",) + ("bf16[8,32,4096,128]",) * 2, rounding="fast"
     ),
     "conv 3x3": Program(conv, ("f32[32,64,56,56]", "f32[64,64,3,3]", "f32[64]", "f32[64]")),
-    "depthwise": Program(depthwise, ("f32[32,128,56,56]", "f32[128,1,3,3]")),
+    "depthwise": Program(depthwise, ("f32[32,128,56,56]", "f32[128,1,3,3]"), expects=VECTORS),
     "golden add_layernorm": Program("add_layernorm", sizes={"r": 8192, "c": 4096}, expects=VECTORS),
     "golden causal_attention": Program(
         "causal_attention",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from tests.codegen.checked_triton import launch
 from tests.codegen.test_triton_goldens import with_lanes
 from tests.kernel.random_kernels import kernels
 
-from smelt.codegen.triton.source import triton_source
+from smelt.codegen.triton.flat_grid import flat_grid
+from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
 from smelt.errors import SmeltError
 from smelt.kernel.interp import run
+from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify
 from smelt.kernel.walk import blocks
 from smelt.types.expr import evaluate
@@ -38,14 +42,15 @@ def printed_blocks(kernel, source: str) -> dict[str, int]:
     """The lanes of each axis: what a block sees may depend on its size."""
     lanes = {b.axis: 1 for b in blocks(kernel) if b.size is not None}
     numbers = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
-    return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers}
+    axes = {a.name for a in kernel.axes}
+    return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers if axis in axes}
 
 
-def check(kernel, sizes) -> None:
+def check(kernel, print_source: Callable[[Kernel], str]) -> None:
     try:
         kernel = verify(kernel)
         arrays = dict(arrays_of(kernel))
-        source = with_lanes(triton_source(kernel, sizes), 2)
+        source = with_lanes(print_source(kernel), 2)
         with np.errstate(all="ignore"):
             wanted = run(kernel, arrays, SIZES, grid_sizes=printed_blocks(kernel, source))
     except (SmeltError, ValueError):  # the verifier, the printer or the interpreter refuses it
@@ -68,7 +73,7 @@ MANY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 @MANY
 @given(kernels())
 def test_printed_random_kernel_computes_what_the_interpreter_does(kernel):
-    check(kernel, None)
+    check(kernel, triton_source)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -76,4 +81,20 @@ def test_printed_random_kernel_computes_what_the_interpreter_does(kernel):
 @given(kernels())
 def test_looped_random_kernel_computes_what_the_interpreter_does(kernel):
     """Sizes whose rows are too long for registers: the same program runs on small ones."""
-    check(kernel, {"n": 3000, "m": 3000})
+    check(kernel, lambda k: triton_source(k, {"n": 3000, "m": 3000}))
+
+
+def merged_source(kernel: Kernel) -> str:
+    """The file of a kernel, some launch of which has one axis for its grid."""
+    launches = prepare(kernel, SIZES)
+    flat = [flat_grid(k) for k in launches]
+    assume(any(flat))
+    chosen = [f or k for f, k in zip(flat, launches, strict=True)]
+    return print_file(kernel, [print_stage(k, choose_schedule(k, SIZES)) for k in chosen])
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(MANY, max_examples=20)
+@given(kernels())
+def test_random_kernel_over_a_merged_axis_computes_what_the_interpreter_does(kernel):
+    check(kernel, merged_source)

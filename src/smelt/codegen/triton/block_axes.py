@@ -169,7 +169,7 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
     result = {a for v in values if isinstance(v, Dot) for a in v.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
     for together in _axes_together(kernel, values):
-        axes = {a: extents.get(a, 1) for a in together if a not in result}
+        axes = {a.name: extents.get(a.name, 1) for a in kernel.axes if a.name in together - result}
         total = 1
         for n in axes.values():
             total *= n

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
+from smelt.codegen.triton.flat_grid import flat_grid
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import (
     LaunchWork,
     block_count,
@@ -29,11 +30,12 @@ from smelt.codegen.triton.schedule import (
     choose_schedule,
     is_atomic,
     nested_streams,
+    spread_lanes,
 )
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Kernel
+from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.walk import stores
 from smelt.types.expr import evaluate
 
@@ -44,6 +46,18 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
+"""Positions of a program of a map, and warps."""
+TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
+"""Positions of two axes that are contiguous in different arrays, and warps: whole sectors each."""
+WHOLE_BLOCKS = 2048
+"""Positions that all blocks of a map divide."""
+ALIGNED_ELEMENTS = 16
+"""Elements whose addresses are multiples of 16 bytes in all types."""
+COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
+"""Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
+SMALL_ARRAYS = 16
+"""Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 LEAST_STAGES = 2
@@ -114,11 +128,29 @@ def candidates(
     """
     whole = prepare(kernel, sizes, policy=policy)
     looped = prepare(kernel, sizes, LOOPED_ROW, policy)
-    forms = [
-        (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
-    ]
     of_call = sizes if of_call is None else of_call
+    forms = [
+        (*_with_flat(k, of_call), _with_matrices(k, sizes, policy), *_with_flat(row, of_call))
+        for k, row in zip(whole, looped, strict=True)
+    ]
     return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
+
+
+def _with_flat(launch: Kernel, of_call: Mapping[str, int]) -> tuple[Kernel, ...]:
+    """Return a launch, and the same with its grid merged into one axis.
+
+    Only the launch where blocks end with its last axis. Of equals the first one is chosen: rows of
+    odd lengths begin anywhere, a merged axis begins with its array.
+    """
+    flat = flat_grid(launch)
+    if flat is None:
+        return (launch,)
+    last = launch.grid[-1]
+    assert isinstance(last, Block)
+    extent = evaluate(launch.axis(last.axis).extent, of_call)
+    if extent and extent % WHOLE_BLOCKS == 0:
+        return (launch,)
+    return (flat, launch) if extent % ALIGNED_ELEMENTS else (launch, flat)
 
 
 def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
@@ -234,34 +266,63 @@ def _schedules(
     elif base.streams:
         yield from _passes(launch, base, extents, work)
     elif base.whole:
-        yield from _rows(base, extents)
+        yield from _rows(base, extents, work)
     elif base.grid:
-        last = list(base.grid)[-1]
-        for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4)):
-            yield replace(
-                base,
-                grid={**base.grid, last: block},
-                warps=warps,
-                reason=f"{block // (32 * warps)} elements a thread",
-            )
+        yield from _maps(base, extents, work)
+
+
+# ---- maps ----------------------------------------------------------------------------------------
+
+
+def _maps(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
+    """Yield schedules of maps: blocks of neighbours, and tiles of two axes that are contiguous.
+
+    A transposed array is contiguous along another axis than the result.
+    """
+    last = list(base.grid)[-1]
+    blocks: list[tuple[dict[str, int], int]] = [
+        (spread_lanes(base.grid, extents, block), warps) for block, warps in MAP_BLOCKS
+    ]
+    for axis in (a for a in base.grid if a in _contiguous(work) - {last}):
+        blocks += [
+            (spread_lanes(base.grid, extents, m * n, {last: n, axis: m}), warps)
+            for m, n, warps in TILES
+        ]
+    for grid, warps in blocks:
+        each = max(math.prod(grid.values()) // (32 * warps), 1)
+        yield replace(base, grid=grid, warps=warps, reason=f"{each} elements a thread")
+
+
+def _contiguous(work: LaunchWork) -> Axes:
+    """Return the axes along which large arrays are contiguous."""
+    large = (x for x in work.accesses if work.bytes_of[x.param] * SMALL_ARRAYS > work.bytes)
+    return Axes().union(*(x.last for x in large))
 
 
 # ---- rows and passes over rows -------------------------------------------------------------------
 
 
-def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+def _rows(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
     """Yield schedules of whole rows: several short ones a program, many warps for a long one."""
     row = 1
     for axis, least in base.whole.items():
         row *= power_of_two(max(extents[axis], least))
-    last = list(base.grid)[-1] if base.grid else None
-    if last is not None and row <= SEVERAL_ROWS:
+    if base.grid and row <= SEVERAL_ROWS:
         for rows in dict.fromkeys((max(min(SEVERAL_ROWS // row, 8), 1), 4, 2)):
             if rows * row <= SEVERAL_ROWS:
-                grid = {**base.grid, last: rows} if rows > 1 else base.grid
+                grid = spread_lanes(base.grid, extents, rows) if rows > 1 else base.grid
                 shared = f"{rows} short rows" if rows > 1 else "one short row"
                 reason = f"{shared} a program, no barriers"
                 yield replace(base, grid=grid, warps=1, reason=reason)
+        for rows, warps in ((SEVERAL_ROWS // row, 4), (SEVERAL_ROWS // row // 2, 4)):
+            if rows > 8:
+                grid = spread_lanes(base.grid, extents, rows)
+                yield replace(base, grid=grid, warps=warps, reason=f"{rows} short rows a program")
+    if base.grid and _contiguous(work) & {list(base.grid)[-1]}:
+        for columns, warps in COLUMN_TILES:
+            if 4 <= columns * row // (32 * warps) <= 64:
+                grid = spread_lanes(base.grid, extents, columns)
+                yield replace(base, grid=grid, warps=warps, reason=f"{columns} columns a program")
     grid = dict.fromkeys(base.grid, 1)
     for warps in (1, 2, 4, 8, 16, 32):
         each = row // (32 * warps)

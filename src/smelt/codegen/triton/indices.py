@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 
 from smelt.codegen.triton.writer import Text, Writer
 from smelt.kernel.bounds import Facts, nonnegative
+from smelt.kernel.ir import Param
 from smelt.types.dtype import i32
-from smelt.types.expr import Atom, Index, Monomial
+from smelt.types.expr import Atom, Index, Monomial, product
 
-__all__ = ["FLOOR_FUNCTIONS", "IndexPrinter"]
+__all__ = ["FLOOR_FUNCTIONS", "IndexPrinter", "element_strides", "known_offset"]
 
 FLOOR_FUNCTIONS = {
     "floor_div": '''
@@ -28,6 +29,21 @@ def floor_mod(a, b):
 ''',
 }
 """Functions for operands that may be negative: Triton's `//` and `%` round towards zero."""
+
+
+def element_strides(param: Param) -> tuple[Index | None, ...]:
+    """Return the elements between neighbours along each dimension; None for strides of a call."""
+    shape = param.shape
+    return param.strides or tuple(product(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def known_offset(param: Param, index: Sequence[Index]) -> Index:
+    """Return the elements before the one at `index`, as far as the strides are known."""
+    total: Index = 0
+    for e, stride in zip(index, element_strides(param), strict=True):
+        if stride is not None:
+            total = total + e * stride
+    return total
 
 
 class IndexPrinter:

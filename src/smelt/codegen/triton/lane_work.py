@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.codegen.triton.indices import known_offset
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -23,20 +24,24 @@ from smelt.kernel.ir import (
     If,
     IndexValue,
     Kernel,
+    Load,
     Reduce,
     Scan,
     Statement,
     Stream,
     Value,
 )
-from smelt.kernel.walk import values_of, visit
+from smelt.kernel.walk import loads, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
-from smelt.types.expr import evaluate
+from smelt.types.expr import Expr, Index, atoms, axes_of, evaluate
 
-__all__ = ["LaneWork", "lane_work", "visited_share"]
+__all__ = ["LaneWork", "divided_axes", "division_work", "lane_work", "visited_share"]
+
+DIVISION_COST, SIZE_DIVISION_COST = 2.0, 10.0
+"""Cost of dividing an index by a number, and by a size: four and twenty instructions."""
 
 
 class LaneWork(NamedTuple):
@@ -99,6 +104,33 @@ def _cost(value: Value) -> tuple[float, bool]:
             return MOVE_COST, False
         case _:
             return 0.0, False
+
+
+def division_work(launch: Kernel) -> Iterator[LaneWork]:
+    """Yield the work of quotients and remainders of grid axes in indices: one for each, once.
+
+    Numbers become a product and shifts; dividing by a size is a function of its own.
+    """
+    params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
+    indices: list[Index] = []
+    for x in (*loads(launch), *stores(launch)):
+        indices.append(known_offset(params[x.param], x.index))
+        indices += x.index if isinstance(x, Load) and x.other is not None else ()
+    for s in statements(launch):
+        values = (v for root in values_of(s) for v in visit(root))
+        indices += [v.index for v in values if isinstance(v, IndexValue)]
+    divisions = dict.fromkeys(a for e in indices for a in atoms(e) if a.kind in ("//", "%"))
+    for a in divisions:
+        axes = Axes(divided_axes(Expr((((a,), 1),))))
+        cost = DIVISION_COST if isinstance(a.args[1], int) else SIZE_DIVISION_COST
+        if axes:
+            yield LaneWork(axes, Axes(), cost, 0.0, 0)
+
+
+def divided_axes(e: Index) -> tuple[str, ...]:
+    """Return the axes inside of quotients and remainders of an index."""
+    divided = (a for a in atoms(e) if a.kind in ("//", "%"))
+    return tuple(dict.fromkeys(x for a in divided for x in axes_of(a.args[0])))
 
 
 def visited_share(block: Block, launch: Kernel, extents: Mapping[str, int]) -> float:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from smelt.backend.gpu import (
     DESCRIPTOR_NS,
@@ -27,15 +29,35 @@ from smelt.backend.gpu import (
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
-from smelt.codegen.triton.lane_work import LaneWork, lane_work, visited_share
+from smelt.codegen.triton.indices import known_offset
+from smelt.codegen.triton.lane_work import (
+    LaneWork,
+    divided_axes,
+    division_work,
+    lane_work,
+    visited_share,
+)
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Statement, Store, Stream, Value
+from smelt.kernel.ir import (
+    Block,
+    Cast,
+    Dot,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    Statement,
+    Store,
+    Stream,
+    Value,
+)
 from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
-from smelt.types.expr import evaluate, product
+from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
 
 __all__ = [
     "Access",
@@ -57,6 +79,10 @@ ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+MOST_ALIGNED = 16
+"""Elements of one byte in the widest access of a thread."""
+SAMPLE = 1024
+"""Neighbours of a merged axis whose elements are looked at: a program of a map."""
 MASKED_BLOCKS = 1.08
 """Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
 
@@ -78,6 +104,9 @@ class Access(NamedTuple):
     """A load, store or operand: bytes of an element, its axes, and those of memory neighbours.
 
     A combined one joins values with those in memory; at computed positions it has no neighbours.
+    Along a merged axis of the grid, `share` is that of positions with an element of their own, and
+    `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
+    neighbours at once, which is looked at for maps alone.
     """
 
     nbytes: int
@@ -85,6 +114,9 @@ class Access(NamedTuple):
     last: Axes = Axes()
     param: str = ""
     is_combined: bool = False
+    share: float = 1.0
+    waste: float = 1.0
+    aligned: int = MOST_ALIGNED
 
 
 class Contraction(NamedTuple):
@@ -136,7 +168,7 @@ class LaunchWork:
 
 def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
     """Return the work of a launch at these sizes."""
-    names = axes_of_body(launch.body)
+    names, dots = axes_of_body(launch.body), dots_of(launch.body)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
     params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
     accesses: list[Access] = []
@@ -148,11 +180,17 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         is_combined = isinstance(x, Store) and bool(x.join)
         if is_combined and any(map(positions_of, x.index[-1:])):
             last = Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last, x.param, is_combined))
+        access = Access(param.dtype.itemsize, axes, last, x.param, is_combined)
+        if not dots:
+            share, waste = _visited_elements(x, param, launch, sizes)
+            access = access._replace(share=share, waste=waste)
+        if _is_map(launch):
+            aligned = _aligned_elements(known_offset(param, x.index), sizes)
+            access = access._replace(aligned=aligned)
+        accesses.append(access)
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
-    dots = dots_of(launch.body)
     values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
@@ -180,7 +218,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=parts,
-        lanes=lane_work(launch),
+        lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
@@ -189,6 +227,58 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
         ),
     )
+
+
+def _visited_elements(
+    x: Load | Store, param: Param, launch: Kernel, sizes: Mapping[str, int]
+) -> tuple[float, float]:
+    """Return the share of new elements along a merged axis, and their waste.
+
+    In positions, and in bytes of the elements: (1, 1) for a contiguous array.
+    """
+    offset = known_offset(param, x.index)
+    merged = [a for a in divided_axes(offset) if a in _grid_axes(launch)]
+    if not merged:
+        return 1.0, 1.0
+    (flat, *_) = merged
+    extent = int(evaluate(launch.axis(flat).extent, sizes))
+    first = max(extent - SAMPLE, 0) // 2
+    at: dict[str, Any] = dict.fromkeys((*axes_of(offset), *positions_of(offset)), 0)
+    at[flat] = np.arange(first, min(first + SAMPLE, extent))
+    if not at[flat].size:
+        return 1.0, 1.0
+    elements = np.unique(evaluate(offset, sizes, at))
+    sectors = np.unique(elements * param.dtype.itemsize // SECTOR_BYTES)
+    is_last = bool(x.index) and axes_of(x.index[-1]) == (flat,)
+    waste = sectors.size * SECTOR_BYTES / (elements.size * param.dtype.itemsize)
+    return elements.size / at[flat].size, max(waste, 1.0) if is_last else 1.0
+
+
+def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
+    """Return how many neighbours a thread may access at once, in all rows.
+
+    Triton divides what divides strides, and the number of neighbours that a mask leaves.
+    """
+    result = MOST_ALIGNED
+    for factors, number in terms_of(offset):
+        for a in factors:
+            number *= sizes[a.name] if a.kind == "size" else 1
+        variables = [a for a in factors if a.kind != "size"]
+        if abs(number) == 1 and len(variables) == 1:
+            (a,) = variables
+            neighbours = a.extent if a.kind == "axis" else a.args[1] if a.kind == "%" else 1
+            number = int(evaluate(neighbours, sizes))
+        result = min(result, number & -number or result)
+    return result
+
+
+def _is_map(launch: Kernel) -> bool:
+    """Return whether every value is computed at one position of the grid."""
+    return {a.name for a in launch.axes} <= _grid_axes(launch)
+
+
+def _grid_axes(launch: Kernel) -> Axes:
+    return Axes(b.axis for b in launch.grid if isinstance(b, Block))
 
 
 def _joining_axes(body: Iterable[Statement]) -> Axes:
@@ -390,6 +480,7 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
         elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
+        elements *= max(x.share, 1 / _tile(x.axes, schedule.grid))
         if x.is_combined and not work.ordered:
             neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
             total += combined_bytes(elements, x.nbytes, neighbours)
@@ -406,7 +497,7 @@ def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> float:
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
             factor = min(SECTOR_BYTES, x.nbytes * extent) / run
-            worst[x.param] = max(worst[x.param], factor)
+            worst[x.param] = max(worst[x.param], factor, x.waste)
     return sum(n * worst[p] for p, n in work.bytes_of.items())
 
 
@@ -414,7 +505,7 @@ def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: Dev
     """Return the part of the bandwidth that accesses of a thread's neighbouring elements have."""
     threads = warps * device.limits.lanes
     widths = [
-        x.nbytes * max(_tile(x.axes, lanes) // threads, 1)
+        x.nbytes * min(max(_tile(x.axes, lanes) // threads, 1), x.aligned)
         for x in work.accesses
         if x.last and len(x.axes) > 0
     ]

@@ -33,6 +33,7 @@ __all__ = [
     "is_atomic",
     "least_dot",
     "nested_streams",
+    "spread_lanes",
 ]
 
 ATOMICS = {
@@ -175,6 +176,10 @@ def choose_schedule(
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
+        is_one = len(grid) == len(kernel.grid)  # members of a family have other sizes each
+        if sizes is not None and is_one:
+            positions = {a: int(evaluate(kernel.axis(a).extent, sizes)) for a in grid}
+            grid = spread_lanes(grid, positions, grid[last])
     limit = TILE_LANES if whole or streams else MAP_LANES
     for axis in whole:
         limit //= power_of_two(extents.get(axis, 1))
@@ -187,6 +192,27 @@ def choose_schedule(
         together = math.prod(streams[a] for a in inside)
         streams[axis] = min(streams[axis], max(limit // together, 1))
     return Schedule(grid, streams, least, policy)
+
+
+def spread_lanes(
+    grid: Iterable[str],
+    extents: Mapping[str, int],
+    lanes: int,
+    most: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Return `lanes` of a program along its axes: those of `most` first, then the last ones.
+
+    No axis has more than it has positions, rounded up to a power of two.
+
+    >>> spread_lanes("abc", {"a": 100, "b": 5, "c": 7}, 256)
+    {'a': 4, 'b': 8, 'c': 8}
+    """
+    most = most or {}
+    result = dict.fromkeys(grid, 1)
+    for axis in dict.fromkeys((*most, *reversed(result))):
+        result[axis] = min(power_of_two(extents[axis]), lanes, most.get(axis, lanes))
+        lanes //= result[axis]
+    return result
 
 
 def least_dot(kernel: Kernel) -> int:

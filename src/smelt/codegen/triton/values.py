@@ -13,7 +13,7 @@ from smelt.codegen.triton.functions import (
     register_of,
     scalar_function,
 )
-from smelt.codegen.triton.indices import IndexPrinter
+from smelt.codegen.triton.indices import IndexPrinter, element_strides, known_offset
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.narrow_products import matrix_axes, narrow_products, operand_loads
@@ -44,7 +44,7 @@ from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Co
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import scalar
 from smelt.types.dtype import DType, bool_, f32, i8, i32, i64
-from smelt.types.expr import Atom, Index, product, sub
+from smelt.types.expr import Atom, Index, sub
 
 __all__ = ["ValuePrinter"]
 
@@ -99,14 +99,8 @@ class ValuePrinter:
 
     def offset(self, param: Param, index: Sequence[Index]) -> Text:
         """Return the distance from an array's first element to the one at `index`."""
-        shape = param.shape
-        contiguous = [product(shape[d + 1 :]) for d in range(len(shape))]
-        strides = param.strides or contiguous
-        total: Index = 0
-        for e, stride in zip(index, strides, strict=True):
-            if stride is not None:
-                total = total + e * stride
-        text = self.indices.text(total)
+        strides = element_strides(param)
+        text = self.indices.text(known_offset(param, index))
         for d, (e, stride) in enumerate(zip(index, strides, strict=True)):
             if stride is None:
                 text = self._add_strided(text, self.indices.text(e), param, d)

@@ -1,0 +1,127 @@
+"""Merge the axes of a launch's grid into one: its blocks cross the ends of short axes.
+
+    grid i in 28, j in 28/1024                  grid flat in 784/1024
+    y[i,j] = x[i,j] * s[j]                      y[flat//28, flat%28] = x[..] * s[flat%28]
+
+Blocks of the last axis alone would have 28 of 1024 lanes. Where an array is visited in the order
+of memory, quotients and remainders add up to the merged index again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from smelt.codegen.triton.block_axes import dots_of
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.codegen.triton.schedule import is_atomic
+from smelt.kernel.canonical import names_of
+from smelt.kernel.ir import (
+    Axis,
+    Block,
+    Extreme,
+    Kernel,
+    Partial,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    Stream,
+)
+from smelt.kernel.walk import (
+    loads,
+    map_statement,
+    statements,
+    stores,
+    substitute,
+    substitute_index,
+    values_of,
+    visit,
+)
+from smelt.ops.contract import bare_axis
+from smelt.types.expr import Index, axes_of, floordiv, mod, product
+
+__all__ = ["flat_grid"]
+
+
+def flat_grid(launch: Kernel) -> Kernel | None:
+    """Return a launch with one axis in place of all those of its grid.
+
+    None for a grid of one axis, for contractions, and where an axis of the grid is more than an
+    index of elements.
+    """
+    blocks = [b for b in launch.grid if isinstance(b, Block)]
+    several = [b for b in blocks if launch.axis(b.axis).extent != 1]
+    if len(several) < 2 or len(blocks) < len(launch.grid) or not _is_free(launch, several):
+        return None
+    taken, name = set(names_of(launch)), "flat"
+    while name in taken:
+        name += "_"
+    flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
+    places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}
+    rest: Index = flat.index
+    for b in reversed(several):
+        extent = launch.axis(b.axis).extent
+        places[b.axis], rest = mod(rest, extent), floordiv(rest, extent)
+    kept = tuple(a for a in launch.axes if a.name not in places)
+    return replace(
+        launch,
+        axes=(flat, *kept),
+        grid=(Block(name, blocks[-1].size),),
+        body=tuple(_substituted(launch.body, places, name)),
+    )
+
+
+def _is_free(launch: Kernel, blocks: Sequence[Block]) -> bool:
+    """Return whether axes of the grid are read as indices alone."""
+    axes = Axes(b.axis for b in blocks)
+    if dots_of(launch.body) or any(b.size != 1 for b in blocks[:-1]):
+        return False
+    if any((b.start, b.stop, b.part) != (None, None, None) for b in blocks):
+        return False
+    if not _has_element_for_each(launch, axes):
+        return False
+    names = axes_of_body(launch.body)
+    return not any(_controls(s, axes, names) for s in statements(launch))
+
+
+def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
+    """Return whether an array has an element for each position of the grid.
+
+    Its offsets then have as many bits as the merged index.
+    """
+    if any(s.join for s in stores(launch)):
+        plain = [map(bare_axis, x.index) for x in loads(launch)] if is_atomic(launch) else []
+        return any(axes.issubset(p) for p in plain)
+    return any(axes.issubset(a for e in s.index for a in axes_of(e)) for s in stores(launch))
+
+
+def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
+    """Return whether a statement controls a loop, or all lanes of a block, by axes."""
+    every = [v for root in values_of(s) for v in visit(root)]
+    if any(isinstance(v, Partial | Extreme) for v in every):
+        return True
+    if any(isinstance(v, Reduce) and axes & set(v.over) for v in every):
+        return True
+    if any(isinstance(v, Scan) and v.along in axes for v in every):
+        return True
+    if not isinstance(s, Stream):
+        return False
+    ends = [e for b in s.blocks for e in (b.start, b.stop, s.where) if e is not None]
+    return bool(s.bounds) or any(axes & axes_of_value(e, names) for e in ends)
+
+
+def _substituted(
+    body: Iterable[Statement], places: Mapping[str, Index], name: str
+) -> Iterator[Statement]:
+    """Yield statements with other indices for axes; states vary along the new one."""
+    for s in body:
+        if isinstance(s, Store):
+            s = replace(s, index=tuple(substitute_index(e, places) for e in s.index))
+        if isinstance(s, Stream):
+            states = tuple(
+                replace(t, axes=tuple(dict.fromkeys(name if a in places else a for a in t.axes)))
+                for t in s.states
+            )
+            s = replace(s, states=states, body=tuple(_substituted(s.body, places, name)))
+        yield map_statement(s, lambda v: substitute(v, places))
