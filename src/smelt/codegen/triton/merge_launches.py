@@ -67,15 +67,15 @@ def merge_rows(merge: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, 
 
     Where results need all of a merged row, the second launch reads it from memory.
     """
-    streams = [k for k, s in enumerate(merge.body) if isinstance(s, Stream)]
-    if sizes is None or merge.grid or len(streams) != 1:
+    if sizes is None or merge.grid:
         return (merge,)
-    rows = _long_rows(merge, streams[0], sizes)
-    alone = with_grid(merge)
+    needed = part_of(merge, frozenset(stores(merge)))
+    streams = [k for k, s in enumerate(needed.body) if isinstance(s, Stream)]
+    rows = _long_rows(needed, streams[0], sizes) if len(streams) == 1 else []
+    alone = with_grid(needed)
     if not rows or alone.grid:
         return (alone if rows else merge,)
-    first = _row_launch(merge, streams[0], rows)
-    last = _rest(merge, streams[0], rows)
+    first, last = _row_launch(needed, streams[0], rows), _rest(needed, streams[0], rows)
     return (first, last) if first.grid and last is not None else (merge,)
 
 
