@@ -95,4 +95,4 @@ def test_divided_random_kernel_computes_what_the_interpreter_does(kernel):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_launches, "LEAST_ROW", 1)
         patch.setattr(split_states, "COLUMN_LANES", 2)
-        check(kernel, {"n": 30, "m": 30}, divided)
+        check(kernel, {"n": 3000, "m": 3000}, divided)

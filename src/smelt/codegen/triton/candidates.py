@@ -44,6 +44,8 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+FEW_REGISTERS = 2
+"""Launches whose values take more than this part of the registers are compared in parts, too."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 LEAST_STAGES = 2
@@ -112,14 +114,27 @@ def candidates(
     They are compared at `sizes`; `of_call`, the same without other ones, decides whether rows are
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
-    registers = device.limits.registers
-    whole = prepare(kernel, sizes, policy=policy, registers=registers)
-    looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers)
-    forms = [
-        (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
-    ]
     of_call = sizes if of_call is None else of_call
-    return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
+
+    def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
+        looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers)
+        forms = [
+            (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
+        ]
+        return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
+
+    registers = device.limits.registers
+    few = registers // FEW_REGISTERS
+    whole, divided = (prepare(kernel, sizes, policy=policy, registers=n) for n in (registers, few))
+    result = of_launches(whole, registers)
+    if divided == whole:
+        return result
+    return min(result, of_launches(divided, few), key=_total_ns)
+
+
+def _total_ns(every: Iterable[Sequence[Candidate]]) -> float:
+    """Return the time of the best candidates of all launches."""
+    return sum(of_launch[0].predicted_ns for of_launch in every)
 
 
 def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import block_axes, dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, with_state_axes
-from smelt.codegen.triton.launch_parts import is_free, joined_axes, part_of
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
+from smelt.codegen.triton.launch_parts import is_free, joined_axes, part_of, without_unused_axes
 from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.widen_columns import COLUMN_LANES
@@ -44,7 +44,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import refs, statements, stores, values_of, visit
+from smelt.kernel.walk import axes_used, refs, statements, stores, values_of, visit
 from smelt.types.expr import evaluate
 
 __all__ = ["PROCESSOR_REGISTERS", "split_states"]
@@ -71,6 +71,7 @@ def split_states(
         columns = _columns(launch, axis) if extents[axis] > COLUMN_LANES else None
         if columns is not None:
             rest = part_of(launch, frozenset(stores(launch)) - frozenset(stores(columns)))
+            rest = _without_parts(rest)
             return (*split_states(rest, sizes, registers), columns) if rest.body else (columns,)
     return (launch,)
 
@@ -167,3 +168,24 @@ def _columns(launch: Kernel, axis: str) -> Kernel | None:
     name = launch.name if len(apart) == len(every) else f"{launch.name}_{axis}"
     grid = (*launch.grid, Block(axis, COLUMN_LANES))
     return replace(part, name=name, grid=grid, body=tuple(body))
+
+
+def _without_parts(launch: Kernel) -> Kernel:
+    """Return a launch whose programs share an axis in parts with one program for each position.
+
+    Unchanged where they carry a state from position to position.
+    """
+    *before, last = launch.body or (None,)
+    if not isinstance(last, Stream) or last.states or len(last.blocks) > 1 or last.bounds:
+        return launch
+    (block,) = last.blocks
+    names = axes_of_body(launch.body)
+    ends = [axes_of_value(e, names) for e in (block.start, block.stop) if e is not None]
+    parts = Axes().union(*ends)
+    body = (*before, *last.body)
+    grid = tuple(b for b in launch.grid if isinstance(b, Block) and b.axis not in parts)
+    whole = replace(launch, grid=(*grid, Block(block.axis, 1)), body=body)
+    is_shared = len(ends) == 2 and len(parts) == 1 and len(grid) == len(launch.grid) - 1
+    if not is_shared or last.where is not None or parts & axes_used(replace(whole, grid=())):
+        return launch
+    return without_unused_axes(whole) if is_free(body, block.axis) else launch
