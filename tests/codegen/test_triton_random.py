@@ -12,6 +12,7 @@ from tests.codegen.checked_triton import launch
 from tests.codegen.test_triton_goldens import with_lanes
 from tests.kernel.random_kernels import kernels
 
+from smelt.codegen.triton import merge_launches, split_states
 from smelt.codegen.triton.flat_grid import flat_grid
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
@@ -44,6 +45,13 @@ def printed_blocks(kernel, source: str) -> dict[str, int]:
     numbers = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
     axes = {a.name for a in kernel.axes}
     return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers if axis in axes}
+
+
+def divided(kernel: Kernel) -> str:
+    """The file of a kernel for a device without registers, which divides what carries rows."""
+    sizes = {"n": 3000, "m": 3000}
+    prepared = prepare(kernel, sizes, registers=0)
+    return print_file(kernel, [print_stage(k, choose_schedule(k, sizes)) for k in prepared])
 
 
 def check(kernel, print_source: Callable[[Kernel], str]) -> None:
@@ -98,3 +106,14 @@ def merged_source(kernel: Kernel) -> str:
 @given(kernels())
 def test_random_kernel_over_a_merged_axis_computes_what_the_interpreter_does(kernel):
     check(kernel, merged_source)
+
+
+@pytest.mark.filterwarnings("ignore")
+@MANY
+@given(kernels())
+def test_divided_random_kernel_computes_what_the_interpreter_does(kernel):
+    """Rows of any length are long: their states have launches of their own where they can."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_launches, "LEAST_ROW", 1)
+        patch.setattr(split_states, "COLUMN_LANES", 2)
+        check(kernel, divided)
