@@ -32,6 +32,7 @@ from smelt.types.dtype import DType, f32
 from smelt.types.expr import Index
 
 __all__ = [
+    "CACHE_LATENCY_NS",
     "DESCRIPTOR_NS",
     "MEMORY_LATENCY_NS",
     "POINTER_COPIES",
@@ -68,6 +69,8 @@ DISPATCH_NS = 5000.0
 """Nanoseconds of a call from Python."""
 MEMORY_LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
+CACHE_LATENCY_NS = 200.0
+"""A load from the shared cache; measured for an H100's by others, 150 to 200 (QuACK)."""
 SECTOR_BYTES = 32
 """Bytes that memory and caches move at least."""
 POINTER_COPIES = 1.05
@@ -207,7 +210,10 @@ class Gpu:
     shared_bytes: int
     """Shared memory of one processor."""
     cache_bytes: int
-    """The cache that all processors share."""
+    """The cache that all processors share: what one kernel leaves in it, the next one finds.
+
+    AMD's second-level caches belong to one of eight dies each, and so to an eighth of the programs.
+    """
     cache_gbs: float
     memory_bytes: int
     memory_gbs: float
