@@ -71,7 +71,16 @@ def test_unconfirmed_figures_are_figures(device: Gpu):
 def test_small_tiles_of_products_are_slower(device: Gpu):
     ns = [device.product_ns(f16, f16, n, n) for n in (128, 64, 32, 16, 8)]
     assert ns == sorted(ns) and ns[0] < ns[1]
-    assert ns[-1] == device.element_ns(1.0, f16)
+    assert ns[-1] == 4 * device.element_ns(1.0, f16)
+
+
+def test_products_of_few_programs_have_smaller_tiles(device: Gpu):
+    tile = 128 * 256
+    factors = [device.product_idle(device.processors >> k, tile) for k in range(6)]
+    arithmetic = [slow for _, slow in factors]
+    assert arithmetic[0] == 1.0 and arithmetic == sorted(arithmetic)
+    for k, (idle, slow) in enumerate(factors):
+        assert 1 <= idle <= slow <= device.idle(device.processors >> k, is_product=True)
 
 
 def test_wide_elements_are_no_faster(device: Gpu):

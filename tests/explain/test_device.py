@@ -55,7 +55,7 @@ def test_source_of_a_count_runs():
 def test_refusal_has_its_code_and_reason(monkeypatch):
     missing = "all 4000000 elements of a row at once"
 
-    def refuse(kernel, sizes, machine):
+    def refuse(kernel, sizes, machine, cached):
         raise DeviceKernelError(kernel=kernel.name, missing=missing)
 
     monkeypatch.setattr(sys.modules["smelt.explain.device"], "programs", refuse)
@@ -163,7 +163,6 @@ SCHEDULE_ALONE = {
     "transposed": "whole sectors of memory for one element each",
     "rotary": "lanes beyond short rows, and parts of sectors",
     "depthwise": "lanes beyond short rows, and parts of sectors",
-    "histogram": "one program that is left with few bytes in flight",
 }
 """Programs with kernels that take more than twice the planner's time, and what they wait for."""
 

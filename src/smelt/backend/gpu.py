@@ -22,14 +22,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
+from collections.abc import Iterable
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from smelt.dataclass import dataclass
 from smelt.target import CACHE_SHARE, Kind, Level
 from smelt.tiling import Tiling
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import Index
+from smelt.types.expr import Index, minimum
 
 __all__ = [
     "CACHE_LATENCY_NS",
@@ -37,6 +38,7 @@ __all__ = [
     "MEMORY_LATENCY_NS",
     "POINTER_COPIES",
     "SECTOR_BYTES",
+    "THREAD_BYTES",
     "Gpu",
     "GpuTiling",
     "KernelTime",
@@ -54,6 +56,8 @@ TILE = (128, 256)
 """Sides of the largest tiles."""
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
+SMALLER_TILES = 6
+"""Halvings of the largest tile that schedules try: 32 x 32 is the smallest."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
@@ -71,6 +75,8 @@ MEMORY_LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
 CACHE_LATENCY_NS = 200.0
 """A load from the shared cache; measured for an H100's by others, 150 to 200 (QuACK)."""
+THREAD_BYTES = 64
+"""Bytes that a thread has in flight at most: four accesses of 16."""
 SECTOR_BYTES = 32
 """Bytes that memory and caches move at least."""
 POINTER_COPIES = 1.05
@@ -152,6 +158,14 @@ class GpuTiling(Tiling):
 
     tile: int = 128
     """Rows and columns of a product per program."""
+
+    def splits_stream(self, grid: Iterable[int], visits: int) -> bool:
+        """Return whether to split a stream with contractions: each processor has work for two."""
+        return 2 * prod(grid) <= self.min_product_tasks and visits >= self.min_stream_visits
+
+    def stream_parts(self, blocks: Index, tasks: int) -> Index:
+        """Return the parts of a split stream: as many as processors take at a time."""
+        return minimum(blocks, max(self.min_product_tasks // max(tasks, 1), 1))
 
     def reduction_columns(self, sums: int) -> int:
         """Return the neighbouring columns that a program reduces: 16-byte loads of a warp."""
@@ -329,16 +343,16 @@ class Gpu:
 
         A float32 beside a half type is a sum of terms with 8 bits, which meet in 3 products beside
         a bfloat16 and in 5 beside a float16. Operands without matrix units, and tiles that are too
-        small for them, use the vector lanes.
+        small for them, use the vector lanes, which wait for operands as tiles become smaller.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
         wide = max(left, right, key=lambda t: t.itemsize)
-        lanes = self.element_ns(1.0, wide)
-        if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
-            return lanes
         short, long = sorted((rows, columns))
         share = tile_share(min(short, TILE[0]) * min(long, TILE[1]))
+        lanes = self.element_ns(1.0, wide) / share
+        if not usable or wide.itemsize > f32.itemsize or short < MIN_MATRIX_SIDE:
+            return lanes
         products = 1
         if len(usable) < 2:
             narrow = min(left, right, key=lambda t: t.itemsize)
@@ -362,12 +376,37 @@ class Gpu:
             return needed * self.processors / programs
         return ceil(programs / self.processors) * self.processors / programs
 
+    def idle_factors(self, work: KernelWork) -> tuple[float, float]:
+        """Return the factors on the time of memory and of arithmetic for idle processors.
+
+        Programs of products are counted with blocks of 128 x 128; larger tiles take two.
+        """
+        if work.is_product:
+            return self.product_idle(ceil(work.programs / 2), TILE[0] * TILE[1])
+        idle = self.idle(work.programs)
+        return idle, idle
+
+    def product_idle(self, programs: int, tile: int) -> tuple[float, float]:
+        """Return the factors on memory and on arithmetic of a product with the best tiles.
+
+        There would be `programs` with tiles of `tile` elements. Smaller tiles give processors
+        without a program some, and use less of the rate.
+
+        >>> from smelt.backend.gpus import gpu
+        >>> [round(gpu("h100").product_idle(n, 128 * 256)[1], 2) for n in (4, 33, 132, 1 << 20)]
+        [4.12, 1.43, 1.0, 1.0]
+        """
+        idle = [self.idle(programs << k, is_product=True) for k in range(SMALLER_TILES)]
+        shares = [tile_share(tile) / tile_share(tile >> k) for k in range(SMALLER_TILES)]
+        best = min(range(SMALLER_TILES), key=lambda k: idle[k] * shares[k])
+        return idle[best], idle[best] * shares[best]
+
     def time(self, work: KernelWork) -> KernelTime:
         """Return the predicted time of a kernel."""
-        idle = self.idle(work.programs, is_product=work.is_product)
+        idle, slow = self.idle_factors(work)
         memory = work.memory_bytes / self.memory_gbs
         cache = (work.memory_bytes + work.cache_bytes) / self.cache_gbs
-        arithmetic = work.arithmetic_ns * idle
+        arithmetic = work.arithmetic_ns * slow
         if self.has_tensor_copies and work.copied_arrays:
             starts = DESCRIPTOR_NS * work.copied_arrays
             arithmetic = min(arithmetic + starts, arithmetic * POINTER_COPIES)

@@ -202,6 +202,13 @@ class CostModel(ABC):
     ) -> float:
         """Return the time of packing the operands of a contraction in a stream."""
 
+    def merge_ns(self, parts: int, nbytes: int, tasks: int) -> float:
+        """Return the time of merging a split stream's states of `nbytes` for each part of a task.
+
+        By default it is none: the same tasks merge them.
+        """
+        return 0.0
+
     @abstractmethod
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:
         """Return the threads that a streamed kernel runs on; `floor` is one core's least time."""
@@ -215,9 +222,9 @@ class CostModel(ABC):
         tasks: int,
         launches: int,
         *,
-        products: bool,
+        tile: int,
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective of a streamed kernel.
 
-        With `products` it has contractions.
+        Its contractions have tiles of `tile` elements; without any it is 0.
         """

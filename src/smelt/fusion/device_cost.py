@@ -18,7 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.backend.gpu import INSTRUCTIONS, SECTOR_BYTES, Gpu, KernelWork, combined_bytes
+from smelt.backend.gpu import (
+    CACHE_LATENCY_NS,
+    FULL_TILE,
+    INSTRUCTIONS,
+    SECTOR_BYTES,
+    THREAD_BYTES,
+    Gpu,
+    KernelWork,
+    combined_bytes,
+)
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
@@ -31,7 +40,7 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.cost import SPECIAL_COST
 from smelt.target import Kind, Level
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import evaluate
+from smelt.types.expr import Expr, axes_of, evaluate
 
 SCAN_INSTRUCTIONS = 10.0
 """Instructions per element of a scan: a tree of shuffles within a program."""
@@ -78,7 +87,11 @@ class DeviceModel(CostModel):
             cost += SCAN_INSTRUCTIONS / INSTRUCTIONS
         total_ns = self.gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), dtype)
         total_ns += self._special_ns(traced.specials, traced.special_cost, dtype)
-        return total_ns + (traced.dots and self._product_ns(unit))
+        if not traced.dots:
+            return total_ns
+        sides = self._tile_sides(unit)
+        # what is computed of an operand serves a whole row or column of the tile
+        return total_ns / min(*sides, FULL_TILE) + self._product_ns(unit, sides)
 
     def _widest(self, unit: Unit) -> DType:
         """Return the type of the widest operand or result."""
@@ -91,17 +104,28 @@ class DeviceModel(CostModel):
             return count * self.gpu.special_ns
         return self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
 
-    def _product_ns(self, unit: Unit) -> float:
+    def _product_ns(self, unit: Unit, sides: tuple[int, int]) -> float:
         """Return the time of one multiply-add of a contraction, by types and tile."""
         types = [self._loaded_type(e.producer) for e in unit.edges]
         if len(types) != 2:
             return self.gpu.element_ns(1.0, self._widest(unit))
-        left, right = (_plain_axes(e.terms) for e in unit.edges)
-        rows, columns = (
-            prod([self.extents[unit.axes[k]] for k in side if k < unit.rank])
-            for side in (left - right, right - left)
-        )
-        return self.gpu.product_ns(types[0], types[1], rows, columns)
+        return self.gpu.product_ns(types[0], types[1], *sides)
+
+    def _tile_sides(self, unit: Unit) -> tuple[int, int]:
+        """Return the rows and columns of a contraction's result that a tile may have.
+
+        A block of windows lies along one axis, and is padded to a power of two.
+        """
+        if len(unit.edges) != 2:
+            return 1, 1
+        left, right = (_axes_read(e.terms) for e in unit.edges)
+        sides: list[int] = []
+        for e, side in zip(unit.edges, (left - right, right - left), strict=True):
+            lengths = [self.extents[unit.axes[k]] for k in side if k < unit.rank]
+            has_windows = any(isinstance(t, Expr) for t in e.terms)
+            padded = max((1 << (n - 1).bit_length() for n in lengths), default=1)
+            sides.append(padded if has_windows else prod(lengths))
+        return sides[0], sides[1]
 
     def _loaded_type(self, v: int) -> DType:
         """Return the type of a value before conversions, which a tile holds in memory's type."""
@@ -132,7 +156,7 @@ class DeviceModel(CostModel):
     ) -> Cost:
         """Return the cost of a kernel, with parts of its memory time before idling."""
         time = self.gpu.time(work)
-        idle = self.gpu.idle(work.programs, is_product=work.is_product)
+        idle, _ = self.gpu.idle_factors(work)
         hidden = min(time.memory, time.arithmetic)
         return Cost(
             time.total,
@@ -376,6 +400,15 @@ class DeviceModel(CostModel):
         """Return 0: tiles are read into shared memory as they are."""
         return 0.0
 
+    def merge_ns(self, parts: int, nbytes: int, tasks: int) -> float:
+        """Return the time of a launch that reads what the parts of each task have written.
+
+        A warp reads those of a task one after another.
+        """
+        moved = float(parts * nbytes)
+        of_warp = moved / (THREAD_BYTES * self.gpu.warp_size) * CACHE_LATENCY_NS
+        return self.gpu.launch_ns + max(2.0 * moved * tasks / self.gpu.cache_gbs, of_warp)
+
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:
         """Return 1: times are those of the whole device."""
         return 1
@@ -388,11 +421,14 @@ class DeviceModel(CostModel):
         tasks: int,
         launches: int,
         *,
-        products: bool,
+        tile: int,
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
-        idle = self.gpu.idle(tasks, is_product=products)
-        launch, arithmetic, moving = launches * self.gpu.launch_ns, work * idle, memory * idle
+        if tile:
+            idle, slow = self.gpu.product_idle(tasks, tile)
+        else:
+            idle = slow = self.gpu.idle(tasks)
+        launch, arithmetic, moving = launches * self.gpu.launch_ns, work * slow, memory * idle
         hidden = min(arithmetic, moving)
         total = launch + max(arithmetic, moving)
         return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
@@ -405,9 +441,10 @@ def _is_product(t: Term) -> bool:
     return t.kind == "dot"
 
 
-def _plain_axes(terms: tuple[object, ...]) -> set[int]:
-    """Return the axes among the terms of a read."""
-    return {t for t in terms if isinstance(t, int) and t >= 0}
+def _axes_read(terms: tuple[int | Expr, ...]) -> set[int]:
+    """Return the axes that the terms of a read depend on."""
+    named = {int(x[1:]) for t in terms if isinstance(t, Expr) for x in axes_of(t)}
+    return named | {t for t in terms if isinstance(t, int) and t >= 0}
 
 
 __all__ = ["DeviceModel"]

@@ -21,6 +21,7 @@ from smelt.backend.gpu import (
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
+    THREAD_BYTES,
     busy_ns,
     combined_bytes,
     tile_share,
@@ -48,8 +49,6 @@ __all__ = [
     "predict_ns",
 ]
 
-THREAD_BYTES = 64
-"""Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
 results and of the terms that a factor is a sum of. Fitted to what ptxas says of products and
@@ -160,10 +159,9 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     multiplied = [_multiplied(d, types, policy) for d in dots]
     parts = dict(_parts(launch, names))
     visited = {
-        b.axis: visited_share(b, launch, extents)
+        b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
         for s in statements(launch)
         for b in (s.blocks if isinstance(s, Stream) else ())
-        if b.axis not in parts
     }
     return LaunchWork(
         extents=extents,
@@ -419,15 +417,17 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
 
 
 def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> dict[str, float]:
-    """Return the bytes that are moved by array: whole sectors of the worst access."""
-    worst = dict.fromkeys(work.bytes_of, 1.0)
+    """Return the bytes that are moved by array: those of its access with the most sectors."""
+    moved = {p: float(n) for p, n in work.bytes_of.items()}
     for x in work.accesses:
         extent = math.prod(work.extents[a] for a in x.last)
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
-            factor = min(SECTOR_BYTES, x.nbytes * extent) / run
-            worst[x.param] = max(worst[x.param], factor)
-    return {p: n * worst[p] for p, n in work.bytes_of.items()}
+            factor = max(min(SECTOR_BYTES, x.nbytes * extent) / run, 1.0)
+            accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes)
+            nbytes = factor * min(accessed, work.bytes_of[x.param])
+            moved[x.param] = max(moved[x.param], nbytes)
+    return moved
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
