@@ -56,8 +56,6 @@ TILE = (128, 256)
 """Sides of the largest tiles."""
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
-SMALLER_TILES = 6
-"""Halvings of the largest tile that schedules try: 32 x 32 is the smallest."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
@@ -132,6 +130,8 @@ class KernelWork:
     launches: int = 1
     is_product: bool = False
     """Whether it has contractions, whose tiles are large."""
+    most_programs: int = 1
+    """Programs of a product that has the smallest tiles."""
     copied_arrays: int = 0
     """Operands of contractions that tensor copies may load."""
     steps: float = 0.0
@@ -382,24 +382,26 @@ class Gpu:
         Programs of products are counted with blocks of 128 x 128; larger tiles take two.
         """
         if work.is_product:
-            return self.product_idle(ceil(work.programs / 2), TILE[0] * TILE[1])
+            tile, programs = TILE[0] * TILE[1], ceil(work.programs / 2)
+            return self.product_idle(programs, tile, max(work.most_programs, work.programs))
         idle = self.idle(work.programs)
         return idle, idle
 
-    def product_idle(self, programs: int, tile: int) -> tuple[float, float]:
+    def product_idle(self, programs: int, tile: int, most: int) -> tuple[float, float]:
         """Return the factors on memory and on arithmetic of a product with the best tiles.
 
-        There would be `programs` with tiles of `tile` elements. Smaller tiles give processors
-        without a program some, and use less of the rate.
+        There are `programs` with tiles of `tile` elements, and `most` with the smallest. Smaller
+        tiles give processors without a program some, and use less of the rate.
 
         >>> from smelt.backend.gpus import gpu
-        >>> [round(gpu("h100").product_idle(n, 128 * 256)[1], 2) for n in (4, 33, 132, 1 << 20)]
-        [4.12, 1.43, 1.0, 1.0]
+        >>> [round(gpu("h100").product_idle(n, 128 * 256, 1000)[1], 2) for n in (4, 33, 132)]
+        [4.12, 1.43, 1.0]
         """
-        idle = [self.idle(programs << k, is_product=True) for k in range(SMALLER_TILES)]
-        shares = [tile_share(tile) / tile_share(tile >> k) for k in range(SMALLER_TILES)]
-        best = min(range(SMALLER_TILES), key=lambda k: idle[k] * shares[k])
-        return idle[best], idle[best] * shares[best]
+        every: list[tuple[float, float]] = []
+        for k in range(max(most // max(programs, 1), 1).bit_length()):
+            idle = self.idle(programs << k, is_product=True)
+            every.append((idle, idle * tile_share(tile) / tile_share(tile >> k)))
+        return min(every, key=lambda factors: factors[1])
 
     def time(self, work: KernelWork) -> KernelTime:
         """Return the predicted time of a kernel."""

@@ -200,7 +200,8 @@ class DeviceKernelData:
 
     `floor_ns` is the time for its bytes at the published rates, `cached_bytes` of which the plan
     leaves in the shared cache. `planned_ns` is the planner's prediction, which decided what is
-    fused.
+    fused. `shared_with` are the kernels of one launch, this one among them, and `table_source` its
+    program, in the first of them.
     """
 
     source: str | None
@@ -209,6 +210,10 @@ class DeviceKernelData:
     launches: tuple[DeviceLaunchData, ...] = ()
     cached_bytes: int = 0
     planned_ns: float | None = None
+    shared_with: tuple[int, ...] = ()
+    table_source: str | None = None
+    table_launches: int = 0
+    """Launches of the program and of those that fill its table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

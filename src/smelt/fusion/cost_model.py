@@ -222,9 +222,9 @@ class CostModel(ABC):
         tasks: int,
         launches: int,
         *,
-        tile: int,
+        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective of a streamed kernel.
 
-        Its contractions have tiles of `tile` elements; without any it is 0.
+        `tile` has the rows and columns of its contractions' tiles; without any they are 0.
         """

@@ -22,11 +22,14 @@ from smelt.backend.gpu import (
     CACHE_LATENCY_NS,
     FULL_TILE,
     INSTRUCTIONS,
+    MIN_MATRIX_SIDE,
     SECTOR_BYTES,
     THREAD_BYTES,
+    TILE,
     Gpu,
     KernelWork,
     combined_bytes,
+    tile_share,
 )
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
@@ -266,10 +269,11 @@ class DeviceModel(CostModel):
         work = KernelWork(
             memory + in_memory,
             cache + in_cache,
-            region.work,
+            region.work * self._consumed_factor(region),
             programs,
             2 if schedule.split or parts > 1 else 1,
             schedule.has_contractions,
+            parts * self._most_programs(region),
             sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
@@ -285,6 +289,36 @@ class DeviceModel(CostModel):
         result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
         result.split = bool(schedule.split) or parts > 1
         return result
+
+    def _consumed_factor(self, region: Region) -> float:
+        """Return the factor on products whose results the same kernel reduces: smaller tiles.
+
+        A tile then is a block of what is reduced, and none where that is an axis of few positions.
+        """
+        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
+        first = min((region.levels[u] for u in products), default=0)
+        consumed = [
+            min(self.extents[region.axes[a]] for a in bits(axes))
+            for u, axes in region.reduced_axes.items()
+            if u not in products and region.levels[u] > first and axes
+        ]
+        if not products or not consumed:
+            return 1.0
+        is_short = min(consumed) < MIN_MATRIX_SIDE
+        most = MIN_MATRIX_SIDE**2 if is_short else prod(self.tiling.produced_block)
+        tiles = [self._tile(u) for u in products]
+        return max(tile_share(n) / tile_share(min(n, most)) for n in tiles)
+
+    def _tile(self, u: int) -> int:
+        """Return the elements of the largest tile of a contraction's result."""
+        short, long = sorted(self._tile_sides(self.units.unit(u)))
+        return min(short, TILE[0]) * min(long, TILE[1])
+
+    def _most_programs(self, region: Region) -> int:
+        """Return the programs of products whose tiles are the smallest for matrix units."""
+        products = (u for u in region.reduced_axes if self.units.unit(u).trace.dots)
+        results = max((self.elements[u] for u in products), default=0)
+        return max(results // MIN_MATRIX_SIDE**2, 1)
 
     def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the parts of the reduction axis of a lone product, as lowering splits it."""
@@ -421,11 +455,12 @@ class DeviceModel(CostModel):
         tasks: int,
         launches: int,
         *,
-        tile: int,
+        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
-        if tile:
-            idle, slow = self.gpu.product_idle(tasks, tile)
+        if prod(tile):
+            most = tasks * max(tile[0] // MIN_MATRIX_SIDE, 1)
+            idle, slow = self.gpu.product_idle(tasks, prod(tile), most)
         else:
             idle = slow = self.gpu.idle(tasks)
         launch, arithmetic, moving = launches * self.gpu.launch_ns, work * slow, memory * idle

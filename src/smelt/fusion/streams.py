@@ -207,7 +207,7 @@ class _Prediction:
             threads,
             task_count,
             2 if self.parts > 1 else 1,
-            tile=self.block * prod(self.cut.values()) if has_dots else 0,
+            tile=(prod(self.in_task[a] for a in self.cut), has_dots * self.block),
         )
         packed = has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut)
         return Cost(
