@@ -90,6 +90,10 @@ class CostModel(ABC):
     It takes conversions and twice as many steps. Charged in a stream for the reductions that an
     unstreamed kernel does not have.
     """
+    splits_any_stream = True
+    """Whether streams of few tasks count as split that `smelt.lower.split_stream` leaves whole.
+
+    Those that store along their axis, or visit a second one. A few tasks of a CPU are enough."""
     packed_stream_factor = 1.04
     """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
 
@@ -202,10 +206,11 @@ class CostModel(ABC):
     ) -> float:
         """Return the time of packing the operands of a contraction in a stream."""
 
-    def merge_ns(self, parts: int, nbytes: int, tasks: int) -> float:
-        """Return the time of merging a split stream's states of `nbytes` for each part of a task.
+    def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
+        """Return the time of merging the states of a split stream.
 
-        By default it is none: the same tasks merge them.
+        Each part of a task has `nbytes` of `rows` rows. By default it takes none: the same tasks
+        merge them.
         """
         return 0.0
 

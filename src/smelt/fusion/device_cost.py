@@ -66,6 +66,7 @@ class DeviceModel(CostModel):
 
     counts_lanes = False
     packed_stream_factor = 1.0
+    splits_any_stream = False
 
     def __init__(self, units: Units, machine: Gpu, hints: Hints, extra_bytes: int = 0) -> None:
         super().__init__(units, machine, hints, extra_bytes, 1, machine.warp_size)
@@ -325,7 +326,7 @@ class DeviceModel(CostModel):
         if not schedule.has_contractions or len(region.reduced_axes) != 1:
             return 1
         ((_, reduced),) = region.reduced_axes.items()
-        longest = max((schedule.sizes[a] for a in bits(reduced)), default=1)
+        longest = max((self.extents[region.axes[a]] for a in bits(reduced)), default=1)
         if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
             return 1
         return int(evaluate(self.tiling.split_k_parts(longest), {}))
@@ -434,13 +435,13 @@ class DeviceModel(CostModel):
         """Return 0: tiles are read into shared memory as they are."""
         return 0.0
 
-    def merge_ns(self, parts: int, nbytes: int, tasks: int) -> float:
+    def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
         """Return the time of a launch that reads what the parts of each task have written.
 
-        A warp reads those of a task one after another.
+        A warp reads the states of a row, one part after another.
         """
         moved = float(parts * nbytes)
-        of_warp = moved / (THREAD_BYTES * self.gpu.warp_size) * CACHE_LATENCY_NS
+        of_warp = moved / rows / (THREAD_BYTES * self.gpu.warp_size) * CACHE_LATENCY_NS
         return self.gpu.launch_ns + max(2.0 * moved * tasks / self.gpu.cache_gbs, of_warp)
 
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:

@@ -182,7 +182,8 @@ class _Prediction:
         work += self.lanes.transposed_ns(len(passes)) if model.counts_lanes else 0.0
         whole, stream_parts = self._tasks(len(passes))
         task_count = whole * stream_parts * self.parts
-        merging = model.merge_ns(stream_parts, states, whole) if stream_parts > 1 else 0.0
+        rows = prod(self.in_task[a] for a in self.cut)
+        merging = model.merge_ns(stream_parts, states, whole, rows) if stream_parts > 1 else 0.0
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         threads = model.stream_threads(work, floor, task_count)
@@ -207,7 +208,7 @@ class _Prediction:
             threads,
             task_count,
             2 if self.parts > 1 else 1,
-            tile=(prod(self.in_task[a] for a in self.cut), has_dots * self.block),
+            tile=(rows, has_dots * self.block),
         )
         packed = has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut)
         return Cost(
@@ -278,7 +279,7 @@ class _Prediction:
             return 1
         if any(self.model.units.unit(u).trace.dots for u in self.region.reduced_axes):
             return 1
-        if any(self.name in t.axes for t in self.found.roots.values()):
+        if self._is_stored_along():
             return 1
         work, tiling = prod(self.sizes.values()), self.model.tiling
         if (
@@ -374,7 +375,13 @@ class _Prediction:
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
         if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
             return tasks, 1
+        if not self.model.splits_any_stream and (self.held or self._is_stored_along()):
+            return tasks, 1
         return tasks, int(evaluate(tiling.stream_parts(self.visits, tasks), {}))
+
+    def _is_stored_along(self) -> bool:
+        """Return whether results are stored at every position of the axis."""
+        return any(self.name in t.axes for t in self.found.roots.values())
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
         """Return the nanoseconds of moving states that exceed a core's own caches.
