@@ -274,7 +274,7 @@ class DeviceModel(CostModel):
             programs,
             2 if schedule.split or parts > 1 else 1,
             schedule.has_contractions,
-            parts * self._most_programs(region),
+            parts * self._most_programs(region, schedule),
             sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
@@ -291,35 +291,46 @@ class DeviceModel(CostModel):
         result.split = bool(schedule.split) or parts > 1
         return result
 
+    def _consumed_lengths(self, region: Region) -> list[int]:
+        """Return the lengths of axes of products' results along which the same kernel reduces."""
+        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
+        first = min((region.levels[u] for u in products), default=0)
+        return [
+            min(self.extents[region.axes[a]] for a in bits(axes))
+            for u, axes in region.reduced_axes.items()
+            if products and u not in products and region.levels[u] > first and axes
+        ]
+
     def _consumed_factor(self, region: Region) -> float:
         """Return the factor on products whose results the same kernel reduces: smaller tiles.
 
-        A tile then is a block of what is reduced, and none where that is an axis of few positions.
+        A tile has such an axis as a whole, or a block of a long one. With few positions it is none.
         """
-        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
-        first = min((region.levels[u] for u in products), default=0)
-        consumed = [
-            min(self.extents[region.axes[a]] for a in bits(axes))
-            for u, axes in region.reduced_axes.items()
-            if u not in products and region.levels[u] > first and axes
-        ]
-        if not products or not consumed:
-            return 1.0
-        is_short = min(consumed) < MIN_MATRIX_SIDE
-        most = MIN_MATRIX_SIDE**2 if is_short else prod(self.tiling.produced_block)
-        tiles = [self._tile(u) for u in products]
-        return max(tile_share(n) / tile_share(min(n, most)) for n in tiles)
+        consumed = self._consumed_lengths(region)
+        most = TILE[0] * TILE[1]
+        if consumed and min(consumed) < MIN_MATRIX_SIDE:
+            most = MIN_MATRIX_SIDE**2
+        elif consumed and max(consumed) > TILE[1]:
+            most = prod(self.tiling.produced_block)
+        factor = 1.0
+        for u in region.reduced_axes:
+            if self.units.unit(u).trace.dots:
+                short, long = sorted(self._tile_sides(self.units.unit(u)))
+                tile = min(short, TILE[0]) * min(long, TILE[1])
+                factor = max(factor, tile_share(tile) / tile_share(min(tile, most)))
+        return factor
 
-    def _tile(self, u: int) -> int:
-        """Return the elements of the largest tile of a contraction's result."""
-        short, long = sorted(self._tile_sides(self.units.unit(u)))
-        return min(short, TILE[0]) * min(long, TILE[1])
-
-    def _most_programs(self, region: Region) -> int:
+    def _most_programs(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the programs of products whose tiles are the smallest for matrix units."""
-        products = (u for u in region.reduced_axes if self.units.unit(u).trace.dots)
-        results = max((self.elements[u] for u in products), default=0)
-        return max(results // MIN_MATRIX_SIDE**2, 1)
+        if self._consumed_lengths(region):
+            return schedule.volume(region.grid) // MIN_MATRIX_SIDE
+        most = 1
+        for u in region.reduced_axes:
+            if self.units.unit(u).trace.dots:
+                sides = self._tile_sides(self.units.unit(u))
+                tiles = prod(-(-n // MIN_MATRIX_SIDE) for n in sides)
+                most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
+        return most
 
     def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the parts of the reduction axis of a lone product, as lowering splits it."""

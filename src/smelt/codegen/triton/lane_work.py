@@ -36,9 +36,13 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
-from smelt.types.expr import evaluate
+from smelt.types.expr import atoms, evaluate
 
 __all__ = ["LaneWork", "lane_work", "visited_share"]
+
+
+WORDS = 2
+"""Instructions of one on integers of 64 bits."""
 
 
 class LaneWork(NamedTuple):
@@ -71,11 +75,21 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
             axes = axes_of_value(evaluated, names)
             total = totals.setdefault((axes, loops - axes), [0.0, 0.0, 0.0])
             is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
+            if is_special and _is_integer(value):
+                is_special, cost = False, WORDS * cost
             total[2 if is_special else is_double] += 1 if is_special else cost
     return tuple(
         LaneWork(axes, around, cost, double, int(specials))
         for (axes, around), (cost, double, specials) in totals.items()
     )
+
+
+def _is_integer(value: Value) -> bool:
+    """Return whether an operator takes integers alone, and so has no unit of its own."""
+    if not isinstance(value, Apply):
+        return False
+    kinds = {k for operand in SCALARS[value.op].rule.accepts for k in operand}
+    return kinds <= {"bool", "int", "uint"}
 
 
 def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axes]]:
@@ -160,7 +174,7 @@ def _end(value: Value, bounds: _Bounds, sizes: Mapping[str, int]) -> int | None:
             return int(number)
         case Extreme(arg=IndexValue(index=index), largest=largest):
             return int(evaluate(index, sizes, bounds.last if largest else bounds.first))
-        case IndexValue(index=index):
+        case IndexValue(index=index) if all(a.kind != "value" for a in atoms(index)):
             return int(evaluate(index, sizes, bounds.first))
         case Apply(op=op, args=args):
             ends = [_end(a, bounds, sizes) for a in args]
