@@ -134,6 +134,17 @@ def test_parts_fill_the_processors(device: Gpu):
     assert Target.for_isa("avx2").tiling.min_tasks == 8
 
 
+def test_streams_are_split_into_as_many_parts_as_processors_take(device: Gpu):
+    tiling, processors = device.tiling, device.processors
+    assert tiling.splits_stream([1], 100) and not tiling.splits_stream([processors], 100)
+    assert not tiling.splits_stream([1], 2)
+    for tasks in (1, 3, processors // 2):
+        parts = tiling.stream_parts(1 << 20, tasks)
+        assert processors - tasks < parts * tasks <= processors
+        assert tiling.stream_parts(2, tasks) == 2
+    assert Target.for_isa("avx2").tiling.stream_parts(1 << 20, 3) == 1 << 20
+
+
 def test_facts_are_json_and_the_fingerprint_is_the_architecture(device: Gpu):
     assert json.loads(device.to_json())["key"] == device.key
     same = [g.fingerprint() == device.fingerprint() for g in GPUS.values()]

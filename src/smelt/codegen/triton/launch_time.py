@@ -277,10 +277,10 @@ def predict_ns(
     in_flight = _in_flight(work, resident, warps, count, shared, device)
     vectors = _vectors(work, lanes, warps, device)
     moved = _moved(work, lanes)
-    resting = sum(n for p, n in moved.items() if p in cached)
-    memory = (sum(moved.values()) - resting) / (_memory_rate(in_flight, count, device) * vectors)
-    caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
-    caches = max(caches, resting / (_cache_rate(in_flight, count, device) * vectors))
+    in_memory = sum(n for p, n in moved.items() if p not in cached)
+    memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
+    caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
+    caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
     waves = blocks / device.processors
     tail = math.ceil(waves) / waves
     arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
