@@ -61,13 +61,18 @@ FACTOR = 2.5
 APART = {
     "row A6 views": "short rows, padded to a program's lanes",
     "row A8": "whole sectors of memory for one element each",
+    "row A9": "short rows, padded to a program's lanes",
+    "row B2 GroupNorm SiLU": "short rows, padded to a program's lanes",
     "row B3 inference": "short rows, padded to a program's lanes",
-    "row B5 columns": "rows of an extreme's position, which has no block of columns",
+    "row B5 columns": "columns with a position of the largest element, one by one",
     "row C9 skinny": "a loop whose blocks of few rows leave memory idle",
     "E4 one query of a group": "one program that merges parts with few bytes in flight",
     "E4 few queries": "one program that merges parts with few bytes in flight",
-    "means": "tiles of few columns, padded, on a card with few lanes",
-    "gradients of F3 added": "a column per program, whose neighbours share sectors",
+    "E6 talking heads": "rows of eight elements, a few of them in a program",
+    "gradients of E6 talking heads": "rows of eight elements, a few of them in a program",
+    "gradients of E7 dropout": "random masks, which every block computes",
+    "gradients of F3": "columns with a short axis inside, one by one",
+    "means": "tiles of two columns, padded, and rows of five elements",
 }
 """Programs that are further apart on some device, and what the planner does not know of them."""
 
@@ -106,7 +111,7 @@ def printed(name: str, dtype: str, target: str) -> None:
             by_planner += cost_of[id(cluster)].total
             by_schedules += sum(x.schedule.predicted_ns for x in launches)
     is_apart = not 1 / FACTOR < by_planner / max(by_schedules, 1.0) < FACTOR
-    assert not is_apart or name in APART or name.split()[0] in APART, (by_planner, by_schedules)
+    assert not is_apart or name.startswith(tuple(APART)), (by_planner, by_schedules)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
 

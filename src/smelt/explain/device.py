@@ -94,7 +94,7 @@ def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | Non
 
 
 def _with_program(data: KernelData, entry: Entry, machine: Gpu) -> KernelData:
-    """Return a kernel with its program, and the least time for its bytes where they rest."""
+    """Return a kernel with its program, and the least time for its bytes."""
     resting = zip(data.params, entry.resting, strict=True)
     cached = sum(p.touched_bytes for p, level in resting if level != "dram")
     floor = busy_ns((data.bytes - cached) / machine.memory_gbs, data.bytes / machine.cache_gbs, 0.0)

@@ -51,11 +51,11 @@ def programs(
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
     policy = policy_in_force()
     selection = select(kernel, sizes, device, compiler, policy)
-    known = {p.name for p in (*kernel.inputs, *kernel.outputs)}
+    of_kernel = {p.name for p in (*kernel.inputs, *kernel.outputs)}
     launches: list[DeviceLaunchData] = []
     for x in selection.launches:
         params = (*x.chosen.launch.inputs, *x.chosen.launch.outputs)
-        partials = {p.name: p for p in params if p.name not in known}
+        partials = {p.name: p for p in params if p.name not in of_kernel}
         nbytes = {
             n: int(evaluate(product(p.shape), sizes)) * p.dtype.itemsize
             for n, p in partials.items()

@@ -1,6 +1,6 @@
-"""Find the kernels of a report that share a launch on a GPU, as the runtime joins them.
+"""Find the kernels of a report that share a launch on a GPU.
 
-Independent elementwise kernels that do the same to arrays of any shape are one launch, whose table
+The runtime joins them in the same way: independent elementwise kernels that do the same to arrays of any shape are one launch, whose table
 of addresses launches before it fill (`smelt.runtime.cuda.array_tables`).
 """
 

@@ -118,7 +118,7 @@ class DeviceModel(CostModel):
     def _tile_sides(self, unit: Unit) -> tuple[int, int]:
         """Return the rows and columns of a contraction's result that a tile may have.
 
-        A block of windows lies along one axis, and is padded to a power of two.
+        A block of windows has positions of one axis, and is padded to a power of two.
         """
         if len(unit.edges) != 2:
             return 1, 1
@@ -447,7 +447,7 @@ class DeviceModel(CostModel):
         return 0.0
 
     def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
-        """Return the time of a launch that reads what the parts of each task have written.
+        """Return the time of a launch that reads what parts of tasks have written.
 
         A warp reads the states of a row, one part after another.
         """

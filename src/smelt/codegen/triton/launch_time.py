@@ -382,12 +382,12 @@ def _in_flight(
 
 
 def _memory_rate(in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the rate of main memory that loads in flight of `count` programs can use."""
+    """Return the rate of main memory that loads of `count` programs can use."""
     return _rate(device.gbytes_per_second, MEMORY_LATENCY_NS, in_flight, count, device)
 
 
 def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the rate of the shared cache that loads in flight of `count` programs can use."""
+    """Return the rate of the shared cache that loads of `count` programs can use."""
     return _rate(device.cache_gbytes_per_second, CACHE_LATENCY_NS, in_flight, count, device)
 
 
