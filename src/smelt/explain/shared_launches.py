@@ -1,7 +1,8 @@
 """Find the kernels of a report that share a launch on a GPU.
 
-The runtime joins them in the same way: independent elementwise kernels that do the same to arrays of any shape are one launch, whose table
-of addresses launches before it fill (`smelt.runtime.cuda.array_tables`).
+The runtime joins them in the same way: independent elementwise kernels that do the same to arrays
+of any shape are one launch, whose table of addresses launches before it fill
+(`smelt.runtime.cuda.array_tables`).
 """
 
 from __future__ import annotations

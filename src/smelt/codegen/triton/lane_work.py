@@ -168,7 +168,10 @@ def _bounds(
 
 
 def _end(value: Value, bounds: _Bounds, sizes: Mapping[str, int]) -> int | None:
-    """Return an end of a range for one block of other axes; None if data decide."""
+    """Return an end of a range for one block of other axes.
+
+    None if data decide.
+    """
     match value:
         case Const(value=number):
             return int(number)
