@@ -182,6 +182,13 @@ class Tiling:
         """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
         return prod(grid) < self.min_tasks and visits >= self.min_stream_visits
 
+    def stream_parts(self, blocks: Index, tasks: int) -> Index:
+        """Return the parts of a split stream of `blocks` blocks, beside `tasks` without parts.
+
+        A part for each block: merged in order they give the bits of a task that visits them all.
+        """
+        return blocks
+
     # ---- rows and products ---------------------------------------------------------------------
 
     def rows_per_task(self, columns: Index) -> Index:

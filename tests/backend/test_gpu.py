@@ -71,7 +71,18 @@ def test_unconfirmed_figures_are_figures(device: Gpu):
 def test_small_tiles_of_products_are_slower(device: Gpu):
     ns = [device.product_ns(f16, f16, n, n) for n in (128, 64, 32, 16, 8)]
     assert ns == sorted(ns) and ns[0] < ns[1]
-    assert ns[-1] == device.element_ns(1.0, f16)
+    assert ns[-1] == 4 * device.element_ns(1.0, f16)
+
+
+def test_products_of_few_programs_have_smaller_tiles(device: Gpu):
+    tile = 128 * 256
+    factors = [device.product_idle(device.processors >> k, tile, 1 << 16) for k in range(6)]
+    arithmetic = [slow for _, slow in factors]
+    assert arithmetic[0] == 1.0 < arithmetic[1] < arithmetic[3] < arithmetic[5]
+    for k, (idle, slow) in enumerate(factors):
+        assert 1 <= idle <= slow <= device.idle(device.processors >> k, is_product=True)
+    alone = device.idle(3, is_product=True)
+    assert device.product_idle(3, tile, 3) == (alone, alone)
 
 
 def test_wide_elements_are_no_faster(device: Gpu):
@@ -121,6 +132,17 @@ def test_parts_fill_the_processors(device: Gpu):
     assert tiling.split_parts(1 << 30) == tiling.reduction_parts(1 << 30, 1) == tiling.max_parts
     assert tiling.split_parts(1) == 1 and tiling.rows_per_task(7) == 1
     assert Target.for_isa("avx2").tiling.min_tasks == 8
+
+
+def test_streams_are_split_into_as_many_parts_as_processors_take(device: Gpu):
+    tiling, processors = device.tiling, device.processors
+    assert tiling.splits_stream([1], 100) and not tiling.splits_stream([processors], 100)
+    assert not tiling.splits_stream([1], 2)
+    for tasks in (1, 3, processors // 2):
+        parts = tiling.stream_parts(1 << 20, tasks)
+        assert processors - tasks < parts * tasks <= processors
+        assert tiling.stream_parts(2, tasks) == 2
+    assert Target.for_isa("avx2").tiling.stream_parts(1 << 20, 3) == 1 << 20
 
 
 def test_facts_are_json_and_the_fingerprint_is_the_architecture(device: Gpu):

@@ -20,6 +20,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.lane_work import lane_work
 from smelt.codegen.triton.launch_time import (
     floor_ns,
     launch_work,
@@ -31,6 +32,7 @@ from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
+from smelt.ops.scalar import SCALARS
 from smelt.types.expr import evaluate
 
 H100 = DeviceRates(
@@ -183,6 +185,65 @@ def test_an_access_of_few_bytes_does_not_lengthen_the_others():
     work = launch_work(one, {"r": 4096, "c": 4096}, EXACT)
     (of_launch,) = candidates(one, {"r": 4096, "c": 4096}, H100, EXACT)
     assert of_launch[0].predicted_ns < 1.3 * floor_ns(work, H100)
+
+
+def test_a_gather_from_an_array_that_is_read_whole_adds_its_own_sectors():
+    """The logit of a label: one element of each row, beside all of them."""
+    label = parse(
+        "kernel k(x: f32[r,c], t: i64[r]) -> y: f32[r]\n  grid r\n  at = position(t[r], size(c))\n"
+        "  y[r] = max(x[r,c] over c) - x[r,at]"
+    )
+    sizes = {"r": 8192, "c": 4096}
+    (of_launch,) = candidates(label, sizes, H100, EXACT)
+    assert of_launch[0].predicted_ns < 1.3 * floor_ns(launch_work(label, sizes, EXACT), H100)
+
+
+@given(st.sets(st.sampled_from(["x", "y", "w"])), st.integers(0, 3))
+def test_arrays_in_the_shared_cache_are_never_slower(cached, shape):
+    text = "kernel k(x: f32[r,c], w: f32[c]) -> y: f32[r,c]\n  grid r\n  y[r,c] = x[r,c] * w[c]"
+    rows, columns = ((8, 64), (4096, 4096), (100, 1 << 15), (1 << 20, 16))[shape]
+    kernel, sizes = parse(text), {"r": rows, "c": columns}
+    (of_launch,) = candidates(kernel, sizes, H100, EXACT)
+    for c in of_launch:
+        work = launch_work(c.launch, sizes, EXACT)
+        times = [
+            predict_ns(work, c.schedule, c.lanes, c.warps, H100, some)
+            for some in ((), cached, ("x", "y", "w"))
+        ]
+        assert times[0] == pytest.approx(c.predicted_ns) and times == sorted(times, reverse=True)
+        least = H100.launch_ns + work.bytes / H100.cache_gbytes_per_second
+        assert times[-1] >= least * 0.999
+        assert floor_ns(work, H100, cached) <= floor_ns(work, H100)
+
+
+def split_causal(parts: int) -> str:
+    split = f"part in split(n, {parts})"
+    return f"""
+kernel k(x: f32[m,d], y: f32[n,d]) -> z: f32[m,d]
+  grid m/64, {split}
+  stream n/64 of part to last(m) + 1 with s = 0 [m,d]
+    w = dot(x[m,d], y[n,d] over d)
+    s' = s + dot(select(n <= m, w, 0), y[n,d] over n)
+  merge part: (s)
+  z[m,d] = s
+"""
+
+
+@pytest.mark.parametrize("parts", [2, 7, 16])
+def test_parts_of_a_stream_visit_together_what_the_whole_one_does(parts):
+    sizes = {"m": 1024, "n": 1024, "d": 64}
+    launches = prepare(parse(split_causal(parts)), sizes)
+    works = [launch_work(k, sizes, EXACT) for k in launches]
+    assert works[0].parts["n"] == {"part"}
+    assert works[0].visited["n"] == pytest.approx(0.53, abs=0.05)
+    assert works[1].visited["part"] == pytest.approx(1 - 1 / parts)
+
+
+def test_integer_operators_are_no_special_functions():
+    """Random numbers take vector instructions, of 64 bits; exponentials have a unit."""
+    head = "kernel k(x: u64[n]) -> y: u32[n]\n  grid n/1024\n  y[n] = philox(x[n], x[n])\n"
+    (random,) = lane_work(parse(head))
+    assert random.specials == 0 and random.cost == 2 * SCALARS["philox"].cost
 
 
 def test_small_products_have_small_tiles():

@@ -21,21 +21,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from smelt.dataclass import dataclass
 from smelt.target import CACHE_SHARE, Kind, Level
 from smelt.tiling import Tiling
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import Index
+from smelt.types.expr import Index, minimum
 
 __all__ = [
+    "CACHE_LATENCY_NS",
     "DESCRIPTOR_NS",
     "MEMORY_LATENCY_NS",
     "POINTER_COPIES",
     "SECTOR_BYTES",
+    "THREAD_BYTES",
     "Gpu",
     "GpuTiling",
     "KernelTime",
@@ -68,6 +71,10 @@ DISPATCH_NS = 5000.0
 """Nanoseconds of a call from Python."""
 MEMORY_LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
+CACHE_LATENCY_NS = 200.0
+"""A load from the shared cache; measured for an H100's by others, 150 to 200 (QuACK)."""
+THREAD_BYTES = 64
+"""Bytes that a thread has in flight at most: four accesses of 16."""
 SECTOR_BYTES = 32
 """Bytes that memory and caches move at least."""
 POINTER_COPIES = 1.05
@@ -123,6 +130,8 @@ class KernelWork:
     launches: int = 1
     is_product: bool = False
     """Whether it has contractions, whose tiles are large."""
+    most_programs: int = 1
+    """Programs of a product that has the smallest tiles."""
     copied_arrays: int = 0
     """Operands of contractions that tensor copies may load."""
     steps: float = 0.0
@@ -149,6 +158,14 @@ class GpuTiling(Tiling):
 
     tile: int = 128
     """Rows and columns of a product per program."""
+
+    def splits_stream(self, grid: Iterable[int], visits: int) -> bool:
+        """Return whether to split a stream with contractions: each processor has work for two."""
+        return 2 * prod(grid) <= self.min_product_tasks and visits >= self.min_stream_visits
+
+    def stream_parts(self, blocks: Index, tasks: int) -> Index:
+        """Return the parts of a split stream: as many as processors take at a time."""
+        return minimum(blocks, max(self.min_product_tasks // max(tasks, 1), 1))
 
     def reduction_columns(self, sums: int) -> int:
         """Return the neighbouring columns that a program reduces: 16-byte loads of a warp."""
@@ -207,7 +224,10 @@ class Gpu:
     shared_bytes: int
     """Shared memory of one processor."""
     cache_bytes: int
-    """The cache that all processors share."""
+    """The cache that all processors share: what one kernel leaves in it, the next one finds.
+
+    AMD's second-level caches belong to one of eight dies each, and so to an eighth of the programs.
+    """
     cache_gbs: float
     memory_bytes: int
     memory_gbs: float
@@ -323,16 +343,16 @@ class Gpu:
 
         A float32 beside a half type is a sum of terms with 8 bits, which meet in 3 products beside
         a bfloat16 and in 5 beside a float16. Operands without matrix units, and tiles that are too
-        small for them, use the vector lanes.
+        small for them, use the vector lanes, which wait for operands as tiles become smaller.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
         wide = max(left, right, key=lambda t: t.itemsize)
-        lanes = self.element_ns(1.0, wide)
-        if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
-            return lanes
         short, long = sorted((rows, columns))
         share = tile_share(min(short, TILE[0]) * min(long, TILE[1]))
+        lanes = self.element_ns(1.0, wide) / share
+        if not usable or wide.itemsize > f32.itemsize or short < MIN_MATRIX_SIDE:
+            return lanes
         products = 1
         if len(usable) < 2:
             narrow = min(left, right, key=lambda t: t.itemsize)
@@ -356,12 +376,39 @@ class Gpu:
             return needed * self.processors / programs
         return ceil(programs / self.processors) * self.processors / programs
 
+    def idle_factors(self, work: KernelWork) -> tuple[float, float]:
+        """Return the factors on the time of memory and of arithmetic for idle processors.
+
+        Programs of products are counted with blocks of 128 x 128; larger tiles take two.
+        """
+        if work.is_product:
+            tile, programs = TILE[0] * TILE[1], ceil(work.programs / 2)
+            return self.product_idle(programs, tile, max(work.most_programs, work.programs))
+        idle = self.idle(work.programs)
+        return idle, idle
+
+    def product_idle(self, programs: int, tile: int, most: int) -> tuple[float, float]:
+        """Return the factors on memory and on arithmetic of a product with the best tiles.
+
+        There are `programs` with tiles of `tile` elements, and `most` with the smallest. Smaller
+        tiles give processors without a program some, and use less of the rate.
+
+        >>> from smelt.backend.gpus import gpu
+        >>> [round(gpu("h100").product_idle(n, 128 * 256, 1000)[1], 2) for n in (4, 33, 132)]
+        [4.12, 1.43, 1.0]
+        """
+        every: list[tuple[float, float]] = []
+        for k in range(max(most // max(programs, 1), 1).bit_length()):
+            idle = self.idle(programs << k, is_product=True)
+            every.append((idle, idle * tile_share(tile) / tile_share(tile >> k)))
+        return min(every, key=lambda factors: factors[1])
+
     def time(self, work: KernelWork) -> KernelTime:
         """Return the predicted time of a kernel."""
-        idle = self.idle(work.programs, is_product=work.is_product)
+        idle, slow = self.idle_factors(work)
         memory = work.memory_bytes / self.memory_gbs
         cache = (work.memory_bytes + work.cache_bytes) / self.cache_gbs
-        arithmetic = work.arithmetic_ns * idle
+        arithmetic = work.arithmetic_ns * slow
         if self.has_tensor_copies and work.copied_arrays:
             starts = DESCRIPTOR_NS * work.copied_arrays
             arithmetic = min(arithmetic + starts, arithmetic * POINTER_COPIES)

@@ -152,6 +152,8 @@ class DeviceData:
     gbytes_per_second: float
     tensor_tflops: float
     float32_tflops: float
+    cache_gbytes_per_second: float = 0.0
+    """Of the cache that all processors share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +198,22 @@ class DeviceLaunchData:
 class DeviceKernelData:
     """A kernel as a Triton file, or the reason why it is `refused`.
 
-    `floor_ns` is the time for its bytes at the published bandwidth.
+    `floor_ns` is the time for its bytes at the published rates, `cached_bytes` of which the plan
+    leaves in the shared cache. `planned_ns` is the planner's prediction, which decided what is
+    fused. `shared_with` are the kernels of one launch, this one among them, and `table_source` its
+    program, in the first of them.
     """
 
     source: str | None
     refused: str | None
     floor_ns: float
     launches: tuple[DeviceLaunchData, ...] = ()
+    cached_bytes: int = 0
+    planned_ns: float | None = None
+    shared_with: tuple[int, ...] = ()
+    table_source: str | None = None
+    table_launches: int = 0
+    """Launches of the program and of those that fill its table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

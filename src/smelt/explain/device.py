@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.backend import Gpu
+from smelt.backend.gpu import busy_ns
 from smelt.errors import DeviceKernelError
 from smelt.explain.data import DeviceData, DeviceKernelData, KernelData, ReportData
 from smelt.explain.device_code import launch_lines, missing_compiler, programs
 from smelt.explain.entries import Entry
+from smelt.explain.shared_launches import SharedLaunch, shared_launches
 from smelt.explain.units import show_bytes, show_count, show_time
 
 __all__ = ["device_page", "with_device"]
@@ -37,6 +39,7 @@ def _device_data(machine: Gpu) -> DeviceData:
         arch=machine.arch,
         processors=machine.processors,
         gbytes_per_second=machine.memory_gbs,
+        cache_gbytes_per_second=machine.cache_gbs,
         tensor_tflops=rates["bf16"] / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
     )
@@ -45,17 +48,37 @@ def _device_data(machine: Gpu) -> DeviceData:
 def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> ReportData:
     """Return a report with the program of each kernel, or why there is none."""
     pairs = zip(data.kernels, entries, strict=True)
-    kernels = [replace(k, device=_program(k, e, machine)) for k, e in pairs]
+    kernels = [_with_program(k, e, machine) for k, e in pairs]
     for number, k in reversed(list(enumerate(kernels))):
         kernels[number] = replace(k, predicted_ns=_predicted(k, kernels))
-    times = [k.predicted_ns for k in kernels if k.within is None]
+    for shared in shared_launches(entries, data.launches, machine):
+        _share(kernels, shared, machine)
+    outer = [k for k in kernels if k.within is None]
+    times = [k.predicted_ns for k in outer]
     total = None if None in times else sum(t for t in times if t is not None)
+    floor = sum(k.floor_ns for k in outer)
     return replace(
         data,
         kernels=tuple(kernels),
         device=_device_data(machine),
-        total=replace(data.total, predicted_ns=total),
+        total=replace(data.total, predicted_ns=total, floor_ns=floor),
     )
+
+
+def _share(kernels: list[KernelData], shared: SharedLaunch, machine: Gpu) -> None:
+    """Divide the launches that kernels share among them."""
+    saved = machine.launch_ns * (1 - shared.launches / len(shared.numbers))
+    for number in shared.numbers:
+        k, is_first = kernels[number], number == shared.numbers[0]
+        assert k.device is not None
+        program = replace(
+            k.device,
+            shared_with=shared.numbers,
+            table_source=shared.source if is_first else None,
+            table_launches=shared.launches,
+        )
+        time = None if k.predicted_ns is None else k.predicted_ns - saved
+        kernels[number] = replace(k, device=program, predicted_ns=time)
 
 
 def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | None:
@@ -70,19 +93,36 @@ def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | Non
     return sum(x.schedule.predicted_ns for x in launches) or kernel.predicted_ns
 
 
+def _with_program(data: KernelData, entry: Entry, machine: Gpu) -> KernelData:
+    """Return a kernel with its program, and the least time for its bytes."""
+    resting = zip(data.params, entry.resting, strict=True)
+    cached = sum(p.touched_bytes for p, level in resting if level != "dram")
+    floor = busy_ns((data.bytes - cached) / machine.memory_gbs, data.bytes / machine.cache_gbs, 0.0)
+    program = replace(
+        _program(data, entry, machine),
+        floor_ns=floor,
+        cached_bytes=cached,
+        planned_ns=entry.predicted_ns,
+    )
+    level = machine.levels[0] if 0 < cached == data.bytes else "dram"
+    return replace(data, device=program, floor_ns=floor, level=level)
+
+
 def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:
-    floor = data.bytes / machine.memory_gbs
     if entry.kernel is None:
         loop = entry.cluster.loop
         waits = loop is not None and not loop.op.length
         reason = _READS if waits else _NO_KERNEL.get(data.kind, "no kernel")
-        return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
+        return DeviceKernelData(source=None, refused=reason, floor_ns=0.0)
+    params = (*entry.kernel.inputs, *entry.kernel.outputs)
+    resting = zip(params, entry.resting, strict=True)
+    cached = [p.name for p, level in resting if level != "dram"]
     try:
-        source, launches = programs(entry.kernel, entry.sizes, machine)
+        source, launches = programs(entry.kernel, entry.sizes, machine, cached)
     except DeviceKernelError as error:
         reason = f"{error.code} {error.message}"
-        return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
-    return DeviceKernelData(source=source, refused=None, floor_ns=floor, launches=launches)
+        return DeviceKernelData(source=None, refused=reason, floor_ns=0.0)
+    return DeviceKernelData(source=source, refused=None, floor_ns=0.0, launches=launches)
 
 
 def device_page(data: ReportData, target: DeviceData, level: int) -> str:
@@ -97,22 +137,57 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
     lines = [title, NOTE, ""]
     for kernel, program in shown:
-        moved = f"{show_bytes(kernel.bytes)}, at least {show_time(program.floor_ns)}"
-        moved += f" at {target.gbytes_per_second:.0f} GB/s"
-        if kernel.predicted_ns is not None:
-            moved += f", predicted {show_time(kernel.predicted_ns)}"
+        if program.table_source is not None:
+            lines.append(_shared_line([data.kernels[k] for k in program.shared_with]))
+        if program.shared_with:
+            continue
         state = "" if program.refused is None else f"; no program: {program.refused}"
-        lines.append(f"{kernel.name}: moves {moved}{state}")
+        lines.append(f"{kernel.name}: moves {_moved(kernel, program, target)}{state}")
         lines += [f"  {line}" for x in program.launches for line in launch_lines(x, level)]
+    lines += _times_in_all(data, [p for k, p in shown if k.within is None])
     missing = missing_compiler([p for _, p in shown])
     lines += [missing] if missing else []
     lines += _kept_apart(data)
     if level > 1:
-        lines += [f"\n{p.source.rstrip()}" for _, p in shown if p.source is not None]
+        alone = [p.table_source or (None if p.shared_with else p.source) for _, p in shown]
+        lines += [f"\n{source.rstrip()}" for source in alone if source is not None]
     if level == LEVELS:
         texts = [(x.name, x.code) for _, p in shown for x in p.launches if x.code is not None]
         lines += [f"\n// {name}\n{code.assembly.rstrip()}" for name, code in texts]
     return "\n".join(lines)
+
+
+def _moved(kernel: KernelData, program: DeviceKernelData, target: DeviceData) -> str:
+    """Return the bytes of a kernel, where they rest, and its times."""
+    moved = show_bytes(kernel.bytes)
+    if cached := program.cached_bytes:
+        moved += f", {'all' if cached == kernel.bytes else show_bytes(cached)} in the shared cache"
+    moved += f", at least {show_time(program.floor_ns)}"
+    if not cached:
+        moved += f" at {target.gbytes_per_second:.0f} GB/s"
+    if kernel.predicted_ns is not None:
+        moved += f", predicted {show_time(kernel.predicted_ns)}"
+    return moved
+
+
+def _shared_line(kernels: Sequence[KernelData]) -> str:
+    """Return the line of kernels that share a launch."""
+    first, program = kernels[0], kernels[0].device
+    assert program is not None
+    line = f"{first.name} and {len(kernels) - 1} more: one launch over many arrays, and "
+    line += f"{program.table_launches - 1} to fill its table; "
+    line += f"moves {show_bytes(sum(k.bytes for k in kernels))}"
+    times = [k.predicted_ns for k in kernels if k.predicted_ns is not None]
+    return f"{line}, predicted {show_time(sum(times))}" if len(times) == len(kernels) else line
+
+
+def _times_in_all(data: ReportData, programs: Sequence[DeviceKernelData]) -> list[str]:
+    """Return the line with the sum of the kernels' times, and the planner's."""
+    planned = [p.planned_ns for p in programs if p.planned_ns is not None]
+    if data.total.predicted_ns is None or len(planned) < len(programs):
+        return []
+    line = f"in all: predicted {show_time(data.total.predicted_ns)}; the planner, which does not"
+    return [f"{line} know schedules, decided by {show_time(sum(planned))}"]
 
 
 def _kept_apart(data: ReportData) -> list[str]:

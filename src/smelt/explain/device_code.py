@@ -1,22 +1,28 @@
 """Compile the programs of a report for its device, where Triton is installed.
 
-    source, launches = programs(kernel, sizes, device)
+    source, launches = programs(kernel, sizes, machine, ["x"])
+
+Schedules are compared with all arrays in main memory, so that code, which plans share, does not
+depend on one. Times are shown with the arrays where the plan leaves them.
 
 The knob `device_code` turns compiling off: reports then show predicted schedules alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
 
 from smelt import knobs
 from smelt.backend import Gpu
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.launch_time import floor_ns, launch_work, predict_ns
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select
+from smelt.dataclass import dataclass
 from smelt.explain.data import (
     DeviceCodeData,
     DeviceKernelData,
@@ -26,24 +32,56 @@ from smelt.explain.data import (
 from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
+from smelt.types.expr import evaluate, product
 
 __all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
 
 
 def programs(
-    kernel: Kernel, sizes: Mapping[str, int], machine: Gpu
+    kernel: Kernel, sizes: Mapping[str, int], machine: Gpu, cached: Collection[str] = ()
 ) -> tuple[str, tuple[DeviceLaunchData, ...]]:
     """Return the Triton file of a kernel and its launches on a device.
 
-    Raises DeviceKernelError for a kernel that is not printed.
+    Arrays of the parameters `cached` rest in the shared cache. Raises DeviceKernelError for a
+    kernel that is not printed.
     """
     device = rates_of(machine)
     compiler = None
     if knobs.DEVICE_CODE.get() and has_triton():
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    selection = select(kernel, sizes, device, compiler, policy_in_force())
-    launches = tuple(_launch(x, device, compiler) for x in selection.launches)
-    return selection.source, launches
+    policy = policy_in_force()
+    selection = select(kernel, sizes, device, compiler, policy)
+    of_kernel = {p.name for p in (*kernel.inputs, *kernel.outputs)}
+    launches: list[DeviceLaunchData] = []
+    for x in selection.launches:
+        params = (*x.chosen.launch.inputs, *x.chosen.launch.outputs)
+        partials = {p.name: p for p in params if p.name not in of_kernel}
+        nbytes = {
+            n: int(evaluate(product(p.shape), sizes)) * p.dtype.itemsize
+            for n, p in partials.items()
+        }
+        at = {*cached, *(n for n, size in nbytes.items() if machine.level(size) != "dram")}
+        launches.append(_launch(x, _Timed(sizes, device, policy, at), compiler))
+    return selection.source, tuple(launches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """What the time of a launch depends on: sizes, a device, and arrays in the shared cache."""
+
+    sizes: Mapping[str, int]
+    device: DeviceRates
+    policy: Policy
+    cached: Collection[str]
+
+    def predict_ns(self, candidate: Candidate) -> float:
+        """Return the time of a candidate with its arrays where they rest."""
+        if not self.cached:
+            return candidate.predicted_ns
+        work = launch_work(candidate.launch, self.sizes, self.policy)
+        schedule, lanes, warps = candidate.schedule, candidate.lanes, candidate.warps
+        time = predict_ns(work, schedule, lanes, warps, self.device, self.cached)
+        return time if isfinite(time) else floor_ns(work, self.device, self.cached)
 
 
 def rates_of(machine: Gpu) -> DeviceRates:
@@ -68,7 +106,7 @@ def policy_in_force() -> Policy:
 
 
 def _launch(
-    launch: SelectedLaunch, device: DeviceRates, compiler: TritonCompiler | None
+    launch: SelectedLaunch, timed: _Timed, compiler: TritonCompiler | None
 ) -> DeviceLaunchData:
     code = None
     if launch.program is not None and compiler is not None:
@@ -79,26 +117,28 @@ def _launch(
             spills=needs.spills,
             shared_bytes=needs.shared_bytes,
             warps=needs.warps,
-            occupancy=device.limits.occupancy(
+            occupancy=timed.device.limits.occupancy(
                 warps=needs.warps, registers=needs.registers, shared_bytes=needs.shared_bytes
             ),
             instructions=key_instructions(needs.instructions),
             assembly=launch.program.assembly,
         )
-    dropped = [_schedule(d.candidate, d.reason) for d in launch.dropped]
+    dropped = [_schedule(d.candidate, timed, d.reason) for d in launch.dropped]
     return DeviceLaunchData(
         name=launch.stage.program.name,
-        schedule=_schedule(launch.chosen, launch.warning),
+        schedule=_schedule(launch.chosen, timed, launch.warning),
         code=code,
-        candidates=(*dropped, *map(_schedule, launch.others)),
+        candidates=(*dropped, *(_schedule(c, timed) for c in launch.others)),
     )
 
 
-def _schedule(candidate: Candidate, dropped: str | None = None) -> DeviceScheduleData:
+def _schedule(
+    candidate: Candidate, timed: _Timed, dropped: str | None = None
+) -> DeviceScheduleData:
     return DeviceScheduleData(
         blocks=candidate.blocks,
         reason=candidate.schedule.reason,
-        predicted_ns=candidate.predicted_ns,
+        predicted_ns=timed.predict_ns(candidate),
         dropped=dropped,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from smelt.backend import Machine
+from smelt.backend.machine import Level
 from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.explain.predict import predict
@@ -37,6 +38,8 @@ class Entry:
     kernel: Kernel | None
     sizes: Sizes
     predicted_ns: float
+    levels: Mapping[Node, Level]
+    """The level of memory where each value of the plan rests before a kernel reads it."""
     within: int | None = None
     rounds: int = 1
     work: Work | None = None
@@ -49,12 +52,21 @@ class Entry:
         """Return the cluster whose inputs and outputs the kernel reads and writes."""
         return self.cluster if self.chunk is None else self.chunk
 
+    @property
+    def resting(self) -> tuple[Level, ...]:
+        """Return where each array rests that the kernel reads, and then those that it writes."""
+        arrays = (*self.arrays.inputs, *self.arrays.outputs)
+        return tuple(self.levels.get(n, "dram") for n in arrays)
+
 
 def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
     """Return one entry per cluster of `plan.every`, in order."""
     plan, kernels = compiled.plan, compiled.kernels
-    times = [c.total for c in predict(plan, compiled.target, sizes)]
-    result = [Entry(k, c, kernels[k], sizes, times[k]) for k, c in enumerate(plan.clusters)]
+    costs, levels = predict(plan, compiled.target, sizes)
+    result = [
+        Entry(k, c, kernels[k], sizes, cost.total, levels)
+        for k, (c, cost) in enumerate(zip(plan.clusters, costs, strict=True))
+    ]
     for number, cluster in enumerate(plan.clusters):
         if cluster.loop is not None and cluster.loop.plan is not None:
             _add_steps(result, number, cluster.loop, compiled)
@@ -65,7 +77,7 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
         chunk_counts = Counter(high - low for low, high in body.chunks.ranges(sizes))
         rows = max(chunk_counts, default=0)
         chunk_sizes = {**sizes, body.chunks.rows: rows}
-        times = [c.total for c in predict(body.plan, compiled.target, chunk_sizes)]
+        costs, levels = predict(body.plan, compiled.target, chunk_sizes)
         for k, c in enumerate(body.plan.clusters):
             result.append(
                 Entry(
@@ -73,7 +85,8 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
                     _in_full_graph(c, body),
                     chunk_kernels[k],
                     chunk_sizes,
-                    times[k],
+                    costs[k].total,
+                    levels,
                     number,
                     chunk_counts.total(),
                     chunk=c,
@@ -95,12 +108,15 @@ def _add_steps(result: list[Entry], number: int, loop: LoopBody, compiled: Compi
     parent, first = result[number], len(result)
     steps = int(evaluate(loop.op.length[0], parent.sizes)) if loop.op.length else 1
     sizes = {n: int(evaluate(e, parent.sizes)) for n, e in loop.op.binding.items()}
-    times = [c.total for c in predict(loop.plan, compiled.target, sizes)]
-    for k, c in enumerate(loop.plan.clusters):
+    costs, levels = predict(loop.plan, compiled.target, sizes)
+    for k, (c, cost) in enumerate(zip(loop.plan.clusters, costs, strict=True)):
         kernel = compiled.kernels[first + k]
         listed = replace(c, nodes=(), recomputed=(), shapes=(), stream=None)
-        result.append(Entry(first + k, listed, kernel, sizes, times[k], number, steps, chunk=c))
-    result[number] = replace(parent, rounds=steps, predicted_ns=steps * sum(times))
+        step = Entry(first + k, listed, kernel, sizes, cost.total, levels, number, steps, chunk=c)
+        result.append(step)
+    result[number] = replace(
+        parent, rounds=steps, predicted_ns=steps * sum(cost.total for cost in costs)
+    )
     for k, c in enumerate(loop.plan.clusters):
         if c.loop is not None and c.loop.plan is not None:
             _add_steps(result, first + k, c.loop, compiled)

@@ -10,16 +10,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from smelt.backend import Machine
+from smelt.backend.machine import Level
 from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost
 from smelt.fusion.plan import Plan
-from smelt.fusion.predict import costs
+from smelt.fusion.predict import predictions
+from smelt.graph.ir import Node
 
 __all__ = ["predict"]
 
 
-def predict(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
-    """Return the predicted cost of every cluster; a chunked one includes all chunks."""
-    return [_repeated(c) for c in costs(plan, target, sizes)]
+def predict(
+    plan: Plan, target: Machine, sizes: Mapping[str, int]
+) -> tuple[list[Cost], Mapping[Node, Level]]:
+    """Return the predicted cost of every cluster, and where the plan's values rest.
+
+    The cost of a chunked cluster includes all chunks.
+    """
+    costs, levels = predictions(plan, target, sizes)
+    return [_repeated(c) for c in costs], levels
 
 
 def _repeated(cost: Cost) -> Cost:

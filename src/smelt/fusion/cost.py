@@ -282,7 +282,7 @@ class Model(CostModel):
         tasks: int,
         launches: int,
         *,
-        products: bool,
+        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)

@@ -90,6 +90,10 @@ class CostModel(ABC):
     It takes conversions and twice as many steps. Charged in a stream for the reductions that an
     unstreamed kernel does not have.
     """
+    splits_any_stream = True
+    """Whether streams of few tasks count as split that `smelt.lower.split_stream` leaves whole.
+
+    Those that store along their axis, or visit a second one. A few tasks of a CPU are enough."""
     packed_stream_factor = 1.04
     """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
 
@@ -202,6 +206,14 @@ class CostModel(ABC):
     ) -> float:
         """Return the time of packing the operands of a contraction in a stream."""
 
+    def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
+        """Return the time of merging the states of a split stream.
+
+        Each part of a task has `nbytes` of `rows` rows. By default it takes none: the same tasks
+        merge them.
+        """
+        return 0.0
+
     @abstractmethod
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:
         """Return the threads that a streamed kernel runs on; `floor` is one core's least time."""
@@ -215,9 +227,9 @@ class CostModel(ABC):
         tasks: int,
         launches: int,
         *,
-        products: bool,
+        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective of a streamed kernel.
 
-        With `products` it has contractions.
+        `tile` has the rows and columns of its contractions' tiles; without any they are 0.
         """

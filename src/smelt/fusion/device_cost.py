@@ -18,7 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.backend.gpu import INSTRUCTIONS, SECTOR_BYTES, Gpu, KernelWork, combined_bytes
+from smelt.backend.gpu import (
+    CACHE_LATENCY_NS,
+    FULL_TILE,
+    INSTRUCTIONS,
+    MIN_MATRIX_SIDE,
+    SECTOR_BYTES,
+    THREAD_BYTES,
+    TILE,
+    Gpu,
+    KernelWork,
+    combined_bytes,
+    tile_share,
+)
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
@@ -31,7 +43,7 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.cost import SPECIAL_COST
 from smelt.target import Kind, Level
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import evaluate
+from smelt.types.expr import Expr, axes_of, evaluate
 
 SCAN_INSTRUCTIONS = 10.0
 """Instructions per element of a scan: a tree of shuffles within a program."""
@@ -54,6 +66,7 @@ class DeviceModel(CostModel):
 
     counts_lanes = False
     packed_stream_factor = 1.0
+    splits_any_stream = False
 
     def __init__(self, units: Units, machine: Gpu, hints: Hints, extra_bytes: int = 0) -> None:
         super().__init__(units, machine, hints, extra_bytes, 1, machine.warp_size)
@@ -78,7 +91,11 @@ class DeviceModel(CostModel):
             cost += SCAN_INSTRUCTIONS / INSTRUCTIONS
         total_ns = self.gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), dtype)
         total_ns += self._special_ns(traced.specials, traced.special_cost, dtype)
-        return total_ns + (traced.dots and self._product_ns(unit))
+        if not traced.dots:
+            return total_ns
+        sides = self._tile_sides(unit)
+        # what is computed of an operand serves a whole row or column of the tile
+        return total_ns / min(*sides, FULL_TILE) + self._product_ns(unit, sides)
 
     def _widest(self, unit: Unit) -> DType:
         """Return the type of the widest operand or result."""
@@ -91,17 +108,28 @@ class DeviceModel(CostModel):
             return count * self.gpu.special_ns
         return self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
 
-    def _product_ns(self, unit: Unit) -> float:
+    def _product_ns(self, unit: Unit, sides: tuple[int, int]) -> float:
         """Return the time of one multiply-add of a contraction, by types and tile."""
         types = [self._loaded_type(e.producer) for e in unit.edges]
         if len(types) != 2:
             return self.gpu.element_ns(1.0, self._widest(unit))
-        left, right = (_plain_axes(e.terms) for e in unit.edges)
-        rows, columns = (
-            prod([self.extents[unit.axes[k]] for k in side if k < unit.rank])
-            for side in (left - right, right - left)
-        )
-        return self.gpu.product_ns(types[0], types[1], rows, columns)
+        return self.gpu.product_ns(types[0], types[1], *sides)
+
+    def _tile_sides(self, unit: Unit) -> tuple[int, int]:
+        """Return the rows and columns of a contraction's result that a tile may have.
+
+        A block of windows has positions of one axis, and is padded to a power of two.
+        """
+        if len(unit.edges) != 2:
+            return 1, 1
+        left, right = (_axes_read(e.terms) for e in unit.edges)
+        sides: list[int] = []
+        for e, side in zip(unit.edges, (left - right, right - left), strict=True):
+            lengths = [self.extents[unit.axes[k]] for k in side if k < unit.rank]
+            has_windows = any(isinstance(t, Expr) for t in e.terms)
+            padded = max((1 << (n - 1).bit_length() for n in lengths), default=1)
+            sides.append(padded if has_windows else prod(lengths))
+        return sides[0], sides[1]
 
     def _loaded_type(self, v: int) -> DType:
         """Return the type of a value before conversions, which a tile holds in memory's type."""
@@ -132,7 +160,7 @@ class DeviceModel(CostModel):
     ) -> Cost:
         """Return the cost of a kernel, with parts of its memory time before idling."""
         time = self.gpu.time(work)
-        idle = self.gpu.idle(work.programs, is_product=work.is_product)
+        idle, _ = self.gpu.idle_factors(work)
         hidden = min(time.memory, time.arithmetic)
         return Cost(
             time.total,
@@ -242,10 +270,11 @@ class DeviceModel(CostModel):
         work = KernelWork(
             memory + in_memory,
             cache + in_cache,
-            region.work,
+            region.work * self._consumed_factor(region),
             programs,
             2 if schedule.split or parts > 1 else 1,
             schedule.has_contractions,
+            parts * self._most_programs(region, schedule),
             sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
@@ -262,12 +291,53 @@ class DeviceModel(CostModel):
         result.split = bool(schedule.split) or parts > 1
         return result
 
+    def _consumed_lengths(self, region: Region) -> list[int]:
+        """Return the lengths of axes of products' results along which the same kernel reduces."""
+        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
+        first = min((region.levels[u] for u in products), default=0)
+        return [
+            min(self.extents[region.axes[a]] for a in bits(axes))
+            for u, axes in region.reduced_axes.items()
+            if products and u not in products and region.levels[u] > first and axes
+        ]
+
+    def _consumed_factor(self, region: Region) -> float:
+        """Return the factor on products whose results the same kernel reduces: smaller tiles.
+
+        A tile has such an axis as a whole, or a block of a long one. With few positions it is none.
+        """
+        consumed = self._consumed_lengths(region)
+        most = TILE[0] * TILE[1]
+        if consumed and min(consumed) < MIN_MATRIX_SIDE:
+            most = MIN_MATRIX_SIDE**2
+        elif consumed and max(consumed) > TILE[1]:
+            most = prod(self.tiling.produced_block)
+        factor = 1.0
+        for u in region.reduced_axes:
+            if self.units.unit(u).trace.dots:
+                short, long = sorted(self._tile_sides(self.units.unit(u)))
+                tile = min(short, TILE[0]) * min(long, TILE[1])
+                factor = max(factor, tile_share(tile) / tile_share(min(tile, most)))
+        return factor
+
+    def _most_programs(self, region: Region, schedule: ScheduleModel) -> int:
+        """Return the programs of products whose tiles are the smallest for matrix units."""
+        if self._consumed_lengths(region):
+            return schedule.volume(region.grid) // MIN_MATRIX_SIDE
+        most = 1
+        for u in region.reduced_axes:
+            if self.units.unit(u).trace.dots:
+                sides = self._tile_sides(self.units.unit(u))
+                tiles = prod(-(-n // MIN_MATRIX_SIDE) for n in sides)
+                most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
+        return most
+
     def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the parts of the reduction axis of a lone product, as lowering splits it."""
         if not schedule.has_contractions or len(region.reduced_axes) != 1:
             return 1
         ((_, reduced),) = region.reduced_axes.items()
-        longest = max((schedule.sizes[a] for a in bits(reduced)), default=1)
+        longest = max((self.extents[region.axes[a]] for a in bits(reduced)), default=1)
         if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
             return 1
         return int(evaluate(self.tiling.split_k_parts(longest), {}))
@@ -376,6 +446,15 @@ class DeviceModel(CostModel):
         """Return 0: tiles are read into shared memory as they are."""
         return 0.0
 
+    def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
+        """Return the time of a launch that reads what parts of tasks have written.
+
+        A warp reads the states of a row, one part after another.
+        """
+        moved = float(parts * nbytes)
+        of_warp = moved / rows / (THREAD_BYTES * self.gpu.warp_size) * CACHE_LATENCY_NS
+        return self.gpu.launch_ns + max(2.0 * moved * tasks / self.gpu.cache_gbs, of_warp)
+
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:
         """Return 1: times are those of the whole device."""
         return 1
@@ -388,11 +467,15 @@ class DeviceModel(CostModel):
         tasks: int,
         launches: int,
         *,
-        products: bool,
+        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
-        idle = self.gpu.idle(tasks, is_product=products)
-        launch, arithmetic, moving = launches * self.gpu.launch_ns, work * idle, memory * idle
+        if prod(tile):
+            most = tasks * max(tile[0] // MIN_MATRIX_SIDE, 1)
+            idle, slow = self.gpu.product_idle(tasks, prod(tile), most)
+        else:
+            idle = slow = self.gpu.idle(tasks)
+        launch, arithmetic, moving = launches * self.gpu.launch_ns, work * slow, memory * idle
         hidden = min(arithmetic, moving)
         total = launch + max(arithmetic, moving)
         return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
@@ -405,9 +488,10 @@ def _is_product(t: Term) -> bool:
     return t.kind == "dot"
 
 
-def _plain_axes(terms: tuple[object, ...]) -> set[int]:
-    """Return the axes among the terms of a read."""
-    return {t for t in terms if isinstance(t, int) and t >= 0}
+def _axes_read(terms: tuple[int | Expr, ...]) -> set[int]:
+    """Return the axes that the terms of a read depend on."""
+    named = {int(x[1:]) for t in terms if isinstance(t, Expr) for x in axes_of(t)}
+    return named | {t for t in terms if isinstance(t, int) and t >= 0}
 
 
 __all__ = ["DeviceModel"]

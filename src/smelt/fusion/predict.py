@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.backend.machine import Machine
+from smelt.backend.machine import Level, Machine
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.cost_models import cost_model
@@ -17,17 +17,26 @@ from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
+from smelt.graph.ir import Node
 
-__all__ = ["chunked_cost", "costs"]
+__all__ = ["chunked_cost", "costs", "predictions"]
 
 
 def costs(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
     """Return the predicted cost of every cluster, with all chunks of chunked ones."""
+    return predictions(plan, target, sizes)[0]
+
+
+def predictions(
+    plan: Plan, target: Machine, sizes: Mapping[str, int]
+) -> tuple[list[Cost], dict[Node, Level]]:
+    """Return the cost of every cluster, and the level of memory where each value rests."""
     model = cost_model(Units(plan.graph), target, Hints(sizes))
-    return [
+    every = [
         _cost(model, c) if c.body is None else chunked_cost(c.body, target, sizes)
         for c in plan.clusters
     ]
+    return every, dict(zip(model.units.values, model.resting_level, strict=True))
 
 
 def chunked_cost(body: Body, target: Machine, sizes: Mapping[str, int]) -> Cost:

@@ -38,7 +38,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Level
 from smelt.tiling import rows_axis
 from smelt.types.affine import may_overlap
-from smelt.types.expr import Expr, axes_of
+from smelt.types.expr import Expr, axes_of, evaluate
 
 MASKING = 0.1
 """Share of the cost of masks and positions that remains in a stream.
@@ -180,7 +180,10 @@ class _Prediction:
             sum(map(self._evaluations, gathered_reads(region))) * len(passes) * model.gathered_ns
         )
         work += self.lanes.transposed_ns(len(passes)) if model.counts_lanes else 0.0
-        task_count = self._tasks(len(passes)) * self.parts
+        whole, stream_parts = self._tasks(len(passes))
+        task_count = whole * stream_parts * self.parts
+        rows = prod(self.in_task[a] for a in self.cut)
+        merging = model.merge_ns(stream_parts, states, whole, rows) if stream_parts > 1 else 0.0
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
         threads = model.stream_threads(work, floor, task_count)
@@ -198,24 +201,24 @@ class _Prediction:
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         memory = touch + rereads
+        has_dots = any(model.units.unit(u).trace.dots for u in region.reduced_axes)
         launch, arithmetic, total, objective_ns = model.stream_time(
             work,
             memory,
             threads,
             task_count,
             2 if self.parts > 1 else 1,
-            products=any(model.units.unit(u).trace.dots for u in region.reduced_axes),
+            tile=(rows, has_dots * self.block),
         )
-        packed = any(self.sizes[a] > model.tiling.thin for a in self.cut) and any(
-            model.units.unit(u).trace.dots for u in region.reduced_axes
-        )
+        packed = has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut)
         return Cost(
-            total,
-            (model.packed_stream_factor if packed else 1.0) * objective_ns,
+            total + merging,
+            (model.packed_stream_factor if packed else 1.0) * objective_ns + merging,
             launch,
             arithmetic,
             touch,
             rereads,
+            partials=merging,
             read=read,
             written=written,
             tasks=task_count,
@@ -276,11 +279,11 @@ class _Prediction:
             return 1
         if any(self.model.units.unit(u).trace.dots for u in self.region.reduced_axes):
             return 1
-        if any(self.name in t.axes for t in self.found.roots.values()):
+        if self._is_stored_along():
             return 1
         work, tiling = prod(self.sizes.values()), self.model.tiling
         if (
-            self._tasks(1) >= tiling.min_tasks
+            prod(self._tasks(1)) >= tiling.min_tasks
             or size < tiling.max_parts
             or work < tiling.split_elements
         ):
@@ -366,11 +369,19 @@ class _Prediction:
                 count *= -(-self.sizes[n] // self.cut[n])
         return count
 
-    def _tasks(self, rereads: int) -> int:
-        tasks = int(self._evaluations(frozenset()))
+    def _tasks(self, rereads: int) -> tuple[int, int]:
+        """Return the tasks without parts, and the parts of a split stream with contractions."""
+        tasks, tiling = int(self._evaluations(frozenset())), self.model.tiling
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and rereads == 1 and self.model.tiling.splits_stream((tasks,), self.visits)
-        return tasks * self.visits if split else tasks
+        if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
+            return tasks, 1
+        if not self.model.splits_any_stream and (self.held or self._is_stored_along()):
+            return tasks, 1
+        return tasks, int(evaluate(tiling.stream_parts(self.visits, tasks), {}))
+
+    def _is_stored_along(self) -> bool:
+        """Return whether results are stored at every position of the axis."""
+        return any(self.name in t.axes for t in self.found.roots.values())
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
         """Return the nanoseconds of moving states that exceed a core's own caches.

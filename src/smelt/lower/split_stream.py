@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
@@ -53,9 +54,8 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     ):
         return kernel
     (block,), grid = streams[0].blocks, [b for b in kernel.grid if isinstance(b, Block)]
-    if not tiling.splits_stream(
-        (_block_count(kernel, b, hints) for b in grid), _block_count(kernel, block, hints)
-    ):
+    tasks = prod(_block_count(kernel, b, hints) for b in grid)
+    if not tiling.splits_stream([tasks], _block_count(kernel, block, hints)):
         return kernel
     names = {a.name for a in kernel.axes} | set(_names(kernel))
     part = next(p for p in ("p", "part", *(f"p{k}" for k in range(len(names)))) if p not in names)
@@ -63,7 +63,8 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     merge = Merge(part, tuple(s.name for s in parted.states))
     body = tuple(x for s in kernel.body for x in ((parted, merge) if s is streams[0] else (s,)))
     assert block.size is not None  # one visit is no reason to split
-    parts = add(floordiv(kernel.axis(block.axis).extent, block.size), 1)
+    blocks = add(floordiv(kernel.axis(block.axis).extent, block.size), 1)
+    parts = tiling.stream_parts(blocks, tasks)
     split = replace(kernel, grid=(*grid, Split(part, block.axis, parts)), body=body)
     try:
         merge_rules(split)

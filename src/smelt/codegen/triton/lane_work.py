@@ -9,6 +9,8 @@ Costs are those of the operators' rows, as the planner takes them (`smelt.fusion
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,10 @@ DIVISION_COST, SIZE_DIVISION_COST = 2.0, 10.0
 """Cost of dividing an index by a number, and by a size: four and twenty instructions."""
 
 
+WORDS = 2
+"""Instructions of one on integers of 64 bits."""
+
+
 class LaneWork(NamedTuple):
     """Cost of one position of `axes`, in every step of loops over `around`.
 
@@ -74,11 +80,21 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
             axes = axes_of_value(evaluated, names)
             total = totals.setdefault((axes, loops - axes), [0.0, 0.0, 0.0])
             is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
+            if is_special and _is_integer(value):
+                is_special, cost = False, WORDS * cost
             total[2 if is_special else is_double] += 1 if is_special else cost
     return tuple(
         LaneWork(axes, around, cost, double, int(specials))
         for (axes, around), (cost, double, specials) in totals.items()
     )
+
+
+def _is_integer(value: Value) -> bool:
+    """Return whether an operator takes integers alone, and so has no unit of its own."""
+    if not isinstance(value, Apply):
+        return False
+    kinds = {k for operand in SCALARS[value.op].rule.accepts for k in operand}
+    return kinds <= {"bool", "int", "uint"}
 
 
 def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axes]]:
@@ -133,30 +149,58 @@ def divided_axes(e: Index) -> tuple[str, ...]:
     return tuple(dict.fromkeys(x for a in divided for x in axes_of(a.args[0])))
 
 
-def visited_share(block: Block, launch: Kernel, extents: Mapping[str, int]) -> float:
-    """Return the mean share of a streamed axis that blocks visit.
+def visited_share(
+    block: Block,
+    launch: Kernel,
+    extents: Mapping[str, int],
+    sizes: Mapping[str, int],
+    parts: Axes = frozenset(),
+) -> float:
+    """Return the mean share of a streamed axis that blocks visit, in all `parts` together.
 
-    Its ends are evaluated for some blocks, evenly spread; data decide some of them.
+    Its ends are evaluated for some blocks and parts, evenly spread; data decide some of them.
     """
     if block.start is None and block.stop is None:
         return 1.0
     cuts = {b.axis: b.size or 1 for b in launch.grid if isinstance(b, Block)}
     extent, total = max(extents[block.axis], 1), 0.0
-    for k in range(MASK_SAMPLES):
+    samples = [(k + 0.5) / MASK_SAMPLES for k in range(MASK_SAMPLES)]
+    pairs = list(product(samples, samples)) if parts else [(f, f) for f in samples]
+    for of_rows, of_parts in pairs:
+        fractions = {a: of_parts if a in parts else of_rows for a in extents}
+        bounds = _bounds(fractions, cuts, extents)
         ends: list[int] = []
         for value, default in ((block.start, 0), (block.stop, extent)):
-            end = default if value is None else _end(value, (k + 0.5) / MASK_SAMPLES, cuts, extents)
+            end = default if value is None else _end(value, bounds, sizes)
             if end is None:
                 return DATA_DEPENDENT_SHARE
             ends.append(min(max(end, 0), extent))
-        total += max(ends[1] - ends[0], 1) / extent
-    return total / MASK_SAMPLES
+        total += max(ends[1] - ends[0], 0 if parts else 1) / extent
+    return prod(extents[p] for p in parts) * total / len(pairs)
 
 
-def _end(
-    value: Value, fraction: float, cuts: Mapping[str, int], extents: Mapping[str, int]
-) -> int | None:
-    """Return an end of a range at a relative position of other axes.
+class _Bounds(NamedTuple):
+    """The first and the last position of one block of each axis."""
+
+    first: Mapping[str, int]
+    last: Mapping[str, int]
+
+
+def _bounds(
+    fractions: Mapping[str, float], cuts: Mapping[str, int], extents: Mapping[str, int]
+) -> _Bounds:
+    """Return the block of each axis at a relative position."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for a, extent in extents.items():
+        cut = cuts.get(a, max(extent, 1))
+        first[a] = int(extent * fractions[a]) // cut * cut
+        last[a] = min(first[a] + cut, extent) - 1
+    return _Bounds(first, last)
+
+
+def _end(value: Value, bounds: _Bounds, sizes: Mapping[str, int]) -> int | None:
+    """Return an end of a range for one block of other axes.
 
     None if data decide.
     """
@@ -164,17 +208,14 @@ def _end(
         case Const(value=number):
             return int(number)
         case Extreme(arg=IndexValue(index=index), largest=largest):
-            at = dict(extents)
-            for a, extent in extents.items():
-                cut = cuts.get(a, max(extent, 1))
-                first = int(extent * fraction) // cut * cut
-                at[a] = min(first + cut, extent) - 1 if largest else first
-            return int(evaluate(index, {}, at))
+            return int(evaluate(index, sizes, bounds.last if largest else bounds.first))
+        case IndexValue(index=index) if all(a.kind != "value" for a in atoms(index)):
+            return int(evaluate(index, sizes, bounds.first))
         case Apply(op=op, args=args):
-            ends = [_end(a, fraction, cuts, extents) for a in args]
+            ends = [_end(a, bounds, sizes) for a in args]
             numbers = [np.int64(e) for e in ends if e is not None]
             return int(SCALARS[op].numpy(*numbers)) if len(numbers) == len(ends) else None
         case Cast(arg=arg):
-            return _end(arg, fraction, cuts, extents)
+            return _end(arg, bounds, sizes)
         case _:
             return None

@@ -10,18 +10,20 @@ leave processors idle. Published rates alone enter: nothing is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt.backend.gpu import (
+    CACHE_LATENCY_NS,
     DESCRIPTOR_NS,
     INSTRUCTIONS,
     MATRIX_SHARE,
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
+    THREAD_BYTES,
     busy_ns,
     combined_bytes,
     tile_share,
@@ -70,8 +72,6 @@ __all__ = [
     "predict_ns",
 ]
 
-THREAD_BYTES = 64
-"""Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
 results and of the terms that a factor is a sum of. Fitted to what ptxas says of products and
@@ -200,10 +200,9 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     multiplied = [_multiplied(d, types, policy) for d in dots]
     parts = dict(_parts(launch, names))
     visited = {
-        b.axis: visited_share(b, launch, extents)
+        b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
         for s in statements(launch)
         for b in (s.blocks if isinstance(s, Stream) else ())
-        if b.axis not in parts
     }
     return LaunchWork(
         extents=extents,
@@ -349,10 +348,12 @@ def predict_ns(
     lanes: Mapping[str, int],
     warps: int,
     device: DeviceRates,
+    cached: Collection[str] = (),
 ) -> float:
     """Return the predicted time of a launch in ns.
 
-    Infinity where no processor holds a program.
+    The arrays of parameters `cached` rest in the cache that all processors share, others in main
+    memory. Infinity where no processor holds a program.
     """
     blocks = block_count(schedule, work.extents)
     if not blocks:
@@ -370,12 +371,13 @@ def predict_ns(
     live = ROW_REGISTERS + registers_of(work.live, lanes, threads)
     spilling = max(registers / most, live / available, 1.0) ** 2
     resident = min(held, math.ceil(count / device.processors))
+    in_flight = _in_flight(work, resident, warps, count, shared, device)
+    vectors = _vectors(work, lanes, warps, device)
     moved = _moved(work, lanes)
-    flow = _flow(work, resident, warps, count, shared, device) * _vectors(
-        work, lanes, warps, device
-    )
-    memory = moved / (device.gbytes_per_second * flow)
-    caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
+    in_memory = sum(n for p, n in moved.items() if p not in cached)
+    memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
+    caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
+    caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
     waves = blocks / device.processors
     tail = math.ceil(waves) / waves
     arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
@@ -429,9 +431,11 @@ def _store_addresses_ns(work: LaunchWork, device: DeviceRates) -> float:
     return accesses * STORE_INSTRUCTIONS / instructions
 
 
-def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
-    """Return the time of a launch that only moves its bytes."""
-    return device.launch_ns + work.bytes / device.gbytes_per_second
+def floor_ns(work: LaunchWork, device: DeviceRates, cached: Collection[str] = ()) -> float:
+    """Return the time of a launch that only moves its bytes; `cached` as in `predict_ns`."""
+    in_memory = sum(n for p, n in work.bytes_of.items() if p not in cached)
+    rates = device.gbytes_per_second, device.cache_gbytes_per_second
+    return device.launch_ns + busy_ns(in_memory / rates[0], work.bytes / rates[1], 0.0)
 
 
 def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
@@ -462,19 +466,33 @@ def loop_shared_bytes(
     return loaded + (stored if schedule.stored else min(stored, STORE_BYTES))
 
 
-def _flow(
+def _in_flight(
     work: LaunchWork, resident: int, warps: int, count: int, shared: int, device: DeviceRates
 ) -> float:
-    """Return the part of the bandwidth that the loads in flight can use.
+    """Return the bytes that the programs of a processor load at a time.
 
     Threads load into registers; a loop over contractions also has the blocks ahead in flight.
     """
     threads = warps * device.limits.lanes
     each = work.bytes / (count * threads)
-    in_flight = resident * max(threads * min(each, THREAD_BYTES), shared)
-    needed = device.gbytes_per_second / device.processors * MEMORY_LATENCY_NS
+    return resident * max(threads * min(each, THREAD_BYTES), shared)
+
+
+def _memory_rate(in_flight: float, count: int, device: DeviceRates) -> float:
+    """Return the rate of main memory that loads of `count` programs can use."""
+    return _rate(device.gbytes_per_second, MEMORY_LATENCY_NS, in_flight, count, device)
+
+
+def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
+    """Return the rate of the shared cache that loads of `count` programs can use."""
+    return _rate(device.cache_gbytes_per_second, CACHE_LATENCY_NS, in_flight, count, device)
+
+
+def _rate(gbs: float, latency: float, in_flight: float, count: int, device: DeviceRates) -> float:
+    """Return the part of a rate that the bytes in flight of busy processors cover."""
+    needed = gbs / device.processors * latency
     busy = min(count / device.processors, 1.0)
-    return max(min(in_flight / needed, 1.0) * busy, 1e-3)
+    return gbs * max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
 
 def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
@@ -496,16 +514,18 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
     return total if count else 0.0
 
 
-def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> float:
-    """Return the bytes that memory moves: whole sectors of the worst access of each array."""
-    worst = dict.fromkeys(work.bytes_of, 1.0)
+def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> dict[str, float]:
+    """Return the bytes that are moved by array: those of its access with the most sectors."""
+    moved = {p: float(n) for p, n in work.bytes_of.items()}
     for x in work.accesses:
         extent = math.prod(work.extents[a] for a in x.last)
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
-            factor = min(SECTOR_BYTES, x.nbytes * extent) / run
-            worst[x.param] = max(worst[x.param], factor, x.waste)
-    return sum(n * worst[p] for p, n in work.bytes_of.items())
+            factor = max(min(SECTOR_BYTES, x.nbytes * extent) / run, x.waste, 1.0)
+            accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes) * x.share
+            nbytes = factor * min(accessed, work.bytes_of[x.param])
+            moved[x.param] = max(moved[x.param], nbytes)
+    return moved
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:

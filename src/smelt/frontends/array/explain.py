@@ -15,6 +15,7 @@ from smelt.frontends.array.bind_args import Options
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.results import buffers_of
+from smelt.instruction_sets import INSTRUCTION_SETS
 
 if TYPE_CHECKING:
     from smelt.explain import Report
@@ -52,7 +53,9 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
         return explain_package().report(
             lowered.trace.executable, lowered.trace.hints, target=target, size_names=names
         )
-    trace, sizes = jitted.find_trace(bound, arguments)
+    # programs of a GPU read contiguous arrays, of which transposed arguments are copies
+    is_device = target is not None and target not in INSTRUCTION_SETS
+    trace, sizes = jitted.find_trace(bound, arguments, turns=not is_device)
     names = trace.source_size_names()
     if target is not None:
         return explain_package().report(trace.executable, sizes, target=target, size_names=names)

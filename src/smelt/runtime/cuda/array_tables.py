@@ -28,6 +28,7 @@ __all__ = [
     "ArrayTable",
     "families",
     "fill_function",
+    "launches_of",
     "padded",
 ]
 
