@@ -43,7 +43,15 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import bindings_of, splits, statements, substitute, values_of, visit
+from smelt.kernel.walk import (
+    axes_used,
+    bindings_of,
+    splits,
+    statements,
+    substitute,
+    values_of,
+    visit,
+)
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
@@ -92,11 +100,8 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
 
 
 def _without_unused_axes(kernel: Kernel) -> Kernel:
-    """Return the kernel with the axes of its grid, streams and values alone."""
-    streams = (s for s in statements(kernel) if isinstance(s, Stream))
-    visited = {b.axis for s in streams for b in s.blocks}
-    used = visited.union(*axes_of_body(kernel.body).values())
-    used |= {b.axis for b in kernel.grid if isinstance(b, Block)}
+    """Return the kernel with the axes of its grid, streams, values and stores alone."""
+    used = axes_used(kernel).union(b.axis for b in kernel.grid if isinstance(b, Block))
     return replace(kernel, axes=tuple(a for a in kernel.axes if a.name in used))
 
 
