@@ -203,7 +203,7 @@ class DeviceModel(CostModel):
             cache + rereads,
             region.work,
             self._programs(updates),
-            launches=2 if is_atomic else 1,
+            launches=2,
             steps=0.0 if is_atomic else updates / width,
         )
         read = int(sum(n for v, n in touched.items() if v != u))
