@@ -21,7 +21,7 @@ from math import prod
 from smelt import blocks
 from smelt.dataclass import dataclass
 from smelt.image_costs import ImageCosts
-from smelt.types.expr import Index, floordiv, maximum, minimum, mul
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul
 
 __all__ = ["CPU_TILING", "Tiling", "rows_axis"]
 
@@ -100,6 +100,8 @@ class Tiling:
     """Most columns whose sums a task of a stream keeps for its rows, to compute nothing twice."""
     min_stream_visits: int = blocks.STREAM_VISITS
     """Least blocks of a streamed axis for splitting it over the grid."""
+    splits_stored_streams: bool = False
+    """Whether a stream is split that stores results along its axis besides its states."""
 
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
@@ -155,8 +157,8 @@ class Tiling:
         work = mul(extent, width)
         return maximum(1, minimum(most, floordiv(work, self.min_part_elements)))
 
-    def split_k_parts(self, extent: Index) -> Index:
-        """Return the split-K parts of a product's reduction axis."""
+    def split_k_parts(self, extent: Index, tasks: int = 1) -> Index:
+        """Return the split-K parts of a product's reduction axis, with `tasks` tiles of results."""
         most = self.max_product_parts
         return maximum(1, minimum(most, floordiv(extent, self.min_split_k // most)))
 
@@ -177,6 +179,13 @@ class Tiling:
         A power of two, so that calls of similar sizes share a kernel.
         """
         return max(1 << (self.row_elements // max(width, 1)).bit_length() >> 1, 1)
+
+    def stream_parts(self, extent: Index, block: int) -> Index:
+        """Return the parts of a stream that is split over the grid: one for each block.
+
+        Parts of one block are added as a lone task adds its blocks.
+        """
+        return add(floordiv(extent, block), 1)
 
     def splits_stream(self, grid: Iterable[int], visits: int) -> bool:
         """Return whether to split a stream of `visits` blocks: the grid has few tasks."""

@@ -84,6 +84,8 @@ class CostModel(ABC):
 
     counts_lanes = True
     """Whether vectors have lanes that short rows leave idle and strides access one by one."""
+    merges_in_launches = False
+    """Whether the states of a stream's parts are written to memory, and merged by a launch."""
     wide_sum_cost = 3.0
     """Cost of reducing a single-precision element in double precision.
 

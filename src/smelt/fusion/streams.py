@@ -38,7 +38,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.target import Level
 from smelt.tiling import rows_axis
 from smelt.types.affine import may_overlap
-from smelt.types.expr import Expr, axes_of
+from smelt.types.expr import Expr, axes_of, evaluate
 
 MASKING = 0.1
 """Share of the cost of masks and positions that remains in a stream.
@@ -195,6 +195,8 @@ class _Prediction:
                     read += 0 if v in read_values else self._distinct(t, v)
                     read_values.add(v)
         rereads += self._carrying(level, states, task_count, threads)
+        merges = model.merges_in_launches and self._shared_parts(len(passes)) > 1
+        rereads += 2.0 * states * task_count * model.ns_per_byte("l2", "copy", 1) * merges
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         memory = touch + rereads
@@ -203,7 +205,7 @@ class _Prediction:
             memory,
             threads,
             task_count,
-            2 if self.parts > 1 else 1,
+            2 if self.parts > 1 or merges else 1,
             products=any(model.units.unit(u).trace.dots for u in region.reduced_axes),
         )
         packed = any(self.sizes[a] > model.tiling.thin for a in self.cut) and any(
@@ -367,10 +369,16 @@ class _Prediction:
         return count
 
     def _tasks(self, rereads: int) -> int:
-        tasks = int(self._evaluations(frozenset()))
+        return int(self._evaluations(frozenset())) * self._shared_parts(rereads)
+
+    def _shared_parts(self, rereads: int) -> int:
+        """Return the parts of a stream with contractions, which few tasks share."""
+        tasks, tiling = int(self._evaluations(frozenset())), self.model.tiling
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and rereads == 1 and self.model.tiling.splits_stream((tasks,), self.visits)
-        return tasks * self.visits if split else tasks
+        if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
+            return 1
+        parts = tiling.stream_parts(self.sizes[self.name], self.block)
+        return min(self.visits, int(evaluate(parts, {})))
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
         """Return the nanoseconds of moving states that exceed a core's own caches.

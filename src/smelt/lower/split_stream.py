@@ -30,9 +30,9 @@ from smelt.kernel.ir import (
     Update,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import statements, states, visit
+from smelt.kernel.walk import refs, statements, states, visit
 from smelt.tiling import Tiling
-from smelt.types.expr import add, evaluate, floordiv
+from smelt.types.expr import evaluate
 
 
 def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
@@ -42,11 +42,7 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     saturate memory.
     """
     streams = [s for s in kernel.body if isinstance(s, Stream)]
-    if (
-        len(streams) != 1
-        or len(streams[0].blocks) != 1
-        or any(isinstance(s, Store) for s in streams[0].body)
-    ):
+    if len(streams) != 1 or len(streams[0].blocks) != 1 or not _stores_alone(streams[0], tiling):
         return kernel
     if not any(
         isinstance(v, Dot) for u in streams[0].body if isinstance(u, Update) for v in visit(u.value)
@@ -63,13 +59,25 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     merge = Merge(part, tuple(s.name for s in parted.states))
     body = tuple(x for s in kernel.body for x in ((parted, merge) if s is streams[0] else (s,)))
     assert block.size is not None  # one visit is no reason to split
-    parts = add(floordiv(kernel.axis(block.axis).extent, block.size), 1)
+    parts = tiling.stream_parts(kernel.axis(block.axis).extent, block.size)
     split = replace(kernel, grid=(*grid, Split(part, block.axis, parts)), body=body)
     try:
         merge_rules(split)
     except VerifyError:
         return kernel
     return split
+
+
+def _stores_alone(stream: Stream, tiling: Tiling) -> bool:
+    """Return whether what a stream stores reads no state, which a part would lack."""
+    if not any(isinstance(s, Store) for s in stream.body):
+        return True
+    late = {t.name for t in stream.states}
+    for s in stream.body:
+        if isinstance(s, Let | Position) and not late.isdisjoint(refs(s)):
+            late.add(s.name)
+    stored = (s for s in stream.body if isinstance(s, Store))
+    return tiling.splits_stored_streams and all(late.isdisjoint(refs(s)) for s in stored)
 
 
 def _block_count(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:

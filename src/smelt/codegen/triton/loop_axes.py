@@ -208,9 +208,7 @@ class _Scope:
             is_best = Apply(either, (is_best, Apply(unequal, (Ref(arg), Ref(arg)))))
         places = self.places(v.over)
         behind = Const(COMBINES[FIRST].identity(i64), i64)
-        self.reduction(
-            name, Reduce(FIRST, Apply(CHOICE, (is_best, places, behind)), v.over, i64)
-        )
+        self.reduction(name, Reduce(FIRST, Apply(CHOICE, (is_best, places, behind)), v.over, i64))
 
     def places(self, over: Sequence[str]) -> Value:
         """Return row-major positions along `over`, in the block of an axis that a stream visits."""

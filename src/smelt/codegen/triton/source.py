@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.codegen.triton.combining_stores import combining_launches
 from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
+from smelt.codegen.triton.combining_stores import combining_launches
 from smelt.codegen.triton.launcher import DESCRIPTORS, SPAN, Stage, print_launcher
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
