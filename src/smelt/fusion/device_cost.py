@@ -308,27 +308,32 @@ class DeviceModel(CostModel):
     def _late_ns(self, region: Region, schedule: ScheduleModel) -> float:
         """Return the time of what waits for a split, beyond that of all processors.
 
-        Other reductions are in the launch that merges the parts, with a program for each position
-        of the grid; without them, each result has programs of its own.
+        Every program of a launch after the split merges the states that it reads: results that are
+        larger than these read them again. Other reductions are in one such launch, with a program
+        for each position of the grid.
         """
         if not schedule.split:
             return 0.0
         before = members_before(self.units, region, schedule.split)
+        merged = [u for u, ended in region.reduced_axes.items() if ended & schedule.split]
         late = [
             u
             for u, masks in region.masks.items()
-            if not before >> u & 1
+            if not (before >> u & 1 or u in merged)
             and not (region.reduced_axes.get(u, 0) | masks[0]) & schedule.split
         ]
-        if not any(u in region.reduced_axes for u in late):
-            return 0.0
-        read = 0
-        for u in late:
-            read |= self.units.operands[u] & ~region.members
-        nbytes = sum(self.nbytes[v] for v in bits(read))
-        nbytes += sum(self.nbytes[u] for u in late if region.stored >> u & 1)
-        idle = self.gpu.idle(schedule.volume(region.grid))
-        return nbytes / self.gpu.memory_gbs * (idle - 1.0)
+        stored = [u for u in late if region.stored >> u & 1]
+        states = max(schedule.volume(region.masks[u][0]) for u in merged)
+        again = sum(max(schedule.volume(region.masks[u][0]) - states, 0) for u in stored)
+        excess = again * schedule.parts * PARTIAL_BYTES / self.gpu.cache_gbs
+        if any(u in region.reduced_axes for u in late):
+            read = 0
+            for u in late:
+                read |= self.units.operands[u] & ~region.members
+            nbytes = sum(self.nbytes[v] for v in bits(read)) + sum(self.nbytes[u] for u in stored)
+            idle = self.gpu.idle(schedule.volume(region.grid))
+            excess += nbytes / self.gpu.memory_gbs * (idle - 1.0)
+        return excess
 
     def _kept_bytes(self, schedule: ScheduleModel) -> int:
         """Return the bytes of values that a program keeps between passes over its rows."""

@@ -304,7 +304,7 @@ def _split_axis(
     long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
     strided = [a for a in candidates if a.name not in contiguous] or candidates
     best = (
-        min(long, key=lambda a: _memory_depth(d, a))
+        min(long, key=lambda a: (_memory_depth(d, a), -estimate_size(a.extent, hints)))
         if long
         else max(strided, key=lambda a: estimate_size(a.extent, hints))
     )

@@ -44,7 +44,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.merge import merge_rules
+from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import (
     axes_used,
     bindings_of,
@@ -55,7 +55,7 @@ from smelt.kernel.walk import (
     values_of,
     visit,
 )
-from smelt.ops.combine import EXTREMES
+from smelt.ops.combine import COMBINES, EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
 
@@ -260,9 +260,10 @@ def _type_of(state: State) -> DType:
 def _merging(
     kernel: Kernel, axis: Axis, scratch: Sequence[_Scratch], wanted: set[str]
 ) -> tuple[Statement, ...]:
-    """Return the stream over the parts that combines the wanted states in order, if there are any.
+    """Return the statements that combine the wanted states of all parts.
 
-    Rescaled states are merged with those that they are rescaled by.
+    Sums and the like are reductions. Others, such as sums that are rescaled to a common maximum,
+    are the states of a stream over the parts, with those that they are rescaled by.
     """
     rules = merge_rules(kernel)
     part = {s.state.name: f"{s.state.name}_part" for s in scratch}
@@ -277,6 +278,9 @@ def _merging(
     merged = [s for s in scratch if s.state.name in needed]
     if not merged:
         return ()
+    sums = [_reduced(s, axis, rules[s.state.name]) for s in merged]
+    if all(s is not None for s in sums):
+        return tuple(s for s in sums if s is not None)
     body: list[Statement] = [
         Let(part[s.state.name], Load(s.param.name, s.index(axis.index))) for s in merged
     ]
@@ -287,3 +291,14 @@ def _merging(
     states = tuple(replace(s.state, init=Load(s.param.name, s.index(0))) for s in merged)
     after_first = IndexValue(1, i64)
     return (Stream((Block(axis.name, 1, start=after_first),), states, tuple(body)),)
+
+
+def _reduced(s: _Scratch, axis: Axis, rule: MergeRule) -> Let | None:
+    """Return the reduction that merges a state without rescaling it, if that is one."""
+    if rule.rescaled != Ref(s.state.name):
+        return None
+    row = next((r for r in COMBINES.values() if r.scalar == rule.op and not r.positional), None)
+    if row is None:
+        return None
+    parts = Load(s.param.name, s.index(axis.index))
+    return Let(s.state.name, Reduce(row.name, parts, (axis.name,), _type_of(s.state)))
