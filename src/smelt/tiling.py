@@ -43,6 +43,8 @@ class Tiling:
     """Least positions per part of a split axis, while there are enough."""
     min_part_elements: int = blocks.PART_WORK
     """Least elements that a part reduces, while there are enough."""
+    splits_longest: bool = False
+    """Whether the longest of several reduced axes is split that are as slow in memory."""
     min_product_tasks: int = blocks.LEAST_TASKS
     """As `min_tasks`, for the tiles of a product whose reduction axis could be split."""
     max_product_parts: int = blocks.PRODUCT_PARTS

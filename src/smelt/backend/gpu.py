@@ -393,6 +393,7 @@ def _tiling(processors: int) -> GpuTiling:
         max_parts=PROGRAMS_PER_PROCESSOR * processors,
         min_part_rows=64,
         min_part_elements=1 << 12,
+        splits_longest=True,
         min_product_tasks=processors,
         min_split_k=1 << 12,
         map_block=1024,

@@ -39,6 +39,7 @@ def _device_data(machine: Gpu) -> DeviceData:
         gbytes_per_second=machine.memory_gbs,
         tensor_tflops=rates["bf16"] / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
+        memory_bytes=machine.memory_bytes,
     )
 
 
@@ -95,7 +96,7 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     printed = sum(p.source is not None for _, p in shown)
     title = f"{data.name} on {target.name} ({target.arch}): "
     title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
-    lines = [title, NOTE, ""]
+    lines = [title, NOTE, *_too_large(data, target), ""]
     for kernel, program in shown:
         moved = f"{show_bytes(kernel.bytes)}, at least {show_time(program.floor_ns)}"
         moved += f" at {target.gbytes_per_second:.0f} GB/s"
@@ -113,6 +114,16 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
         texts = [(x.name, x.code) for _, p in shown for x in p.launches if x.code is not None]
         lines += [f"\n// {name}\n{code.assembly.rstrip()}" for name, code in texts]
     return "\n".join(lines)
+
+
+def _too_large(data: ReportData, target: DeviceData) -> list[str]:
+    """Return a line that says so where a call needs more memory than the card has."""
+    memory = data.memory
+    needed = memory.argument + memory.output + memory.temp - memory.alias
+    if not target.memory_bytes or needed <= target.memory_bytes:
+        return []
+    sizes = show_bytes(needed), show_bytes(target.memory_bytes)
+    return ["A call needs {} of memory, the card has {}: use smaller arrays.".format(*sizes)]
 
 
 def _kept_apart(data: ReportData) -> list[str]:

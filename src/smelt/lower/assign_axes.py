@@ -303,8 +303,9 @@ def _split_axis(
     min_extents = {a.name: parts * (lanes if a.name in contiguous else 1) for a in candidates}
     long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
     strided = [a for a in candidates if a.name not in contiguous] or candidates
+    tie = tiling.splits_longest
     best = (
-        min(long, key=lambda a: (_memory_depth(d, a), -estimate_size(a.extent, hints)))
+        min(long, key=lambda a: (_memory_depth(d, a), -estimate_size(a.extent, hints) * tie))
         if long
         else max(strided, key=lambda a: estimate_size(a.extent, hints))
     )
