@@ -43,6 +43,8 @@ class Tiling:
     """Least positions per part of a split axis, while there are enough."""
     min_part_elements: int = blocks.PART_WORK
     """Least elements that a part reduces, while there are enough."""
+    splits_longest: bool = False
+    """Whether the longest of several reduced axes is split that are as slow in memory."""
     min_product_tasks: int = blocks.LEAST_TASKS
     """As `min_tasks`, for the tiles of a product whose reduction axis could be split."""
     max_product_parts: int = blocks.PRODUCT_PARTS
@@ -100,6 +102,8 @@ class Tiling:
     """Most columns whose sums a task of a stream keeps for its rows, to compute nothing twice."""
     min_stream_visits: int = blocks.STREAM_VISITS
     """Least blocks of a streamed axis for splitting it over the grid."""
+    splits_stored_streams: bool = False
+    """Whether a stream is split that stores results along its axis besides its states."""
 
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
@@ -155,8 +159,8 @@ class Tiling:
         work = mul(extent, width)
         return maximum(1, minimum(most, floordiv(work, self.min_part_elements)))
 
-    def split_k_parts(self, extent: Index) -> Index:
-        """Return the split-K parts of a product's reduction axis."""
+    def split_k_parts(self, extent: Index, tasks: int = 1) -> Index:
+        """Return the split-K parts of a product's reduction axis, with `tasks` tiles of results."""
         most = self.max_product_parts
         return maximum(1, minimum(most, floordiv(extent, self.min_split_k // most)))
 

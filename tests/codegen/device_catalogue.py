@@ -2,7 +2,7 @@
 
 Rows, and what sections A, D, E and F test beside their rows: many arrays, chains of convolutions,
 attention in its variants with gradients, weights of other functions, packed texts, SPLADE and
-contrastive losses.
+contrastive losses. Programs of users of NumPy follow (`device_users.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.catalogue.test_e_backward import BACKWARD, gradients, operands_of
 from tests.catalogue.test_f_losses import by_labels, by_sums, dual
 from tests.catalogue.test_f_splade import FORMS, LARGE
 from tests.catalogue.test_f_splade import arguments as splade_arguments
+from tests.codegen.device_users import USERS, User
 
 import smelt as sm
 from smelt import fusion, knobs, lower, passes
@@ -171,6 +172,12 @@ def of_chain(last: bool, dtype: str) -> Example:
     return recorded(lambda *xs: chain(*xs, last=last), arrays, shapes, dtype)
 
 
+def of_user(user: User, dtype: str) -> Example:
+    trace = sm.jit(user.code).lower(*user.arrays()).trace
+    dims = [n for shape in user.shapes(user.large) for n in shape]
+    return Example(trace, harness.matched(trace, dims), user.arrays())
+
+
 RAGGED = (
     test_e_ragged.by_ids,
     test_e_ragged.causal,
@@ -197,6 +204,7 @@ EXAMPLES: dict[str, Callable[[str], Example]] = {
     **{f"F3 {c.__name__}": partial(of_splade, c, False) for c in FORMS},
     **{f"gradients of F3 {c.__name__}": partial(of_splade, c, True) for c in FORMS},
     **{f"gradients of F4 {c.__name__}": partial(of_contrast, c) for c in CONTRASTS},
+    **{f"user {name}": partial(of_user, user) for name, user in USERS.items()},
 }
 """By name: the program in a type of floats."""
 
@@ -204,6 +212,8 @@ EXAMPLES: dict[str, Callable[[str], Example]] = {
 def has_dtype(name: str, dtype: str) -> bool:
     """Whether the catalogue has a program in a type of floats."""
     row = ROWS.get(name.removeprefix("row "))
+    if name.startswith("user "):
+        return dtype == "f32"
     return dtype == "f32" or row is None or dtype in row.dtypes
 
 

@@ -17,6 +17,7 @@ from tests.catalogue import harness
 from tests.codegen.checked_triton import launch
 from tests.codegen.device_catalogue import EXAMPLES, DevicePlan, has_dtype, planned
 from tests.codegen.device_programs import rates
+from tests.codegen.device_users import USERS
 from tests.codegen.test_triton_goldens import stored, with_lanes
 
 import smelt as sm
@@ -50,6 +51,11 @@ QUICK = (
     "gradients of E1 window",
     "gradients of F4 by_labels",
     "packed by_search",
+    "user k-means",
+    "user softmax regression",
+    "user clip by norm",
+    "user principal axis",
+    "user Kalman filter",
 )
 """Programs that `make test` runs; all others are for the night."""
 COMPILED = ("row B1", "row G1 softmax", "E6 talking heads")
@@ -79,7 +85,7 @@ APART = {
 
 def test_the_catalogue_is_complete():
     sections = {name.removeprefix("gradients of ").removeprefix("row ")[0] for name in EXAMPLES}
-    assert len(EXAMPLES) > 200 and sections >= set("ABCDEFGH")
+    assert len(EXAMPLES) > 200 and sections >= set("ABCDEFGHu")
 
 
 def nightly(names, quick):
@@ -131,6 +137,15 @@ def test_kernels_of_a_program_print_for_another_device(name):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_planner_and_schedules_predict_programs_alike(name, target):
     printed(name, "f32", target)
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_program_of_a_user_is_predicted_to_use_the_device(name):
+    user = USERS[name]
+    with sm.config(device_code=False):
+        report = sm.explain(user.code, *user.specs(), target="h100")
+    assert not any(k.device.refused for k in report.data.kernels if k.kind == "kernel")
+    assert report.data.total.predicted_ns < 1e3 * user.most_us
 
 
 # ---- computed ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from smelt.dataclass import dataclass
 from smelt.target import CACHE_SHARE, Kind, Level
 from smelt.tiling import Tiling
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import Index, minimum
+from smelt.types.expr import Index, floordiv, maximum, minimum
 
 __all__ = [
     "CACHE_LATENCY_NS",
@@ -56,6 +56,8 @@ TILE = (128, 256)
 """Sides of the largest tiles."""
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
+MIN_PART_K = 256
+"""Least positions of a part of a product's reduction axis."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
@@ -170,6 +172,11 @@ class GpuTiling(Tiling):
     def reduction_columns(self, sums: int) -> int:
         """Return the neighbouring columns that a program reduces: 16-byte loads of a warp."""
         return 128
+
+    def split_k_parts(self, extent: Index, tasks: int = 1) -> Index:
+        """Return the split-K parts of a product: a program for each processor, of some length."""
+        most = max(self.min_product_tasks // max(tasks, 1), 1)
+        return maximum(1, minimum(most, floordiv(extent, MIN_PART_K)))
 
     def rows_per_task(self, columns: Index) -> Index:
         """Return the rows that a program of an elementwise kernel takes: one."""
@@ -426,8 +433,8 @@ def _tiling(processors: int) -> GpuTiling:
         max_parts=PROGRAMS_PER_PROCESSOR * processors,
         min_part_rows=64,
         min_part_elements=1 << 12,
+        splits_longest=True,
         min_product_tasks=processors,
-        max_product_parts=16,
         min_split_k=1 << 12,
         map_block=1024,
         unroll_results=1,
@@ -441,6 +448,7 @@ def _tiling(processors: int) -> GpuTiling:
         stream_elements=1 << 14,
         min_stream_rows=16,
         min_stream_visits=8,
+        splits_stored_streams=True,
         thin=8,
         thin_columns=128,
         product_columns=128,

@@ -25,13 +25,14 @@ from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, 
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
-from smelt.frontends.array.ahead_of_time import as_arguments
+from smelt.frontends.array.ahead_of_time import as_arguments, spec
 from smelt.frontends.array.explain import explain
 from smelt.frontends.array.jit import Jit, jit
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
+from smelt.ops.spec import dims_at
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
 from smelt.types.tensor import TensorType
@@ -236,7 +237,10 @@ def _of_function(
     predict: bool,
     device: str | None,
 ) -> Report:
-    """Record the function on random arrays of its arguments' types, and measure it on them."""
+    """Record the function on random arrays of its arguments' types, and measure it on them.
+
+    For another machine it is recorded for types alone: arrays may be larger than this one's memory.
+    """
     arguments = _arguments(function, specs)
     types = [t for t in arguments.values() if isinstance(t, TensorType)]
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
@@ -245,6 +249,12 @@ def _of_function(
     for name, t in arguments.items():
         if isinstance(t, TensorType) and any(evaluate(d, sizes) < 0 for d in t.shape):
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
+    if device is not None and "target" not in arguments:
+        specs_of = {
+            name: spec(dims_at(t.shape, sizes), t.dtype.long) if isinstance(t, TensorType) else t
+            for name, t in arguments.items()
+        }
+        return explain(function, **specs_of, target=device)
     values = {
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(arguments.items())

@@ -19,7 +19,7 @@ from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.11"
+VERSION = "1.12"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -154,6 +154,8 @@ class DeviceData:
     float32_tflops: float
     cache_gbytes_per_second: float = 0.0
     """Of the cache that all processors share."""
+    memory_bytes: int = 0
+    """Bytes of its memory; 0 in reports of a version that did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ def _device_data(machine: Gpu) -> DeviceData:
         cache_gbytes_per_second=machine.cache_gbs,
         tensor_tflops=rates["bf16"] / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
+        memory_bytes=machine.memory_bytes,
     )
 
 
@@ -135,7 +136,7 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     printed = sum(p.source is not None for _, p in shown)
     title = f"{data.name} on {target.name} ({target.arch}): "
     title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
-    lines = [title, NOTE, ""]
+    lines = [title, NOTE, *_too_large(data, target), ""]
     for kernel, program in shown:
         if program.table_source is not None:
             lines.append(_shared_line([data.kernels[k] for k in program.shared_with]))
@@ -188,6 +189,16 @@ def _times_in_all(data: ReportData, programs: Sequence[DeviceKernelData]) -> lis
         return []
     line = f"in all: predicted {show_time(data.total.predicted_ns)}; the planner, which does not"
     return [f"{line} know schedules, decided by {show_time(sum(planned))}"]
+
+
+def _too_large(data: ReportData, target: DeviceData) -> list[str]:
+    """Return a line that says so where a call needs more memory than the card has."""
+    memory = data.memory
+    needed = memory.argument + memory.output + memory.temp - memory.alias
+    if not target.memory_bytes or needed <= target.memory_bytes:
+        return []
+    sizes = show_bytes(needed), show_bytes(target.memory_bytes)
+    return ["A call needs {} of memory, the card has {}: use smaller arrays.".format(*sizes)]
 
 
 def _kept_apart(data: ReportData) -> list[str]:

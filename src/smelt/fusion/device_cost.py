@@ -37,6 +37,7 @@ from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.region import Region
 from smelt.fusion.scatter import update_axes
 from smelt.fusion.schedule_model import ScheduleModel
+from smelt.fusion.splittable_axes import members_before
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.ops.combine import COMBINES
@@ -157,14 +158,18 @@ class DeviceModel(CostModel):
         touch: float,
         sweeps: float = 0.0,
         partials: float = 0.0,
+        late: float = 0.0,
     ) -> Cost:
-        """Return the cost of a kernel, with parts of its memory time before idling."""
+        """Return the cost of a kernel, with parts of its memory time before idling.
+
+        `late` is the time of few programs after a split, beyond that of all processors.
+        """
         time = self.gpu.time(work)
         idle, _ = self.gpu.idle_factors(work)
         hidden = min(time.memory, time.arithmetic)
         return Cost(
-            time.total,
-            time.total + (1.0 - CHARGED) * hidden,
+            time.total + late,
+            time.total + late + (1.0 - CHARGED) * hidden,
             time.launch,
             time.arithmetic,
             read=read,
@@ -231,7 +236,7 @@ class DeviceModel(CostModel):
             cache + rereads,
             region.work,
             self._programs(updates),
-            launches=2 if is_atomic else 1,
+            launches=2,
             steps=0.0 if is_atomic else updates / width,
         )
         read = int(sum(n for v, n in touched.items() if v != u))
@@ -255,6 +260,7 @@ class DeviceModel(CostModel):
         read = int(sum(touched.values()))
         for u in bits(region.stored):
             touched[u] = touched.get(u, 0.0) + self.nbytes[u]
+        late = self._late_ns(region, schedule)
         memory, cache, touch = self._traffic(touched)
         kept = self._kept_bytes(schedule)
         row_bytes += kept
@@ -285,6 +291,7 @@ class DeviceModel(CostModel):
             touch=touch,
             sweeps=tiles / gbs + sweeps * self.ns_per_byte(level, "read", 1),
             partials=partials / gbs,
+            late=late,
         )
         result.row_bytes, result.kept_bytes = int(row_bytes), kept
         result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
@@ -340,7 +347,7 @@ class DeviceModel(CostModel):
         longest = max((self.extents[region.axes[a]] for a in bits(reduced)), default=1)
         if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
             return 1
-        return int(evaluate(self.tiling.split_k_parts(longest), {}))
+        return int(evaluate(self.tiling.split_k_parts(longest, schedule.tasks()), {}))
 
     def _reads(
         self, region: Region, schedule: ScheduleModel
@@ -366,6 +373,36 @@ class DeviceModel(CostModel):
                 tiles += max(loaded - distinct, 0.0) * itemsize * (schedule.has_contractions)
                 swept += max(times - (k == 0), 0) * loaded * itemsize
         return touched, tiles, row_bytes, swept
+
+    def _late_ns(self, region: Region, schedule: ScheduleModel) -> float:
+        """Return the time of what waits for a split, beyond that of all processors.
+
+        Every program of a launch after the split merges the states that it reads: results that are
+        larger than these read them again. Other reductions are in one such launch, with a program
+        for each position of the grid.
+        """
+        if not schedule.split:
+            return 0.0
+        before = members_before(self.units, region, schedule.split)
+        merged = [u for u, ended in region.reduced_axes.items() if ended & schedule.split]
+        late = [
+            u
+            for u, masks in region.masks.items()
+            if not (before >> u & 1 or u in merged)
+            and not (region.reduced_axes.get(u, 0) | masks[0]) & schedule.split
+        ]
+        stored = [u for u in late if region.stored >> u & 1]
+        states = max(schedule.volume(region.masks[u][0]) for u in merged)
+        again = sum(max(schedule.volume(region.masks[u][0]) - states, 0) for u in stored)
+        excess = again * schedule.parts * PARTIAL_BYTES / self.gpu.cache_gbs
+        if any(u in region.reduced_axes for u in late):
+            read = 0
+            for u in late:
+                read |= self.units.operands[u] & ~region.members
+            nbytes = sum(self.nbytes[v] for v in bits(read)) + sum(self.nbytes[u] for u in stored)
+            idle = self.gpu.idle(schedule.volume(region.grid))
+            excess += nbytes / self.gpu.memory_gbs * (idle - 1.0)
+        return excess
 
     def _kept_bytes(self, schedule: ScheduleModel) -> int:
         """Return the bytes of values that a program keeps between passes over its rows."""

@@ -371,7 +371,12 @@ class ScheduleModel:
         long = [a for a in candidates if self.sizes[a] >= self.tiling.max_parts]
         if not candidates:
             return 0
-        best = min(long, key=self._depth) if long else max(candidates, key=lambda a: self.sizes[a])
+        tie = self.tiling.splits_longest
+        best = (
+            min(long, key=lambda a: (self._depth(a), -self.sizes[a] * tie))
+            if long
+            else max(candidates, key=lambda a: self.sizes[a])
+        )
         work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
         if work < self.tiling.split_elements:
             return 0

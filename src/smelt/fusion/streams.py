@@ -375,7 +375,8 @@ class _Prediction:
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
         if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
             return tasks, 1
-        if not self.model.splits_any_stream and (self.held or self._is_stored_along()):
+        stored_apart = tiling.splits_stored_streams or not self._is_stored_along()
+        if not self.model.splits_any_stream and (self.held or not stored_apart):
             return tasks, 1
         return tasks, int(evaluate(tiling.stream_parts(self.visits, tasks), {}))
 

@@ -106,7 +106,8 @@ def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -
     split = _split_axis(d, facts, grid, hints, tiling)
     if split is not None:
         rows = rows_per_step(d, split, facts, hints, tiling)
-        return _split_kernel(name, d, facts, grid, split, rows, tiling)
+        parts = _split_k_parts(d, facts, grid, split, hints, tiling)
+        return _split_kernel(name, d, facts, grid, split, rows, tiling, parts)
     column_axis = _column_reduction_axis(d, facts, grid)
     if column_axis is not None and rows_per_step(d, column_axis, facts, hints, tiling):
         return _split_kernel(name, d, facts, grid, column_axis, tiling.short_rows, tiling, parts=1)
@@ -302,8 +303,9 @@ def _split_axis(
     min_extents = {a.name: parts * (lanes if a.name in contiguous else 1) for a in candidates}
     long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
     strided = [a for a in candidates if a.name not in contiguous] or candidates
+    tie = tiling.splits_longest
     best = (
-        min(long, key=lambda a: _memory_depth(d, a))
+        min(long, key=lambda a: (_memory_depth(d, a), -estimate_size(a.extent, hints) * tie))
         if long
         else max(strided, key=lambda a: estimate_size(a.extent, hints))
     )
@@ -340,17 +342,45 @@ def _split_product(
     tiling: Tiling,
 ) -> Axis | None:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
-    dot = next(s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot))
-    left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
+    dot = _dots(d)[0]
     summed = [a for a in d.axes.values() if a.name in dot.over]
     longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
+    tasks = _product_tasks(dot, facts, grid, hints, tiling)
+    long = estimate_size(longest.extent, hints) >= tiling.min_split_k
+    few = tasks < tiling.min_product_tasks
+    return longest if long and few and _single_pass(d, facts, longest.name) else None
+
+
+def _dots(d: Definition) -> list[Dot]:
+    return [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot)]
+
+
+def _product_tasks(
+    dot: Dot, facts: AxisFacts, grid: Sequence[Axis], hints: Mapping[str, int], tiling: Tiling
+) -> int:
+    """Return the tiles of a contraction's results."""
+    left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
     tasks = 1
     for a in grid:
         n = estimate_size(a.extent, hints)
         tasks *= n if a.name in left & right else -(-n // tiling.product_columns)
-    long = estimate_size(longest.extent, hints) >= tiling.min_split_k
-    few = tasks < tiling.min_product_tasks
-    return longest if long and few and _single_pass(d, facts, longest.name) else None
+    return tasks
+
+
+def _split_k_parts(
+    d: Definition,
+    facts: AxisFacts,
+    grid: Sequence[Axis],
+    axis: Axis,
+    hints: Mapping[str, int],
+    tiling: Tiling,
+) -> Index | None:
+    """Return the parts of a contraction's split axis; None for other reductions."""
+    dots = _dots(d)
+    if not dots:
+        return None
+    tasks = _product_tasks(dots[0], facts, grid, hints, tiling)
+    return tiling.split_k_parts(axis.extent, tasks)
 
 
 def _memory_depth(d: Definition, a: Axis) -> int:
@@ -468,7 +498,7 @@ def _split_kernel(
                 inside += steps
                 continue
             if isinstance(reduction, Dot):
-                parts, dtype = tiling.split_k_parts(axis.extent), dtype.compute
+                dtype = dtype.compute
             states.append(
                 State(s.name, Const(combine.identity(reduction.dtype), dtype), axes, dtype)
             )

@@ -31,7 +31,7 @@ from smelt.kernel.ir import (
     Update,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import statements, states, visit
+from smelt.kernel.walk import refs, statements, states, visit
 from smelt.tiling import Tiling
 from smelt.types.expr import add, evaluate, floordiv
 
@@ -43,11 +43,7 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     saturate memory.
     """
     streams = [s for s in kernel.body if isinstance(s, Stream)]
-    if (
-        len(streams) != 1
-        or len(streams[0].blocks) != 1
-        or any(isinstance(s, Store) for s in streams[0].body)
-    ):
+    if len(streams) != 1 or len(streams[0].blocks) != 1 or not _stores_alone(streams[0], tiling):
         return kernel
     if not any(
         isinstance(v, Dot) for u in streams[0].body if isinstance(u, Update) for v in visit(u.value)
@@ -71,6 +67,18 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     except VerifyError:
         return kernel
     return split
+
+
+def _stores_alone(stream: Stream, tiling: Tiling) -> bool:
+    """Return whether what a stream stores reads no state, which a part would lack."""
+    if not any(isinstance(s, Store) for s in stream.body):
+        return True
+    late = {t.name for t in stream.states}
+    for s in stream.body:
+        if isinstance(s, Let | Position) and not late.isdisjoint(refs(s)):
+            late.add(s.name)
+    stored = (s for s in stream.body if isinstance(s, Store))
+    return tiling.splits_stored_streams and all(late.isdisjoint(refs(s)) for s in stored)
 
 
 def _block_count(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:

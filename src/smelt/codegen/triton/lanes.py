@@ -168,17 +168,13 @@ class Lanes:
         return f"start_{axis}.to(tl.int32)" if is_wide else f"start_{axis}"
 
     def place_in_block(self, axis: str) -> str:
-        """Return the distance of an index from the first one of its block."""
-        if not self.index[axis].axes:
-            return "0"
+        """Return the distance of the indices of an axis from the first one of their block."""
         if axis not in self.ends:
             return f"i_{axis}"
         return f"(i_{axis} - ({self.ends[axis][0]}))"
 
     def length_of_block(self, axis: str, extent: str) -> str:
         """Return the number of indices of a block."""
-        if not self.index[axis].axes:
-            return "1"
         if axis not in self.ends:
             return extent
         first, end = self.ends[axis]

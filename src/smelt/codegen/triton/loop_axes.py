@@ -23,6 +23,7 @@ from smelt.kernel.env import Bound, Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,
+    Cast,
     Const,
     Dot,
     Extreme,
@@ -44,8 +45,8 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
-from smelt.types.dtype import i64
-from smelt.types.expr import Index
+from smelt.types.dtype import bool_, i32, i64
+from smelt.types.expr import Index, mul, product
 
 __all__ = ["CannotLoop", "loop_axes"]
 
@@ -96,6 +97,8 @@ class _Looper:
                     dtype = t.dtype.compute if t.dtype else dtype_of(t.init, self.env)
                     self.env.names[t.name] = Bound(dtype, Axes())
         self.count = 0
+        streams = (s for s in statements(kernel) if isinstance(s, Stream))
+        self.streamed = {b.axis for s in streams for b in s.blocks}
 
     def bind(self, name: str, value: Value, *, extent: Index | None = None) -> None:
         """Record the axes and the type of a name."""
@@ -189,23 +192,39 @@ class _Scope:
         self.wait(Let(name, value), over)
 
     def position(self, name: str, v: Reduce) -> None:
-        """Find the winner in one pass, and its first place in the next."""
+        """Find the winner in one pass, and its first place in the next.
+
+        Extremes are of numbers: those of truth values are of 0 and 1.
+        """
         row = COMBINES[v.combine]
         best, arg = self.looper.fresh("best"), self.looper.fresh("value")
-        self.binding(Let(arg, v.arg))
+        is_truth = dtype_of(v.arg, self.looper.env) == bool_
+        self.binding(Let(arg, Cast(v.arg, i32) if is_truth else v.arg))
         dtype = dtype_of(Ref(arg), self.looper.env)
         self.reduction(best, Reduce(row.winner, Ref(arg), v.over, dtype))
         either, equal, unequal = TIES_BEST
         is_best = Apply(equal, (Ref(arg), Ref(best)))
         if dtype.is_float:
             is_best = Apply(either, (is_best, Apply(unequal, (Ref(arg), Ref(arg)))))
-        place: Index = 0
-        for axis in v.over:
-            place = place * self.looper.kernel.axis(axis).extent
-            place = place + self.looper.kernel.axis(axis).index
+        places = self.places(v.over)
         behind = Const(COMBINES[FIRST].identity(i64), i64)
-        places = Apply(CHOICE, (is_best, IndexValue(place, i64), behind))
-        self.reduction(name, Reduce(FIRST, places, v.over, i64))
+        self.reduction(name, Reduce(FIRST, Apply(CHOICE, (is_best, places, behind)), v.over, i64))
+
+    def places(self, over: Sequence[str]) -> Value:
+        """Return row-major positions along `over`, in the block of an axis that a stream visits."""
+        place: Index = 0
+        first: Value | None = None
+        add, times = COMBINES[SUM_OF_PRODUCTS[0]].scalar, SUM_OF_PRODUCTS[1]
+        for k, a in enumerate(over):
+            axis = self.looper.kernel.axis(a)
+            place = place * axis.extent + axis.index
+            if a in self.looper.streamed and a not in self.looped:
+                inner = product(self.looper.kernel.axis(b).extent for b in over[k + 1 :])
+                start = Extreme(IndexValue(axis.index, i64), largest=False)
+                before = Apply(times, (start, IndexValue(mul(inner, -1), i64)))
+                first = before if first is None else Apply(add, (first, before))
+        result = IndexValue(place, i64)
+        return result if first is None else Apply(add, (result, first))
 
     def store(self, s: Store) -> None:
         if s.join:

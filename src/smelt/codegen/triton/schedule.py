@@ -228,8 +228,9 @@ def least_dot(kernel: Kernel) -> int:
 
 
 def is_atomic(kernel: Kernel) -> bool:
-    """Return whether a launch only combines values with those in memory."""
-    return all(s.join in ATOMICS for s in stores(kernel))
+    """Return whether a launch only combines values with those in memory, in any order."""
+    in_order = any(isinstance(s, Stream) for s in kernel.body)
+    return not in_order and all(s.join in ATOMICS for s in stores(kernel))
 
 
 def nested_streams(kernel: Kernel) -> dict[str, list[str]]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.codegen.triton.atomic_stores import atomic_launches
 from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
+from smelt.codegen.triton.combining_stores import combining_launches
 from smelt.codegen.triton.launcher import DESCRIPTORS, SPAN, Stage, print_launcher
 from smelt.codegen.triton.merge_launches import merge_rows
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
@@ -53,8 +53,10 @@ def prepare(
     `registers` of a processor are divided. Raises DeviceKernelError for a kernel without such
     loops.
     """
-    launches = atomic_launches(kernel, policy) or split_products(kernel, sizes)
-    launches = launches or split_launches(kernel)
+    launches = split_products(kernel, sizes)
+    if not launches:
+        combining = combining_launches(kernel, policy, sizes) or (kernel,)
+        launches = tuple(x for k in combining for x in split_launches(k))
     merged = [k for launch in launches for k in merge_rows(launch, sizes)]
     divided = [k for launch in merged for k in split_states(launch, sizes, registers)]
     return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in divided)

@@ -14,10 +14,11 @@ The merge has the order of the parts, so that results do not depend on which par
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import axes_of_body
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.codegen.triton.launch_parts import without_unused_axes
 from smelt.codegen.triton.merge_launches import state_type, with_grid
 from smelt.dataclass import dataclass
@@ -25,13 +26,17 @@ from smelt.kernel.ir import (
     Apply,
     Axis,
     Block,
+    Dot,
     IndexValue,
     Kernel,
     Let,
     Load,
     Merge,
     Param,
+    Position,
+    Reduce,
     Ref,
+    Scan,
     Split,
     State,
     Statement,
@@ -40,14 +45,9 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import (
-    bindings_of,
-    splits,
-    statements,
-    substitute,
-)
-from smelt.ops.combine import EXTREMES
+from smelt.kernel.merge import MergeRule, merge_rules
+from smelt.kernel.walk import bindings_of, refs, splits, statements, substitute, visit
+from smelt.ops.combine import COMBINES, EXTREMES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum
 
@@ -57,7 +57,8 @@ __all__ = ["split_launches"]
 def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return the launches of a kernel, none of which has a split axis.
 
-    The first of two writes the states of all parts to new outputs, which the second one reads.
+    The first writes the states of all parts to new outputs. What is computed from the merged states
+    follows: one launch, or one for each set of axes that results are stored along.
     """
     if not splits(kernel):
         return (kernel,)
@@ -75,23 +76,68 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         *(Store(s.param.name, index[s.param.name], Ref(s.state.name)) for s in scratch),
     ]
     arrays = tuple(s.param for s in scratch)
-    after_merge = {s.param for s in statements(kernel.body[k + 1 :]) if isinstance(s, Store)}
+    after_merge = _stored_params(kernel.body[k + 1 :])
     early = tuple(p for p in kernel.outputs if p.name not in after_merge)
     late = tuple(p for p in kernel.outputs if p.name in after_merge)
     parts = replace(
         whole, name=f"{kernel.name}_parts", outputs=(*early, *arrays), body=tuple(before)
     )
-    after = [*bindings_of(kernel.body[:k], kernel.body[k + 1 :]), _merging(kernel, axis, scratch)]
-    merge = replace(
-        kernel,
-        name=f"{kernel.name}_merge",
-        inputs=(*kernel.inputs, *arrays),
-        outputs=late,
-        axes=(*kernel.axes, axis),
-        grid=grid[1:],
-        body=(*after, *kernel.body[k + 1 :]),
+    merges = [
+        replace(
+            kernel,
+            name=f"{kernel.name}_merge{number or ''}",
+            inputs=(*kernel.inputs, *arrays),
+            outputs=tuple(p for p in late if p.name in _stored_params(rest)),
+            axes=(*kernel.axes, axis),
+            grid=grid[1:],
+            body=tuple(_merged(kernel, k, axis, scratch, rest)),
+        )
+        for number, rest in enumerate(_late_groups(kernel, kernel.body[k + 1 :]))
+    ]
+    return parts, *(with_grid(without_unused_axes(m)) for m in merges)
+
+
+def _stored_params(body: Iterable[Statement]) -> set[str]:
+    return {s.param for s in statements(body) if isinstance(s, Store)}
+
+
+def _late_groups(kernel: Kernel, after: Sequence[Statement]) -> Iterable[tuple[Statement, ...]]:
+    """Yield what launches compute after a merge: results that are stored along the same axes.
+
+    One launch of all has as many programs as their common axes: one for a loss beside gradients.
+    It is one if that gives a grid, or if several groups need a reduction of what is merged.
+    """
+    names = axes_of_body(kernel.body)
+    groups: dict[Axes, list[Statement]] = {}
+    for s in after:
+        if isinstance(s, Store):
+            axes = Axes().union(*(axes_of_index(e, names) for e in s.index))
+            groups.setdefault(axes, []).append(s)
+    cones = [(*bindings_of(after, group), *group) for group in groups.values()]
+    reducing = Counter(
+        s.name
+        for cone in cones
+        for s in cone
+        if isinstance(s, Let) and any(isinstance(v, Reduce | Dot | Scan) for v in visit(s.value))
     )
-    return parts, with_grid(without_unused_axes(merge))
+    is_plain = all(
+        isinstance(s, Let | Position) or (isinstance(s, Store) and not s.join) for s in after
+    )
+    has_grid = any(isinstance(b, Block) for b in kernel.grid)
+    if not is_plain or has_grid or any(n > 1 for n in reducing.values()):
+        yield tuple(after)
+    else:
+        yield from cones
+
+
+def _merged(
+    kernel: Kernel, k: int, axis: Axis, scratch: Sequence[_Scratch], rest: Sequence[Statement]
+) -> Iterable[Statement]:
+    """Yield a launch's statements: what `rest` reads of those before the merge, and the states."""
+    merging = _merging(kernel, axis, scratch, {name for s in rest for name in refs(s)})
+    read = (*merging, *rest)
+    yield from bindings_of(kernel.body[:k], read)
+    yield from read
 
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -158,17 +204,48 @@ def _scratch(kernel: Kernel, split: Split, merge: Statement) -> list[_Scratch]:
 # ---- the merge -----------------------------------------------------------------------------------
 
 
-def _merging(kernel: Kernel, axis: Axis, scratch: Sequence[_Scratch]) -> Stream:
-    """Return the stream over the parts that combines their states in order."""
+def _merging(
+    kernel: Kernel, axis: Axis, scratch: Sequence[_Scratch], wanted: set[str]
+) -> tuple[Statement, ...]:
+    """Return the statements that combine the wanted states of all parts.
+
+    Sums and the like are reductions. Others, such as sums that are rescaled to a common maximum,
+    are the states of a stream over the parts, with those that they are rescaled by.
+    """
     rules = merge_rules(kernel)
     part = {s.state.name: f"{s.state.name}_part" for s in scratch}
+    pending = [n for n in rules if n in wanted]
+    needed: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed.add(name)
+            pending += [v.name for v in visit(rules[name].rescaled) if isinstance(v, Ref)]
     names = {n: Ref(p) for n, p in part.items()}
+    merged = [s for s in scratch if s.state.name in needed]
+    if not merged:
+        return ()
+    sums = [_reduced(s, axis, rules[s.state.name]) for s in merged]
+    if all(s is not None for s in sums):
+        return tuple(s for s in sums if s is not None)
     body: list[Statement] = [
-        Let(part[s.state.name], Load(s.param.name, s.index(axis.index))) for s in scratch
+        Let(part[s.state.name], Load(s.param.name, s.index(axis.index))) for s in merged
     ]
     for name, rule in rules.items():
-        sides = rule.rescaled, substitute(rule.rescaled, names=names)
-        body.append(Update(name, Apply(rule.op, sides)))
-    states = tuple(replace(s.state, init=Load(s.param.name, s.index(0))) for s in scratch)
+        if name in needed:
+            sides = rule.rescaled, substitute(rule.rescaled, names=names)
+            body.append(Update(name, Apply(rule.op, sides)))
+    states = tuple(replace(s.state, init=Load(s.param.name, s.index(0))) for s in merged)
     after_first = IndexValue(1, i64)
-    return Stream((Block(axis.name, 1, start=after_first),), states, tuple(body))
+    return (Stream((Block(axis.name, 1, start=after_first),), states, tuple(body)),)
+
+
+def _reduced(s: _Scratch, axis: Axis, rule: MergeRule) -> Let | None:
+    """Return the reduction that merges a state without rescaling it, if that is one."""
+    if rule.rescaled != Ref(s.state.name):
+        return None
+    row = next((r for r in COMBINES.values() if r.scalar == rule.op and not r.positional), None)
+    if row is None:
+        return None
+    parts = Load(s.param.name, s.index(axis.index))
+    return Let(s.state.name, Reduce(row.name, parts, (axis.name,), state_type(s.state)))

@@ -6,7 +6,9 @@
     z[m,p] = dot(x[m,k], w[k,p] over k)             grid m, p
                                                     z[m,p] = dot(x[m,k], w[k,p] over k)
 
-A program with all columns of several contractions has more results than its registers hold.
+A program with all columns of several contractions has more results than its registers hold. Maps
+whose results have other axes are launches, too: their common axes are not those that are stored
+along, such as a scaled matrix and a scaled vector of its columns.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
     together = sum(math.prod(extents[a] for a in columns) for columns in groups)
     if len(groups) < 2 or together <= MOST_COLUMNS or any(a & b for a, b in _pairs(groups)):
         return ()
+    is_map = sum(map(bool, groups)) > 1 and not _reduces(kernel.body)
     launches: list[Kernel] = []
     for columns, group in groups.items():
         body = [*bindings_of(rest, group), *group]
-        if not columns or not _is_blocked(body, columns):
+        if not is_map and not (columns and _is_blocked(body, columns)):
             return ()
         launches.append(_launch(kernel, len(launches), columns, body))
     return tuple(launches)
@@ -69,6 +72,11 @@ def _is_blocked(body: Sequence[Statement], columns: Axes) -> bool:
     return bool(dots_of(body)) and not columns & (over | along)
 
 
+def _reduces(body: Iterable[Statement]) -> bool:
+    values = (v for s in body for root in values_of(s) for v in visit(root))
+    return any(isinstance(v, Reduce | Dot | Scan) for v in values)
+
+
 def _launch(kernel: Kernel, number: int, columns: Axes, body: Sequence[Statement]) -> Kernel:
     stored = {s.param for s in body if isinstance(s, Store)}
     names = axes_of_body(body)
@@ -77,12 +85,16 @@ def _launch(kernel: Kernel, number: int, columns: Axes, body: Sequence[Statement
     used = Axes(b.axis for b in rows).union(columns, *names.values())
     used |= {a for v in values if isinstance(v, Reduce | Dot) for a in v.over}
     axes = tuple(a for a in kernel.axes if a.name in used)
-    blocks = tuple(Block(a.name, 1) for a in axes if a.name in columns)
+    grid = (*rows, *(Block(a.name, 1) for a in axes if a.name in columns))
+    if not _reduces(body):  # neighbouring programs store neighbouring elements
+        first = next(s for s in body if isinstance(s, Store))
+        order = {a: k for k, e in enumerate(first.index) for a in axes_of_index(e, names)}
+        grid = tuple(sorted(grid, key=lambda b: order.get(b.axis, -1)))
     return replace(
         kernel,
         name=f"{kernel.name}_{number}",
         axes=axes,
-        grid=(*rows, *blocks),
+        grid=grid,
         outputs=tuple(p for p in kernel.outputs if p.name in stored),
         body=tuple(body),
     )

@@ -354,11 +354,14 @@ class ValuePrinter:
         conditions: list[Text] = []
         for e, extent in zip(index, param.shape, strict=True):
             text, facts = self.indices.text(e), self.kernel.facts
+            stop = self.indices.text(extent)
             tests: list[str] = []
             if not nonnegative(e, facts):
                 tests.append(f"({text.operand} >= 0)")
             if not nonnegative(sub(sub(extent, 1), e), facts):
-                tests.append(f"({text.operand} < {self.indices.text(extent).operand})")
+                tests.append(f"({text.operand} < {stop.operand})")
+            if tests and text.number is not None and (stop.number is not None or text.number < 0):
+                tests = [full(literal(bool_, False)).code]  # known: no element is inside
             conditions += [Text(t, text.axes, bool_) for t in tests]
         return conditions
 
@@ -485,6 +488,8 @@ class ValuePrinter:
         place = Text("0", (), i32, 0)
         for axis in over:
             index = self.lanes.index[axis]
+            if not index.axes:  # one index: it changes no position
+                continue
             extent = self.indices.text(self.kernel.axis(axis).extent)
             length = self.lanes.length_of_block(axis, extent.operand)
             here = Text(self.lanes.place_in_block(axis), index.axes, i32)

@@ -1,17 +1,19 @@
-"""Give stores that combine values a grid over their sources: atomic operations, in any order.
+"""Give results that values are combined with a launch for their first values, of many programs.
 
     y[i] = 0                                          y[i] = 0
     stream j where (ids[j] >= 0) & ..                 ---- and in a second launch ----
       at = position(ids[j], size(i))                  grid j
       y[at] add= 1                                      y[at] add= 1 where (ids[j] >= 0) & ..
 
-Integers have the same result in every order, since their sums wrap around. Sums of floats do not:
-only a policy gives their order up.
+The second launch has a grid over the sources where their order does not matter: by atomic
+operations, integers have the same result in every order, since their sums wrap around. Sums of
+floats do not: only a policy gives their order up. Elsewhere it is what is left of the kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
@@ -31,27 +33,73 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import bindings_of, transform, values_of, visit
+from smelt.kernel.walk import axes_used, bindings_of, transform, values_of, visit
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
+from smelt.types.expr import evaluate, product
 
-__all__ = ["atomic_launches"]
+__all__ = ["combining_launches"]
 
 ATOMIC_BYTES = (4, 8)
 """Bytes of an element that atomic operations change."""
+COLUMN_LANES = 1024
+"""Columns of a program that combines long rows."""
+FIRST_ELEMENTS = 4096
+"""Elements of a program's results up to which it stores first values itself: a launch takes as long
+as a program needs for so many."""
 
 
-def atomic_launches(kernel: Kernel, policy: Policy) -> tuple[Kernel, ...]:
-    """Return a launch that stores first values, and one that combines; () if order matters."""
+def combining_launches(
+    kernel: Kernel, policy: Policy, sizes: Mapping[str, int] | None = None
+) -> tuple[Kernel, ...]:
+    """Return a launch that stores first values, and one that combines; () if one does both.
+
+    Where values are combined in order, the first one pays for results that are large at `sizes`.
+    """
     parts = _parts(kernel)
-    if parts is None or not all(_may_reorder(s, kernel, policy) for s in _stores(parts.steps)):
+    if parts is None:
         return ()
     fixed = [b for b in kernel.grid if isinstance(b, Block)]
     first = _launch(kernel, f"{kernel.name}_first", fixed, (), parts.before)
     needed = bindings_of(parts.before, parts.steps)
-    steps = [_guarded(s, parts.where) for s in (*needed, *parts.steps)]
-    update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
-    return (first, update) if is_atomic(update) else ()
+    if all(_may_reorder(s, kernel, policy) for s in _stores(parts.steps)):
+        steps = [_guarded(s, parts.where) for s in (*needed, *parts.steps)]
+        update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
+        return (first, update) if is_atomic(update) else ()
+    joins_once = not parts.sources and any(s.join in ATOMICS for s in _stores(parts.steps))
+    if joins_once or not sizes or _elements_of_program(kernel, sizes) <= FIRST_ELEMENTS:
+        return ()
+    body = kernel.body if parts.rows is None else _stream_body(kernel.body[0])
+    rest: tuple[Statement, ...] = (*needed, *body[len(parts.before) :])
+    grid = _column_blocks(kernel, parts, sizes)
+    if parts.rows is not None:
+        rest = (replace(kernel.body[0], body=rest),)
+    update = replace(kernel, grid=(*kernel.grid, *grid), body=rest)
+    used = axes_used(update)
+    return first, replace(update, axes=tuple(a for a in kernel.axes if a.name in used))
+
+
+def _column_blocks(kernel: Kernel, parts: _Parts, sizes: Mapping[str, int]) -> tuple[Block, ...]:
+    """Return blocks of the axes that a visit stores along, for rows of more than one program."""
+    joined = _stores(parts.steps)
+    taken = {*parts.sources, parts.rows, *(b.axis for b in kernel.grid if isinstance(b, Block))}
+    columns = [a for a in map(bare_axis, joined[0].index) if a is not None and a not in taken]
+    count = math.prod(int(evaluate(kernel.axis(a).extent, sizes)) for a in columns)
+    if count <= FIRST_ELEMENTS or any(s.index != joined[0].index for s in joined):
+        return ()
+    last = columns[-1]
+    return tuple(Block(a, COLUMN_LANES if a == last else 1) for a in columns)
+
+
+def _stream_body(s: Statement) -> tuple[Statement, ...]:
+    return s.body if isinstance(s, Stream) else ()
+
+
+def _elements_of_program(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Return the elements of results that a program of the whole kernel stores first."""
+    elements = max(int(evaluate(product(p.shape), sizes)) for p in kernel.outputs)
+    parts = (b.parts if isinstance(b, Split) else kernel.axis(b.axis).extent for b in kernel.grid)
+    return elements // max(int(evaluate(product(parts), sizes)), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +110,8 @@ class _Parts:
     sources: Sequence[str]
     steps: Sequence[Statement]
     where: Value | None
+    rows: str | None
+    """The axis of the result whose parts are programs, if they are."""
 
 
 def _parts(kernel: Kernel) -> _Parts | None:
@@ -96,7 +146,7 @@ def _parts(kernel: Kernel) -> _Parts | None:
     return (
         None
         if any(isinstance(v, Extreme) for v in values)
-        else _Parts(before, sources, steps, where)
+        else _Parts(before, sources, steps, where, rows)
     )
 
 
