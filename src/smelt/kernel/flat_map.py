@@ -41,11 +41,12 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import map_statement, transform, values_of, visit
 from smelt.types.expr import Index, size
 
-__all__ = ["flat_map", "over_arrays"]
+__all__ = ["POINTWISE", "flat_map", "is_every_element", "over_arrays"]
 
 _BLOCK = 4096
 _AXIS = "elements"
-_POINTWISE = (Const, Ref, Load, Apply, Cast)
+POINTWISE = (Const, Ref, Load, Apply, Cast)
+"""The values of statements that take elements one by one."""
 
 
 def flat_map(kernel: Kernel) -> Kernel | None:
@@ -63,7 +64,7 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     if _AXIS in names or len({p.name for p in params}) < len(params):
         return None
     places = {place for s in kernel.body for place in _places(s)}
-    if len(places) != 1 or not _is_every_element(kernel, places.pop(), shapes.pop()):
+    if len(places) != 1 or not is_every_element(kernel, places.pop(), shapes.pop()):
         return None
     axis = Axis(_AXIS, size(_AXIS))
 
@@ -83,7 +84,7 @@ def flat_map(kernel: Kernel) -> Kernel | None:
 
 
 def over_arrays(flat: Kernel, count: int) -> Kernel:
-    """Return a flat map over families of `count` arrays."""
+    """Return a kernel on flat arrays over families of `count` arrays."""
     inputs, outputs = (
         tuple(replace(p, each=count) for p in side) for side in (flat.inputs, flat.outputs)
     )
@@ -97,11 +98,11 @@ def _places(s: Statement) -> Iterator[tuple[Index, ...] | None]:
     for v in (v for root in values_of(s) for v in visit(root)):
         if isinstance(v, Load) and (v.index or v.other is not None):
             yield v.index if v.other is None else None
-        elif not isinstance(v, _POINTWISE):
+        elif not isinstance(v, POINTWISE):
             yield None
 
 
-def _is_every_element(
+def is_every_element(
     kernel: Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
 ) -> bool:
     """Return whether the grid visits every element of such arrays once, at `place`."""

@@ -19,7 +19,7 @@ from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 from smelt.runtime.cuda import array_tables
 from smelt.runtime.cuda import graphs as graphs_of_plans
-from smelt.runtime.cuda.array_tables import ArrayTable, families, launches_of
+from smelt.runtime.cuda.array_tables import ArrayTables, families, launches_of
 from smelt.types.dtype import f16, f32, i32
 from smelt.types.expr import size, sizes_of
 
@@ -78,7 +78,7 @@ def test_a_hundred_small_arrays_are_one_launch_and_its_table(fake):
     f = sm.jit(updates)
     given_ = on_device(arrays)
     check(updates, arrays, f(*given_))
-    assert launched(fake) == {"smelt_fill": launches_of(100, 3) - 1, "kernel_k": 1}
+    assert launched(fake) == {"smelt_fill": launches_of(100, [3]) - 1, "kernel_k": 1}
     before = len(fake.launches)
     check(updates, arrays, f(*given_))  # the native call fills the table
     assert len(fake.launches) - before == 3
@@ -97,7 +97,7 @@ def test_tables_have_a_limit_and_empty_arrays_no_programs(fake, monkeypatch):
     shapes = [(k % 9 * 5,) for k in range(60)]
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
-    fills = [launches_of(n, 3) - 1 for n in (32, sum(s != (0,) for s in shapes) - 32)]
+    fills = [launches_of(n, [3]) - 1 for n in (32, sum(s != (0,) for s in shapes) - 32)]
     assert launched(fake) == {"kernel_k": 2, "smelt_fill": sum(fills)}
 
 
@@ -108,7 +108,7 @@ def test_more_than_a_thousand_arrays(fake):
         return [x + 1 for x in xs]
 
     check(program, arrays, sm.jit(program)(*on_device(arrays)))
-    assert launched(fake) == {"kernel_k": 1, "smelt_fill": launches_of(1020, 2) - 1}
+    assert launched(fake) == {"kernel_k": 1, "smelt_fill": launches_of(1020, [2]) - 1}
 
 
 def test_only_empty_arrays_launch_nothing(fake):
@@ -260,20 +260,20 @@ def test_a_square_may_be_read_in_any_order():
 
 
 def test_a_table_has_rows_of_every_array():
-    table = ArrayTable.make([5, 0, 9], [(0, 4), (1, 5), (2, 6)], (size("n") + 3) // 4)
+    grid = (size("n") + 3) // 4
+    (table,) = ArrayTables.make([5, 0, 9], [(0, 4), (1, 5), (2, 6)], [(0, 1)], [grid], []).tables
     assert (table.programs, table.members) == (5, 4)
     assert table.numbers == (0, 2, 2, 5, 2, 2, 5, 2**31 - 1, 5, 0, 9, 0)
     addresses = [(0, 0), (0, 1), (0, 2), (0, -1), (0, 4), (0, 5), (0, 6), (0, -1)]
     assert table.words()[12:] == addresses
-    assert table.nbytes == 8 * array_tables.FILL_WORDS
 
 
 def test_a_table_is_worth_its_launches():
-    assert families([(k, "f", 8, 3) for k in range(3)]) == [[0], [1], [2]]
-    assert families([(k, "f", 8, 3) for k in range(4)]) == [[0, 1, 2, 3]]
-    kinds = [(k, "fg"[k % 2], 8, 3) for k in range(8)]
+    assert families([(k, "f", 8, [3]) for k in range(3)]) == [[0], [1], [2]]
+    assert families([(k, "f", 8, [3]) for k in range(4)]) == [[0, 1, 2, 3]]
+    kinds = [(k, "fg"[k % 2], 8, [3]) for k in range(8)]
     assert families(kinds) == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert families([(k, "", 8, 3) for k in range(9)]) == [[k] for k in range(9)]
+    assert families([(k, "", 8, [3]) for k in range(9)]) == [[k] for k in range(9)]
 
 
 def test_a_plan_says_which_kernels_are_flat_maps(fake, device):
