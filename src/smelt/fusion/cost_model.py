@@ -92,6 +92,8 @@ class CostModel(ABC):
     """
     packed_stream_factor = 1.04
     """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
+    shared_reductions = 0
+    """Reductions that start together with others by the same formula, rather than with readers."""
 
     def __init__(
         self, units: Units, machine: Machine, hints: Hints, extra_bytes: int, cores: int, lanes: int

@@ -69,6 +69,7 @@ class DeviceModel(CostModel):
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
         self.families = Families(units, self.elements)
+        self.shared_reductions = self.families.members & units.reductions
         self.least_launch_ns = machine.launch_ns / self.families.largest
 
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
