@@ -27,7 +27,9 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.graph.ir import Node
+from smelt.kernel.device_code import MOST_TABLE_ELEMENTS
 from smelt.ops.create import Input
+from smelt.types.expr import Index, product
 
 __all__ = ["Families"]
 
@@ -36,8 +38,6 @@ LEAST_FAMILY = 8
 
 With fewer, one kernel of all of them may be faster than a launch that first needs a table.
 """
-MOST_FAMILY_ELEMENTS = 1 << 22
-"""Most elements of such an array: the launch of a larger one takes little of its time."""
 
 
 def formulas(units: Units) -> list[int]:
@@ -46,11 +46,18 @@ def formulas(units: Units) -> list[int]:
     by_node: dict[Node, int] = {}
     for node in units.order:
         operands = tuple(by_node[x] for x in node.inputs)
-        key = *_operator(node), node.type.dtype, bool(node.type.shape), operands
+        if node.op.is_view and [product(x.type.shape) for x in node.inputs] == [_count(node)]:
+            by_node[node] = operands[0]  # all elements, in another shape
+            continue
+        key = *_operator(node), node.type.dtype, _count(node) == 1, operands
         by_node[node] = known.setdefault(key, len(known))
     numbers = dict.fromkeys(by_node[node] for node in units.values)
     short = {n: k for k, n in enumerate(numbers)}
     return [short[by_node[node]] for node in units.values]
+
+
+def _count(node: Node) -> Index:
+    return product(node.type.shape)
 
 
 def _operator(node: Node) -> tuple[Hashable, ...]:
@@ -88,12 +95,14 @@ class Families:
             return False
         if unit.is_reduction and (n != 1 or unit.rank or traced.dots or traced.positional):
             return False
-        if max((elements[e.producer] for e in unit.edges), default=1) > MOST_FAMILY_ELEMENTS:
+        if max((elements[e.producer] for e in unit.edges), default=1) > MOST_TABLE_ELEMENTS:
             return False
-        reads_whole = all(e.same or elements[e.producer] == 1 for e in unit.edges)
-        return (unit.is_reduction or reads_whole) and all(
-            self.flat[e.producer] or elements[e.producer] == 1 for e in unit.edges
+        arrays = [e for e in unit.edges if elements[e.producer] != 1]
+        reads_own = (
+            elements[e.producer] == n and all(t in (k, AT_ZERO) for k, t in enumerate(e.terms))
+            for e in arrays
         )
+        return (unit.is_reduction or all(reads_own)) and all(self.flat[e.producer] for e in arrays)
 
     def of(self, region: Region) -> tuple[int, int]:
         """Return how many kernels share the launches of a region, and how many it keeps from that.

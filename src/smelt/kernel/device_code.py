@@ -24,6 +24,7 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = [
     "DESCRIPTOR_ALIGNMENT",
+    "MOST_TABLE_ELEMENTS",
     "Argument",
     "ArgumentKind",
     "DeviceCode",
@@ -37,6 +38,8 @@ __all__ = [
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
+MOST_TABLE_ELEMENTS = 1 << 22
+"""Elements of an array in a table: the launch of a larger one takes little of its time."""
 
 
 class Argument(NamedTuple):

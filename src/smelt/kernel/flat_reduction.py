@@ -253,18 +253,14 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
 
 def _unsplit(kernel: Kernel) -> Sequence[Let | Store] | None:
     """Return the statements of a kernel whose one axis of the grid, if any, is split."""
-    body: list[Statement] = [*kernel.body]
-    if kernel.grid:
-        if len(kernel.grid) > 1 or not isinstance(kernel.grid[0], Split):
+    match kernel.grid, kernel.body:
+        case (), _:
+            body: list[Statement | None] = [*kernel.body]
+        case [Split()], [Stream(blocks=[Block(part=str())], where=None) as s, Merge(), *after]:
+            inside = [_reduction(x, s.states) if isinstance(x, Update) else x for x in s.body]
+            body = [*dict.fromkeys([*inside, *after])]
+        case _:
             return None
-        first, *rest = body
-        is_split = isinstance(first, Stream) and len(first.blocks) == 1 and first.blocks[0].part
-        if not isinstance(first, Stream) or not is_split or first.where or first.bounds:
-            return None
-        inside = [_reduction(s, first.states) if isinstance(s, Update) else s for s in first.body]
-        if None in inside or not isinstance(rest[0], Merge):
-            return None
-        body = [*dict.fromkeys([s for s in inside if s is not None] + rest[1:])]
     result = [s for s in body if isinstance(s, Let | Store)]
     return result if len(result) == len(body) else None
 

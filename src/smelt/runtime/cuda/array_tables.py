@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from smelt.kernel.device_code import MOST_TABLE_ELEMENTS
 from smelt.types.expr import Index, evaluate, sizes_of
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ LEAST_ARRAYS: Final = 4
 """Arrays from which a table is worth its launches."""
 MOST_ARRAYS: Final = 1024
 """Arrays in one table: each program reads the end of every one."""
-MOST_TABLE_ELEMENTS: Final = 1 << 22
-"""Elements of an array in a table: the launch of a larger one takes little of its time."""
 DIVISOR: Final = 16
 """Large arrays whose elements are a multiple share tables: programs read them in vectors."""
 LEAST_VECTORS: Final = 1 << 16
