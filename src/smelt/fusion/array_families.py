@@ -6,14 +6,16 @@ them depends on another. The planner counts their launch once (`smelt.fusion.dev
 kernels do share one is decided when sizes are known, by their texts.
 
 >>> from smelt.graph.text import parse
->>> units = Units(parse('''graph f(x: f32[n], y: f32[m,k]) {
+>>> units = Units(
+...     parse('''graph f(x: f32[n], y: f32[m,k]) {
 ...   v0 = square(x)
 ...   v1 = reduce.sum(v0) {axes=(0,)}
 ...   v2 = square(y)
 ...   v3 = reduce.sum(v2) {axes=(0, 1)}
 ...   v4 = add(v1, v3)
 ...   return v4
-... }'''))
+... }''')
+... )
 >>> formulas(units)
 [0, 0, 1, 2, 1, 2, 3]
 """
@@ -28,7 +30,7 @@ from smelt.fusion.region import Region
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.graph.ir import Node
 from smelt.kernel.device_code import MOST_TABLE_ELEMENTS
-from smelt.ops.create import Input
+from smelt.ops.create import Constant
 from smelt.types.expr import Index, product
 
 __all__ = ["Families"]
@@ -62,8 +64,7 @@ def _count(node: Node) -> Index:
 
 def _operator(node: Node) -> tuple[Hashable, ...]:
     """Return an operator without shapes and axes."""
-    op = node.op
-    return (op,) if op.is_source and not isinstance(op, Input) else (type(op), op.name)
+    return (node.op,) if isinstance(node.op, Constant) else (type(node.op), node.op.name)
 
 
 class Families:
@@ -85,7 +86,7 @@ class Families:
             for u in units.units
             if self.flat[u.number]
             and self.sizes[u.number] > 1
-            and 1 < max(elements[v] for v in (u.number, *bits(units.operands[u.number])))
+            and max(elements[v] for v in (u.number, *bits(units.operands[u.number]))) > 1
         )
         """Values of whole arrays, or reductions of them, whose kernels share a launch."""
 

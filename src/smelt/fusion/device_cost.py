@@ -190,9 +190,7 @@ class DeviceModel(CostModel):
         arithmetic = self.step_ns[u] * self.elements[u]
         work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
         family = self.families.sizes[u] if self.families.members >> u & 1 else 1
-        return self._cost(
-            work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family
-        )
+        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family)
 
     def _programs(self, elements: int) -> int:
         """Return the programs of an elementwise kernel."""
@@ -320,7 +318,7 @@ class DeviceModel(CostModel):
         rank = max(map(len, positions), default=0)
         last = {p[-1] for p in positions if p and len(p) == rank}
         candidates = [a for a in splittable_axes(self.units, region) if schedule.is_one_pass(a)]
-        least = {a: self.tiling.max_parts for a in candidates}
+        least = dict.fromkeys(candidates, self.tiling.max_parts)
         least |= {a: n * self.tiling.min_lane_rows for a, n in least.items() if a in last}
         long = [a for a in candidates if schedule.sizes[a] >= least[a]]
         strided = [a for a in candidates if a not in last] or candidates

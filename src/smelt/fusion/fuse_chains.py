@@ -39,9 +39,7 @@ class _Space:
         self.walked = {k for k, e in enumerate(unit.axes) if e != one}
 
 
-def chains(
-    units: Units, nbytes: Sequence[int], alone: int = 0, last: int = 0
-) -> dict[int, int]:
+def chains(units: Units, nbytes: Sequence[int], alone: int = 0, last: int = 0) -> dict[int, int]:
     """Return sets of units that belong together, by the number of their last unit.
 
     Units of the mask `alone` share no set, those of `last` none with what reads them.

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from smelt.kernel.canonical import canonical_kernel, names_of
-from smelt.kernel.flat_map import POINTWISE, flat_map, is_every_element
+from smelt.kernel.flat_map import flat_map, flat_value, is_every_element, is_plain
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -51,12 +51,11 @@ from smelt.kernel.ir import (
     Store,
     Stream,
     Update,
-    Value,
 )
 from smelt.kernel.walk import loads, refs, transform, visit
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, floordiv, minimum, size
+from smelt.types.expr import Index, floordiv, minimum, product, size
 
 __all__ = ["FlatKernel", "flat_kernels"]
 
@@ -115,33 +114,42 @@ class _WholeReduction(NamedTuple):
             name: Param(_unused(f"{name}_chunks", taken), r.dtype.compute, (chunks.extent,))
             for name, r in self.reductions.items()
         }
-        return self._chunks(whole, chunks, parts), self._merge(chunks, parts)
+        return self._chunks(whole, chunks, parts), self._merge(whole, chunks, parts)
 
     def _chunks(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
         first = chunks.index * CHUNK
         stop = minimum(first + CHUNK, whole.extent)
         block = Block(whole.name, BLOCK, IndexValue(stop, i64), None, IndexValue(first, i64))
-        updates = [
-            _update(n, replace(r, over=(whole.name,))) for n, r in self.reductions.items()
-        ]
-        body = [_flat(s, whole.index) for s in (*self.early, *self.stores, *updates)]
+        updates = [_update(n, replace(r, over=(whole.name,))) for n, r in self.reductions.items()]
+        body = [_flat(s, whole) for s in (*self.early, *self.stores, *updates)]
         stream = Stream((block,), _states(self.reductions), tuple(_live(body)))
         kept = [Store(p.name, (chunks.index,), Ref(n)) for n, p in parts.items()]
         flat = Kernel(
-            self.kernel.name, (), tuple(parts.values()), (whole, chunks), (Block(chunks.name, 1),),
+            self.kernel.name,
+            (),
+            tuple(parts.values()),
+            (whole, chunks),
+            (Block(chunks.name, 1),),
             (stream, *kept),
         )
         return self._with_params(flat, whole.extent, parts)
 
-    def _merge(self, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
+    def _merge(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
         body = [
-            _update(n, Reduce(r.combine, Load(parts[n].name, (chunks.index,)), (chunks.name,), r.dtype))
+            _update(
+                n, Reduce(r.combine, Load(parts[n].name, (chunks.index,)), (chunks.name,), r.dtype)
+            )
             for n, r in self.reductions.items()
         ]
         stream = Stream((Block(chunks.name, MERGED),), _states(self.reductions), tuple(body))
-        after = tuple(_live([*self.early, *self.late, *self.results]))
+        after = _live([_flat(s, whole) for s in (*self.early, *self.late, *self.results)])
         flat = Kernel(
-            self.kernel.name, tuple(parts.values()), (), (chunks,), (), (stream, *after)
+            self.kernel.name,
+            tuple(parts.values()),
+            (),
+            (chunks,),
+            (),
+            (stream, *after),
         )
         return self._with_params(flat, 1, parts)
 
@@ -181,12 +189,10 @@ def _update(name: str, r: Reduce) -> Update:
     return Update(name, Apply(COMBINES[r.combine].scalar, (Ref(name), r)))
 
 
-def _flat(s: Let | Store | Update, index: Index) -> Let | Store | Update:
-    def change(v: Value) -> Value:
-        return replace(v, index=(index,)) if isinstance(v, Load) and v.index else v
-
-    changed = replace(s, value=transform(s.value, change))
-    return replace(changed, index=(index,)) if isinstance(changed, Store) else changed
+def _flat(s: Let | Store | Update, whole: Axis) -> Let | Store | Update:
+    changed = replace(s, value=transform(s.value, lambda v: flat_value(v, whole)))
+    is_array = isinstance(changed, Store) and changed.index
+    return replace(changed, index=(whole.index,)) if is_array else changed
 
 
 def _live(body: Iterable[Statement]) -> list[Statement]:
@@ -202,10 +208,7 @@ def _live(body: Iterable[Statement]) -> list[Statement]:
 
 def _stores(body: Iterable[Statement]) -> list[Store]:
     return [
-        x
-        for s in body
-        for x in (s.body if isinstance(s, Stream) else (s,))
-        if isinstance(x, Store)
+        x for s in body for x in (s.body if isinstance(s, Stream) else (s,)) if isinstance(x, Store)
     ]
 
 
@@ -239,10 +242,11 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
     places = {v.index for s in inside for v in loads(s) if v.index} | {s.index for s in stores}
     grid = tuple(Block(a.name) for a in kernel.axes)
     plain = replace(kernel, grid=grid)
-    if len(places) != 1 or not is_every_element(plain, place := places.pop(), shapes.pop()):
+    count = product(shape := shapes.pop())
+    if len(places) != 1 or not is_every_element(plain, place := places.pop(), shape):
         return None
     outside = _live([*early.values(), *late.values(), *results])
-    if not _are_plain(inside) or not _are_plain(outside) or not reductions:
+    if not reductions or not _are_plain([*inside, *outside], count):
         return None
     if any(s.index for s in results) or any(v.index for s in outside for v in loads(s)):
         return None
@@ -282,11 +286,9 @@ def _is_whole(r: Reduce, kernel: Kernel) -> bool:
     return {*r.over} == {a.name for a in kernel.axes} and not COMBINES[r.combine].positional
 
 
-def _are_plain(body: Iterable[Statement]) -> bool:
+def _are_plain(body: Iterable[Statement], count: Index) -> bool:
     """Return whether statements compute with elements, without reductions and positions."""
-    return all(
-        isinstance(v, POINTWISE) and not (isinstance(v, Load) and v.other is not None)
-        for s in body
-        if isinstance(s, Let | Store)
-        for v in visit(s.value)
-    ) and not any(isinstance(s, Store) and (s.where is not None or s.join) for s in body)
+    values = (v for s in body if isinstance(s, Let | Store) for v in visit(s.value))
+    stores = (s for s in body if isinstance(s, Store))
+    is_whole = all(s.where is None and not s.join for s in stores)
+    return is_whole and all(is_plain(v, count) for v in values)

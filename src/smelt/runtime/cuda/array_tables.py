@@ -3,10 +3,11 @@
     first program of each array | first one behind it | elements | addresses of the first array, ...
 
 Reductions take two launches with a table each: results of chunks, and their merges. The tables of
-one kernel follow one another in memory that belongs to the call's stream. Kernels fill it from their parameters before
-the launch that reads it: the driver copies parameters when a launch is queued or recorded, so that
-no memory of the host has to outlive it, and a graph that is replayed has the addresses it was
-recorded with. Words of parameters are words of a call's frame, like any other argument.
+kernels that start together follow one another in memory that belongs to the call's stream. Kernels
+fill it from their parameters before the launches that read it: the driver copies parameters when a
+launch is queued or recorded, so that no memory of the host has to outlive it, and a graph that is
+replayed has the addresses it was recorded with. Words of parameters are words of a call's frame,
+like any other argument.
 """
 
 from __future__ import annotations
@@ -160,10 +161,16 @@ class ArrayTables(NamedTuple):
                 offset += -(-at_elements(nbytes, n) // VECTOR_BYTES) * VECTOR_BYTES
 
         def word(column: int, k: int) -> Word:
-            return Word(0, arrays[k][column]) if column >= 0 else Word(places[k][-1 - column], IN_ARENA)
+            return (
+                Word(0, arrays[k][column])
+                if column >= 0
+                else Word(places[k][-1 - column], IN_ARENA)
+            )
 
         tables = (
-            ArrayTable.make(elements, [tuple(word(c, k) for c in of_launch) for k in range(len(elements))], grid)
+            ArrayTable.make(
+                elements, [tuple(word(c, k) for c in of_launch) for k in range(len(elements))], grid
+            )
             for of_launch, grid in zip(columns, grids, strict=True)
         )
         return ArrayTables(tuple(tables), offset)
