@@ -72,10 +72,12 @@ class Families:
 
     def __init__(self, units: Units, elements: Sequence[int]) -> None:
         self.units = units
-        self.formulas = formulas(units)
-        counts = Counter(self.formulas)
-        self.sizes = [counts[f] if counts[f] >= LEAST_FAMILY else 1 for f in self.formulas]
+        every = formulas(units)
+        counts = Counter(every)
+        self.sizes = [counts[f] if counts[f] >= LEAST_FAMILY else 1 for f in every]
         """Values with the formula of each value, 1 if they are few."""
+        self.numbers = [f if n > 1 else -1 for f, n in zip(every, self.sizes, strict=True)]
+        """The formula of each value, -1 if few values have it."""
         self.largest = max(self.sizes, default=1)
         self.flat = [True] * len(units.inputs)
         """Whether each value takes elements of arrays of one shape one by one."""
@@ -114,7 +116,7 @@ class Families:
         members = [*bits((region.stored | reductions) & self.members)]
         if not members:
             return 1, 0
-        if len({self.formulas[u] for u in members}) == len(members) and self._is_one(region):
+        if len({self.numbers[u] for u in members}) == len(members) and self._is_one(region):
             return min(self.sizes[u] for u in bits(region.stored)), 0
         return 1, len(members)
 

@@ -68,9 +68,10 @@ class DeviceModel(CostModel):
         self.wide_sum_cost = max(type(self).wide_sum_cost, slowdown / INSTRUCTIONS)
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
-        self.families = Families(units, self.elements)
-        self.shared_reductions = self.families.members & units.reductions
-        self.least_launch_ns = machine.launch_ns / self.families.largest
+        self.arrays = Families(units, self.elements)
+        self.families = self.arrays.numbers
+        self.shared_reductions = self.arrays.members & units.reductions
+        self.least_launch_ns = machine.launch_ns / self.arrays.largest
 
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
         """Return the inverse bandwidth; registers and shared memory are part of arithmetic."""
@@ -189,7 +190,7 @@ class DeviceModel(CostModel):
         memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
         arithmetic = self.step_ns[u] * self.elements[u]
         work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
-        family = self.families.sizes[u] if self.families.members >> u & 1 else 1
+        family = self.arrays.sizes[u] if self.arrays.members >> u & 1 else 1
         return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family)
 
     def _programs(self, elements: int) -> int:
@@ -240,7 +241,7 @@ class DeviceModel(CostModel):
             region.work = schedule.work(self.step_ns, STEP_COST)
         programs, parts = schedule.tasks(), self._split_k(region, schedule)
         programs *= parts
-        family, kept_apart = self.families.of(region)
+        family, kept_apart = self.arrays.of(region)
         late = self._merge_work(region, schedule) if schedule.split else KernelWork()
         touched, tiles, row_bytes, swept = self._reads(region, schedule)
         read = int(sum(touched.values()))
