@@ -29,7 +29,7 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.graph.ir import Node
-from smelt.kernel.device_code import MOST_TABLE_ELEMENTS
+from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, product
 
@@ -88,7 +88,9 @@ class Families:
             for u in units.units
             if self.flat[u.number]
             and self.sizes[u.number] > 1
-            and max(elements[v] for v in (u.number, *bits(units.operands[u.number]))) > 1
+            and 1
+            < max(elements[v] for v in (u.number, *bits(units.operands[u.number])))
+            <= (MOST_REDUCED_ELEMENTS if u.is_reduction else MOST_MAPPED_ELEMENTS)
         )
         """Values of whole arrays, or reductions of them, whose kernels share a launch."""
 
@@ -97,8 +99,6 @@ class Families:
         if unit.is_library or unit.is_scatter or unit.scan_axis >= 0:
             return False
         if unit.is_reduction and (n != 1 or unit.rank or traced.dots or traced.positional):
-            return False
-        if max((elements[e.producer] for e in unit.edges), default=1) > MOST_TABLE_ELEMENTS:
             return False
         arrays = [e for e in unit.edges if elements[e.producer] != 1]
         reads_own = (

@@ -24,7 +24,8 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = [
     "DESCRIPTOR_ALIGNMENT",
-    "MOST_TABLE_ELEMENTS",
+    "MOST_MAPPED_ELEMENTS",
+    "MOST_REDUCED_ELEMENTS",
     "Argument",
     "ArgumentKind",
     "DeviceCode",
@@ -38,8 +39,10 @@ __all__ = [
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
-MOST_TABLE_ELEMENTS = 1 << 22
-"""Elements of an array in a table: the launch of a larger one takes little of its time."""
+MOST_MAPPED_ELEMENTS = 1 << 22
+"""Elements of an array in the table of a map: the launch of a larger one is little of its time."""
+MOST_REDUCED_ELEMENTS = 1 << 30
+"""Elements of an array in the tables of a reduction: positions in a chunk have 32 bits."""
 
 
 class Argument(NamedTuple):

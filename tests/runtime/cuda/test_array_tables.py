@@ -121,7 +121,7 @@ def test_only_empty_arrays_launch_nothing(fake):
 
 def test_large_arrays_are_read_in_vectors_or_launched_alone(fake, monkeypatch):
     monkeypatch.setattr(array_tables, "LEAST_VECTORS", 64)
-    monkeypatch.setattr(array_tables, "MOST_TABLE_ELEMENTS", 500)
+    monkeypatch.setattr(array_tables, "MOST_MAPPED_ELEMENTS", 500)
     shapes = [(64,), (128,), (65,), (7,), (501,), (512,)] * 5
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
@@ -333,6 +333,40 @@ def test_any_arrays_give_the_cpu_s_results(fake, shapes, kinds):
     results = sm.jit(program)(*on_device(arrays))
     for y, w in zip(results, sm.jit(program)(*arrays), strict=True):
         np.testing.assert_allclose(host(y), np.asarray(w), 1e-6)
+
+
+REDUCED = (
+    lambda x: [sm.sum(x * x)],
+    lambda x: [sm.max(abs(x)), x * 2],
+    lambda x: [sm.any(x > 1), sm.sum(x)],
+    lambda x: [sm.mean(x) - 1],
+    lambda x: [x / (1 + sm.sum(abs(x)))],
+)
+DTYPES = (np.float32, np.float16, np.int32)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 40), max_size=2).map(tuple), min_size=8, max_size=30),
+    kinds=st.lists(
+        st.tuples(st.sampled_from(REDUCED), st.sampled_from(DTYPES)), min_size=1, max_size=3
+    ),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_reductions_give_the_cpu_s_results(fake, short_chunks, shapes, kinds):
+    """Each array has one of a few formulas and types."""
+
+    def program(*xs):
+        return [y for k, x in enumerate(xs) for y in kinds[k % len(kinds)][0](x)]
+
+    arrays = [(3 * x).astype(kinds[k % len(kinds)][1]) for k, x in enumerate(arrays_of(shapes))]
+    before = len(fake.launches)
+    results = sm.jit(program)(*on_device(arrays))
+    event("a table" if launched(fake, before)["smelt_fill"] else "no table")
+    for y, w in zip(results, sm.jit(program)(*arrays), strict=True):
+        tolerance = 2e-3 if y.dtype == sm.float16 else 1e-4
+        np.testing.assert_allclose(host(y), np.asarray(w), tolerance, tolerance)
 
 
 @given(graphs(max_nodes=6, dtypes=(f32, f16, i32), symbolic=False, flavours=["uniform"]))

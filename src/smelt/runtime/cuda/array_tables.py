@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from smelt.kernel.device_code import MOST_TABLE_ELEMENTS
+from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
 from smelt.types.expr import Index, evaluate, sizes_of
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ def families(
     seen: dict[tuple[str, bool], int] = {}
     for k, (step, flat, elements, columns) in enumerate(steps):
         key: tuple[str, bool, int] | int = k
-        if flat and elements <= MOST_TABLE_ELEMENTS:
+        most = MOST_MAPPED_ELEMENTS if len(columns) == 1 else MOST_REDUCED_ELEMENTS
+        if flat and elements <= most:
             kind = flat, elements >= LEAST_VECTORS and elements % DIVISOR == 0
             key = (*kind, seen.get(kind, 0) // MOST_ARRAYS)
             seen[kind] = seen.get(kind, 0) + 1
