@@ -202,8 +202,8 @@ class DeviceKernelData:
 
     `floor_ns` is the time for its bytes at the published rates, `cached_bytes` of which the plan
     leaves in the shared cache. `planned_ns` is the planner's prediction, which decided what is
-    fused. `shared_with` are the kernels of one launch, this one among them, and `table_source` its
-    program, in the first of them.
+    fused. `shared_with` are the kernels that share launches, this one among them, and
+    `table_sources` the programs of these, in the first of them.
     """
 
     source: str | None
@@ -213,7 +213,7 @@ class DeviceKernelData:
     cached_bytes: int = 0
     planned_ns: float | None = None
     shared_with: tuple[int, ...] = ()
-    table_source: str | None = None
+    table_sources: tuple[str, ...] = ()
     table_launches: int = 0
     """Launches of the program and of those that fill its table."""
 

@@ -68,16 +68,17 @@ def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> Rep
 
 def _share(kernels: list[KernelData], shared: SharedLaunch, machine: Gpu) -> None:
     """Divide the launches that kernels share among them."""
-    saved = machine.launch_ns * (1 - shared.launches / len(shared.numbers))
+    share = shared.launches / len(shared.numbers)
     for number in shared.numbers:
         k, is_first = kernels[number], number == shared.numbers[0]
         assert k.device is not None
         program = replace(
             k.device,
             shared_with=shared.numbers,
-            table_source=shared.source if is_first else None,
+            table_sources=shared.sources if is_first else (),
             table_launches=shared.launches,
         )
+        saved = machine.launch_ns * (max(len(k.device.launches), 1) - share)
         time = None if k.predicted_ns is None else k.predicted_ns - saved
         kernels[number] = replace(k, device=program, predicted_ns=time)
 
@@ -138,7 +139,7 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
     lines = [title, NOTE, *_too_large(data, target), ""]
     for kernel, program in shown:
-        if program.table_source is not None:
+        if program.table_sources:
             lines.append(_shared_line([data.kernels[k] for k in program.shared_with]))
         if program.shared_with:
             continue
@@ -150,8 +151,8 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     lines += [missing] if missing else []
     lines += _kept_apart(data)
     if level > 1:
-        alone = [p.table_source or (None if p.shared_with else p.source) for _, p in shown]
-        lines += [f"\n{source.rstrip()}" for source in alone if source is not None]
+        sources = [p.table_sources or (() if p.shared_with else (p.source,)) for _, p in shown]
+        lines += [f"\n{x.rstrip()}" for of_kernel in sources for x in of_kernel if x is not None]
     if level == LEVELS:
         texts = [(x.name, x.code) for _, p in shown for x in p.launches if x.code is not None]
         lines += [f"\n// {name}\n{code.assembly.rstrip()}" for name, code in texts]
@@ -175,8 +176,11 @@ def _shared_line(kernels: Sequence[KernelData]) -> str:
     """Return the line of kernels that share a launch."""
     first, program = kernels[0], kernels[0].device
     assert program is not None
-    line = f"{first.name} and {len(kernels) - 1} more: one launch over many arrays, and "
-    line += f"{program.table_launches - 1} to fill its table; "
+    tables = len(program.table_sources)
+    line = f"{first.name} and {len(kernels) - 1} more: "
+    line += "one launch" if tables == 1 else f"{tables} launches"
+    line += f" over many arrays, and {program.table_launches - tables} to fill "
+    line += "its table; " if tables == 1 else "their tables; "
     line += f"moves {show_bytes(sum(k.bytes for k in kernels))}"
     times = [k.predicted_ns for k in kernels if k.predicted_ns is not None]
     return f"{line}, predicted {show_time(sum(times))}" if len(times) == len(kernels) else line

@@ -1,8 +1,8 @@
-"""Find the kernels of a report that share a launch on a GPU.
+"""Find the kernels of a report that share launches on a GPU.
 
-The runtime joins them in the same way: independent elementwise kernels that do the same to arrays
-of any shape are one launch, whose table of addresses launches before it fill
-(`smelt.runtime.cuda.array_tables`).
+The runtime joins them in the same way: independent kernels that do the same to arrays of any
+shapes, or reduce them as a whole, share launches, whose tables of addresses launches before them
+fill (`smelt.runtime.cuda.array_tables`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from smelt.dataclass import dataclass
 from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.explain.entries import Entry
 from smelt.kernel.canonical import canonical_kernel
-from smelt.kernel.flat_map import flat_map, over_arrays
+from smelt.kernel.flat_map import over_arrays
+from smelt.kernel.flat_reduction import FlatKernel, flat_kernels
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.runtime.cuda.array_tables import DIVISOR, families, launches_of, padded
-from smelt.types.expr import evaluate, sizes_of
+from smelt.types.expr import evaluate, product, sizes_of
 
 __all__ = ["SharedLaunch", "shared_launches"]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLaunch:
-    """Entries that share a launch: their numbers, all launches that it takes, and its file."""
+    """Entries that share launches: their numbers, all launches that they take, and their files."""
 
     numbers: tuple[int, ...]
     launches: int
-    source: str
+    sources: tuple[str, ...]
 
 
 def shared_launches(
@@ -40,35 +41,38 @@ def shared_launches(
     for group in groups:
         flat = {k: _flat(entries[k].kernel) for k in group}
         for numbers in families([_step(entries[k], flat[k]) for k in group]):
-            first = flat[numbers[0]]
-            if len(numbers) > 1 and first is not None:
-                arrays = len(first.inputs) + len(first.outputs)
-                launches = launches_of(len(numbers), arrays)
+            every = flat[numbers[0]]
+            if len(numbers) > 1 and every:
+                launches = launches_of(len(numbers), [len(f.columns) for f in every])
                 elements = [_elements(entries[k]) for k in numbers]
-                source = _source(first, elements, machine)
-                yield SharedLaunch(tuple(numbers), launches, source)
+                sources = tuple(_source(f.kernel, elements, machine) for f in every)
+                yield SharedLaunch(tuple(numbers), launches, sources)
 
 
-def _flat(kernel: Kernel | None) -> Kernel | None:
-    return None if kernel is None else flat_map(canonical_kernel(kernel)[0].kernel)
+def _flat(kernel: Kernel | None) -> tuple[FlatKernel, ...]:
+    return () if kernel is None else flat_kernels(canonical_kernel(kernel)[0].kernel)
 
 
-def _step(entry: Entry, flat: Kernel | None) -> tuple[int, str, int, int]:
+def _step(entry: Entry, flat: Sequence[FlatKernel]) -> tuple[int, str, int, list[int]]:
     """Return an entry as `families` takes it."""
-    if flat is None:
-        return entry.number, "", 0, 0
-    return entry.number, text(flat), _elements(entry), len(flat.inputs) + len(flat.outputs)
+    if not flat:
+        return entry.number, "", 0, []
+    texts = "".join(text(f.kernel) for f in flat)
+    return entry.number, texts, _elements(entry), [len(f.columns) for f in flat]
 
 
 def _elements(entry: Entry) -> int:
-    """Return the elements of each array of an elementwise kernel."""
+    """Return the elements of each array of a kernel on arrays of one shape and numbers."""
     sizes: Mapping[str, int] = entry.sizes
-    return int(evaluate(entry.arrays.outputs[-1].type.elements, sizes))
+    assert entry.kernel is not None
+    params = (*entry.kernel.inputs, *entry.kernel.outputs)
+    return int(evaluate(product(next(p.shape for p in params if p.shape)), sizes))
 
 
 def _source(flat: Kernel, elements: Sequence[int], machine: Gpu) -> str:
     """Return the file of the program for arrays of so many elements each."""
     divisor = DIVISOR if all(n % DIVISOR == 0 for n in elements) else 1
-    sizes = dict.fromkeys(sizes_of(flat.axes[0].extent), divisor)
+    names = {n for a in flat.axes for n in sizes_of(a.extent)}
     family = over_arrays(flat, padded(len(elements)))
+    sizes = dict.fromkeys(names, divisor)
     return select(family, sizes, rates_of(machine), None, policy_in_force()).source

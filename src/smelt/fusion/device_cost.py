@@ -6,7 +6,10 @@
                  first touch of each array, in main memory or the cache where it rests
                + tiles: what the programs of a product read again, from the shared cache
                + sweeps: later passes over rows that no program keeps
-               + partials: results of a split reduction for its merge
+               + partials: results of a split reduction for its merge, and what the merge computes
+                 besides, by as many programs as it has
+
+Kernels that do the same to arrays of any shapes share launches: each counts as its part of one.
 
 Rates and the factor for idle processors are the machine's (`smelt.backend.gpu`), the structure of
 a kernel that of `smelt.fusion.schedule_model` with the machine's tiling: nothing is packed, vectors
@@ -16,6 +19,7 @@ have no lanes to fill, and parallelism is programs, not threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
 from smelt.backend.gpu import (
@@ -31,13 +35,14 @@ from smelt.backend.gpu import (
     combined_bytes,
     tile_share,
 )
+from smelt.fusion.array_families import Families
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.region import Region
 from smelt.fusion.scatter import update_axes
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.splittable_axes import members_before
+from smelt.fusion.splittable_axes import members_before, splittable_axes
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.ops.combine import COMBINES
@@ -76,6 +81,10 @@ class DeviceModel(CostModel):
         self.wide_sum_cost = max(type(self).wide_sum_cost, slowdown / INSTRUCTIONS)
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
+        self.arrays = Families(units, self.elements)
+        self.families = self.arrays.numbers
+        self.shared_reductions = self.arrays.members & units.reductions
+        self.least_launch_ns = machine.launch_ns / self.arrays.largest
 
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
         """Return the inverse bandwidth; registers and shared memory are part of arithmetic."""
@@ -158,19 +167,22 @@ class DeviceModel(CostModel):
         touch: float,
         sweeps: float = 0.0,
         partials: float = 0.0,
-        late: float = 0.0,
+        family: int = 1,
     ) -> Cost:
         """Return the cost of a kernel, with parts of its memory time before idling.
 
-        `late` is the time of few programs after a split, beyond that of all processors.
+        A `family` of kernels shares its launches and fills the device together.
         """
-        time = self.gpu.time(work)
-        idle, _ = self.gpu.idle_factors(work)
+        together = replace(work, programs=work.programs * family)
+        time = self.gpu.time(together)
+        idle, _ = self.gpu.idle_factors(together)
         hidden = min(time.memory, time.arithmetic)
+        launch = time.launch / family
+        total = time.total - time.launch + launch
         return Cost(
-            time.total + late,
-            time.total + late + (1.0 - CHARGED) * hidden,
-            time.launch,
+            total,
+            total + (1.0 - CHARGED) * hidden,
+            launch,
             time.arithmetic,
             read=read,
             written=written,
@@ -206,7 +218,8 @@ class DeviceModel(CostModel):
         memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
         arithmetic = self.step_ns[u] * self.elements[u]
         work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
-        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch)
+        family = self.arrays.sizes[u] if self.arrays.members >> u & 1 else 1
+        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family)
 
     def _programs(self, elements: int) -> int:
         """Return the programs of an elementwise kernel."""
@@ -256,11 +269,12 @@ class DeviceModel(CostModel):
             region.work = schedule.work(self.step_ns, STEP_COST)
         programs, parts = schedule.tasks(), self._split_k(region, schedule)
         programs *= parts
+        family, kept_apart = self.arrays.of(region)
+        late = self._merge_work(region, schedule) if schedule.split else KernelWork()
         touched, tiles, row_bytes, swept = self._reads(region, schedule)
         read = int(sum(touched.values()))
         for u in bits(region.stored):
             touched[u] = touched.get(u, 0.0) + self.nbytes[u]
-        late = self._late_ns(region, schedule)
         memory, cache, touch = self._traffic(touched)
         kept = self._kept_bytes(schedule)
         row_bytes += kept
@@ -274,9 +288,9 @@ class DeviceModel(CostModel):
         in_memory = sweeps if level == "dram" else 0.0
         in_cache = tiles + partials + (0.0 if level == "dram" else sweeps)
         work = KernelWork(
-            memory + in_memory,
-            cache + in_cache,
-            region.work * self._consumed_factor(region),
+            max(memory + in_memory - late.memory_bytes, 0.0),
+            max(cache + in_cache - late.cache_bytes, 0.0),
+            max(region.work * self._consumed_factor(region) - late.arithmetic_ns, 0.0),
             programs,
             2 if schedule.split or parts > 1 else 1,
             schedule.has_contractions,
@@ -291,8 +305,12 @@ class DeviceModel(CostModel):
             touch=touch,
             sweeps=tiles / gbs + sweeps * self.ns_per_byte(level, "read", 1),
             partials=partials / gbs,
-            late=late,
+            family=family,
         )
+        merge = replace(self.gpu.time(late), launch=0.0).total
+        result.partials += merge
+        result.total += merge
+        result.objective_ns += merge + kept_apart * self.gpu.launch_ns
         result.row_bytes, result.kept_bytes = int(row_bytes), kept
         result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
         result.split = bool(schedule.split) or parts > 1
@@ -339,6 +357,57 @@ class DeviceModel(CostModel):
                 most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
         return most
 
+    def _merge_work(self, region: Region, schedule: ScheduleModel) -> KernelWork:
+        """Return what the merge of a split reduction computes from other axes than the split one.
+
+        Arrays beside it are read, reduced and stored by the merge. One that reduces has a program
+        for each position of the grid; others have the shape of their results, each program of which
+        merges the states that it reads.
+        """
+        split = self._lowered_split(region, schedule)
+        parts = members_before(self.units, region, split)
+        arithmetic, touched, again, reduces = 0.0, dict[int, float](), 0, False
+        merged = [u for u, ended in region.reduced_axes.items() if ended & split]
+        states = max((schedule.volume(region.masks[u][0]) for u in merged), default=0)
+        programs = max(schedule.tasks() // schedule.parts, 1)
+        for u, masks in region.masks.items():
+            axes = masks[0] | region.reduced_axes.get(u, 0)
+            if parts >> u & 1 or axes & split:
+                continue
+            arithmetic += self.step_ns[u] * schedule.evaluations(axes)
+            reduces |= u in region.reduced_axes
+            if region.stored >> u & 1:
+                touched[u] = float(self.nbytes[u])
+                again += max(schedule.volume(masks[0]) - states, 0)
+                programs = max(programs, self._programs(self.elements[u]))
+            for v in bits(self.units.operands[u] & ~region.members):
+                volumes = [schedule.volume(m) for m in region.load_masks[v] if not m & split]
+                touched[v] = float(min(self.elements[v], sum(volumes)) * self.itemsize[v])
+        memory, cache, _ = self._traffic(touched)
+        cache += again * schedule.parts * PARTIAL_BYTES
+        if reduces:
+            programs = max(schedule.tasks() // schedule.parts, 1)
+        return KernelWork(memory, cache, arithmetic, programs)
+
+    def _lowered_split(self, region: Region, schedule: ScheduleModel) -> int:
+        """Return the axis that lowering splits, as a mask.
+
+        Of reductions over several sets of axes it is one that few of them may have.
+        """
+        if len({*region.reduced_axes.values()}) < 2:
+            return schedule.split
+        positions = [p for read in region.loads.values() for p in read]
+        rank = max(map(len, positions), default=0)
+        last = {p[-1] for p in positions if p and len(p) == rank}
+        candidates = [a for a in splittable_axes(self.units, region) if schedule.is_one_pass(a)]
+        least = dict.fromkeys(candidates, self.tiling.max_parts)
+        least |= {a: n * self.tiling.min_lane_rows for a, n in least.items() if a in last}
+        long = [a for a in candidates if schedule.sizes[a] >= least[a]]
+        strided = [a for a in candidates if a not in last] or candidates
+        if long:
+            return 1 << schedule.slowest(long)
+        return 1 << max(strided, key=lambda a: schedule.sizes[a])
+
     def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the parts of the reduction axis of a lone product, as lowering splits it."""
         if not schedule.has_contractions or len(region.reduced_axes) != 1:
@@ -373,36 +442,6 @@ class DeviceModel(CostModel):
                 tiles += max(loaded - distinct, 0.0) * itemsize * (schedule.has_contractions)
                 swept += max(times - (k == 0), 0) * loaded * itemsize
         return touched, tiles, row_bytes, swept
-
-    def _late_ns(self, region: Region, schedule: ScheduleModel) -> float:
-        """Return the time of what waits for a split, beyond that of all processors.
-
-        Every program of a launch after the split merges the states that it reads: results that are
-        larger than these read them again. Other reductions are in one such launch, with a program
-        for each position of the grid.
-        """
-        if not schedule.split:
-            return 0.0
-        before = members_before(self.units, region, schedule.split)
-        merged = [u for u, ended in region.reduced_axes.items() if ended & schedule.split]
-        late = [
-            u
-            for u, masks in region.masks.items()
-            if not (before >> u & 1 or u in merged)
-            and not (region.reduced_axes.get(u, 0) | masks[0]) & schedule.split
-        ]
-        stored = [u for u in late if region.stored >> u & 1]
-        states = max(schedule.volume(region.masks[u][0]) for u in merged)
-        again = sum(max(schedule.volume(region.masks[u][0]) - states, 0) for u in stored)
-        excess = again * schedule.parts * PARTIAL_BYTES / self.gpu.cache_gbs
-        if any(u in region.reduced_axes for u in late):
-            read = 0
-            for u in late:
-                read |= self.units.operands[u] & ~region.members
-            nbytes = sum(self.nbytes[v] for v in bits(read)) + sum(self.nbytes[u] for u in stored)
-            idle = self.gpu.idle(schedule.volume(region.grid))
-            excess += nbytes / self.gpu.memory_gbs * (idle - 1.0)
-        return excess
 
     def _kept_bytes(self, schedule: ScheduleModel) -> int:
         """Return the bytes of values that a program keeps between passes over its rows."""
@@ -439,7 +478,7 @@ class DeviceModel(CostModel):
     ) -> float:
         """Return the least objective of kernels that keep every processor busy."""
         charged = work + all_cores - CHARGED * min(work, all_cores)
-        return kernels * self.gpu.launch_ns + charged
+        return kernels * self.least_launch_ns + charged
 
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
         """Return `l1` for states that a program holds in registers and shared memory."""

@@ -10,7 +10,7 @@ machine's (`smelt.tiling`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeAlias
 
@@ -367,16 +367,11 @@ class ScheduleModel:
         region = self.region
         if region.scanned or self._grid_tasks() >= self.tiling.min_tasks:
             return 0
-        candidates = [a for a in splittable_axes(self.units, region) if self._is_one_pass(a)]
+        candidates = [a for a in splittable_axes(self.units, region) if self.is_one_pass(a)]
         long = [a for a in candidates if self.sizes[a] >= self.tiling.max_parts]
         if not candidates:
             return 0
-        tie = self.tiling.splits_longest
-        best = (
-            min(long, key=lambda a: (self._depth(a), -self.sizes[a] * tie))
-            if long
-            else max(candidates, key=lambda a: self.sizes[a])
-        )
+        best = self.slowest(long) if long else max(candidates, key=lambda a: self.sizes[a])
         work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
         if work < self.tiling.split_elements:
             return 0
@@ -418,12 +413,17 @@ class ScheduleModel:
             count *= -(-self.sizes[a] // self.block)
         return count
 
+    def slowest(self, axes: Iterable[int]) -> int:
+        """Return the axis that is the farthest outside of its arrays; of equals the longest."""
+        tie = self.tiling.splits_longest
+        return min(axes, key=lambda a: (self._depth(a), -self.sizes[a] * tie))
+
     def _depth(self, a: int) -> int:
         """Return how far inside its arrays an axis is, 0 for the slowest."""
         positions = [p for reads in self.region.loads.values() for p in reads]
         return min((p.index(a) for p in positions if a in p), default=0)
 
-    def _is_one_pass(self, a: int) -> bool:
+    def is_one_pass(self, a: int) -> bool:
         """Return whether nothing along axis `a` waits for a reduction over `a`."""
         waiting = 0
         region = self.region
