@@ -39,10 +39,14 @@ class DeviceLostError(Exception):
     """A task has failed, and every later call of this process would."""
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)  # a process that is stopped prints nothing more
+
+
 # ---- one process ---------------------------------------------------------------------------------
 
 
-def run(settings: Settings, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(settings: Settings, say: Callable[[str], None] = _say) -> dict[str, Any]:
     """Run the tasks that the results file does not have, and return all results.
 
     Raises NoDriverError and DeviceError where there is no such device, ValueError for a section
@@ -140,7 +144,7 @@ def stored(path: Path) -> dict[str, Any]:
 
 
 def supervise(
-    command: Sequence[str], settings: Settings, say: Callable[[str], None] = print
+    command: Sequence[str], settings: Settings, say: Callable[[str], None] = _say
 ) -> dict[str, Any]:
     """Run a command that calls `run`, again where it is lost, and return all results.
 

@@ -73,7 +73,12 @@ WITHOUT_CONTEXT = {
 UNSAFE = {
     *("cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction", "cuMemHostAlloc"),
     *("cuEventQuery", "cuEventSynchronize", "cuStreamDestroy_v2", "cuMemGetInfo_v2"),
-    *("cuGraphInstantiateWithFlags", "cuGraphExecUpdate_v2", "cuMemPoolTrimTo"),
+    *(
+        "cuGraphExecDestroy",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphExecUpdate_v2",
+        "cuMemPoolTrimTo",
+    ),
 }
 """Functions that a capture forbids in its thread, and a global one in all threads."""
 POISON = 0xA5

@@ -246,7 +246,7 @@ class Driver:
 
 
 class Module:
-    """Loaded image; it is unloaded with this object."""
+    """Loaded image; what nobody refers to is unloaded before another one is loaded."""
 
     __slots__ = ("__weakref__", "_functions", "device", "handle")
 
@@ -275,7 +275,7 @@ class Module:
         return handle
 
     def __del__(self) -> None:
-        self.device.forget("cuModuleUnload", self.handle)
+        self.device.discard("cuModuleUnload", self.handle)
 
 
 class Device:
@@ -295,6 +295,7 @@ class Device:
         """The driver's functions and the context, for native code; see `native_call`."""
         self.fill: Module | None = None
         """Code that writes tables; see `array_tables`."""
+        self._unused: list[tuple[str, int]] = []
         self.captured: set[object] = set()
         """What owns code that other libraries' graphs launch; it is never unloaded."""
         self._process = os.getpid()
@@ -349,6 +350,7 @@ class Device:
         place, log = ctypes.c_uint64(), ctypes.create_string_buffer(_LOG_BYTES)
         options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        self.release_discarded()
         with self.current(), self.relaxed():
             code = self.driver.result(
                 "cuModuleLoadDataEx", ctypes.byref(place), image, 2, options, values
@@ -407,6 +409,19 @@ class Device:
     def is_ours(self) -> bool:
         """Whether this process made the object, rather than one that it was forked from."""
         return self._process == os.getpid()
+
+    def discard(self, call: str, handle: int) -> None:
+        """Let `release_discarded` destroy an object of the driver by a call.
+
+        Not at once: a finalizer may run while a stream is captured, which that would end.
+        """
+        self._unused.append((call, handle))
+
+    def release_discarded(self) -> None:
+        """Destroy what was discarded."""
+        unused, self._unused = self._unused, []
+        for call, handle in unused:
+            self.forget(call, handle)
 
     def forget(self, call: str, *arguments: Any) -> None:
         """Make a call of a finalizer, whose failure nobody can act on.

@@ -49,7 +49,7 @@ class _CapturedGraph:
         self.handle = handle
 
     def __del__(self) -> None:
-        self._device.forget("cuGraphExecDestroy", self.handle)
+        self._device.discard("cuGraphExecDestroy", self.handle)
 
 
 class LaunchGraphs:
@@ -86,6 +86,7 @@ class LaunchGraphs:
     def _capture(self, launch: Callable[[int], None]) -> _CapturedGraph:
         """Record the launches, in a stream of ours: the default stream cannot be captured."""
         driver, place = self._device.driver, ctypes.c_uint64()
+        self._device.release_discarded()
         stream = driver.word("cuStreamCreate", status.NON_BLOCKING)
         try:
             driver.call("cuStreamBeginCapture_v2", stream, status.RELAXED_CAPTURE)
