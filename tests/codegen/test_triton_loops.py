@@ -284,3 +284,15 @@ def test_states_of_whole_rows_are_merged_by_many_programs(shape, index, value, g
     source = with_lanes(triton_source(kernel, {"r": 4096, "c": 4096}), 32)
     for p, actual in zip(kernel.outputs, launch(source, [x]), strict=True):
         np.testing.assert_allclose(actual, wanted[p.name], 3e-6, 3e-6)
+
+
+def test_of_equally_long_axes_the_outer_one_is_looped_over():
+    """Rows of the inner one lie together in memory; the order does not depend on names."""
+    for axes in ("bcd", "zya", "pqo"):
+        a, b, c = axes
+        kernel = parse(
+            f"kernel k(x: f32[r,{a},{b},{c}]) -> y: f32[r]\n  axis r, {a}, {b}, {c}\n  grid r\n"
+            f"  y[r] = max(x[r,{a},{b},{c}] over {a}, {b}, {c})\n"
+        )
+        (looped,) = prepare(kernel, {"r": 8, a: 64, b: 64, c: 64}, 4096)
+        assert list(choose_schedule(looped).streams) == [a]
