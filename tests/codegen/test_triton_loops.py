@@ -416,3 +416,15 @@ kernel k(x: f32[r,c], g: f32[c]) -> y: f32[r,c], z: f64[c]
     assert max(sum(words.values()) for words in sets) == 1 + 1 + 2 + 1
     assert registers_of(sets, {"c": 1024}, 256) == 4 * 5
     assert registers_of(sets, {"c": 100}, 256) == 5
+
+
+def test_of_equally_long_axes_the_outer_one_is_looped_over():
+    """Rows of the inner one lie together in memory; the order does not depend on names."""
+    for axes in ("bcd", "zya", "pqo"):
+        a, b, c = axes
+        kernel = parse(
+            f"kernel k(x: f32[r,{a},{b},{c}]) -> y: f32[r]\n  axis r, {a}, {b}, {c}\n  grid r\n"
+            f"  y[r] = max(x[r,{a},{b},{c}] over {a}, {b}, {c})\n"
+        )
+        (looped,) = prepare(kernel, {"r": 8, a: 64, b: 64, c: 64}, 4096)
+        assert list(choose_schedule(looped).streams) == [a]

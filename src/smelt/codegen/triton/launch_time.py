@@ -237,16 +237,17 @@ def _visited_elements(
 ) -> tuple[float, float]:
     """Return the share of new elements along a merged axis, and their waste.
 
-    In positions, and in bytes of the elements: (1, 1) for a contiguous array.
+    In positions, and in bytes of the elements: (1, 1) for a contiguous array, and for one that is
+    read at positions that data decide.
     """
     offset = known_offset(param, x.index)
     merged = [a for a in divided_axes(offset) if a in _grid_axes(launch)]
-    if not merged:
+    if not merged or positions_of(offset):
         return 1.0, 1.0
     (flat, *_) = merged
     extent = int(evaluate(launch.axis(flat).extent, sizes))
     first = max(extent - SAMPLE, 0) // 2
-    at: dict[str, Any] = dict.fromkeys((*axes_of(offset), *positions_of(offset)), 0)
+    at: dict[str, Any] = dict.fromkeys(axes_of(offset), 0)
     at[flat] = np.arange(first, min(first + SAMPLE, extent))
     if not at[flat].size:
         return 1.0, 1.0
