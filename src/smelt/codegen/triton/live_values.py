@@ -26,7 +26,7 @@ NEW = "'"
 
 
 def live_sets(launch: Kernel) -> tuple[LiveSet, ...]:
-    """Return the values and states that are needed at a time, for the largest of such sets."""
+    """Return the largest sets of values and states that are needed at a time."""
     axes, env = axes_of_body(launch.body), Env.after(launch)
     words = {n: max(b.dtype.itemsize // WORD_BYTES, 1) for n, b in env.names.items()}
     points: list[frozenset[str]] = []
