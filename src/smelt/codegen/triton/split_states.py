@@ -176,7 +176,7 @@ def _without_parts(launch: Kernel) -> Kernel:
     Unchanged where they carry a state from position to position.
     """
     *before, last = launch.body or (None,)
-    if not isinstance(last, Stream) or last.states or len(last.blocks) > 1 or last.bounds:
+    if not isinstance(last, Stream) or last.states or len(last.blocks) != 1 or last.bounds:
         return launch
     (block,) = last.blocks
     names = axes_of_body(launch.body)
