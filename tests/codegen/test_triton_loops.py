@@ -413,7 +413,7 @@ kernel k(x: f32[r,c], g: f32[c]) -> y: f32[r,c], z: f64[c]
     kernel = parse(text.strip())
     sets = live_sets(kernel)
     # u and w wait for the end, s is a double, and a step has t
-    assert max(sum(words.values()) for words in sets) == 1 + 1 + 2 + 1
+    assert max(sum(nbytes.values()) for nbytes in sets) == 4 + 4 + 8 + 4
     assert registers_of(sets, {"c": 1024}, 256) == 4 * 5
     assert registers_of(sets, {"c": 100}, 256) == 5
 

@@ -1,4 +1,4 @@
-"""Find what a block of a stream contributes to a state, where all blocks are one reduction.
+"""Find what a block of a stream adds to a reduction of all blocks.
 
 stream k/64 with acc = 0 [m,n]
   acc' = acc + dot(x[m,k], w[n,k] over k)        dot(x[m,k], w[n,k] over k)

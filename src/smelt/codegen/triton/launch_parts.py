@@ -96,7 +96,7 @@ def is_free(body: Sequence[Statement], axis: str) -> bool:
 
 
 def _control_axes(s: Stream, names: dict[str, Axes]) -> Axes:
-    """Return the axes that a stream visits, and those that its ends and conditions vary along."""
+    """Return the axes that a stream visits, and those of its ends and conditions."""
     blocks = (*s.blocks, *s.bounds)
     ends = [e for b in blocks for e in (b.start, b.stop) if e is not None]
     ends += [] if s.where is None else [s.where]

@@ -13,22 +13,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body
 from smelt.kernel.env import Env
-from smelt.kernel.ir import Kernel, Let, Position, Ref, Statement, Stream, Update, Value
-from smelt.kernel.walk import refs, values_of, visit
+from smelt.kernel.ir import (
+    Cast,
+    IndexValue,
+    Kernel,
+    Let,
+    Load,
+    Position,
+    Ref,
+    Statement,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import refs, statements, values_of, visit
 
 __all__ = ["LiveSet", "live_sets", "registers_of"]
 
 LiveSet = Mapping[Axes, int]
-"""Words of an element of all values with the same axes."""
+"""Bytes of an element of all values with the same axes."""
 WORD_BYTES = 4
 NEW = "'"
 """Marks the new value of a state behind its name."""
 
 
 def live_sets(launch: Kernel) -> tuple[LiveSet, ...]:
-    """Return the values and states that are needed at a time, for the largest of such sets."""
-    axes, env = axes_of_body(launch.body), Env.after(launch)
-    words = {n: max(b.dtype.itemsize // WORD_BYTES, 1) for n, b in env.names.items()}
+    """Return the largest sets of values and states that are needed at a time."""
+    axes, nbytes = axes_of_body(launch.body), _bytes(launch)
     points: list[frozenset[str]] = []
     _before(launch.body, frozenset(), points)
     totals: dict[frozenset[tuple[Axes, int]], LiveSet] = {}
@@ -36,7 +47,7 @@ def live_sets(launch: Kernel) -> tuple[LiveSet, ...]:
         if (before is None or not live <= before) and (after is None or not live < after):
             total: dict[Axes, int] = {}
             for name in (n.removesuffix(NEW) for n in live):
-                total[axes[name]] = total.get(axes[name], 0) + words[name]
+                total[axes[name]] = total.get(axes[name], 0) + nbytes[name]
             totals[frozenset(total.items())] = total
     return tuple(totals.values())
 
@@ -48,7 +59,30 @@ def registers_of(sets: Iterable[LiveSet], lanes: Mapping[str, int], threads: int
         count = math.prod(lanes.get(a, 1) for a in axes)
         return math.ceil(count / threads) if count > 1 else 0
 
-    return max((sum(elements(a) * n for a, n in s.items()) for s in sets), default=0)
+    most = max((sum(elements(a) * n for a, n in s.items()) for s in sets), default=0)
+    return math.ceil(most / WORD_BYTES)
+
+
+def _bytes(launch: Kernel) -> dict[str, int]:
+    """Return the bytes of registers that an element of each name takes.
+
+    Positions take none, they are computed where they are read, and so are conversions of what
+    memory has in fewer bytes.
+    """
+    env = Env.after(launch)
+    result = {name: max(b.dtype.itemsize, WORD_BYTES) for name, b in env.names.items()}
+    for s in statements(launch):
+        if isinstance(s, Let):
+            match s.value:
+                case IndexValue():
+                    result[s.name] = 0
+                case Load(param=param):
+                    result[s.name] = env.param(param).dtype.itemsize
+                case Cast(arg=Ref(name=name)):
+                    result[s.name] = min(result[s.name], result[name])
+                case _:
+                    pass
+    return result
 
 
 def _before(

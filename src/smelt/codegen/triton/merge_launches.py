@@ -63,7 +63,7 @@ def _without_axes(body: Iterable[Statement], axes: Axes) -> Iterable[Statement]:
 
 
 def merge_rows(merge: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, ...]:
-    """Return the launches of a lone program that carries long rows: many programs have columns.
+    """Return launches of many programs in place of a lone one that carries long rows.
 
     Where results need all of a merged row, the second launch reads it from memory.
     """
@@ -107,7 +107,10 @@ def _long_rows(merge: Kernel, k: int, sizes: Mapping[str, int]) -> list[_Row]:
 
 
 def _row_launch(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel:
-    """Return the launch that merges long states; without a grid where programs need whole rows."""
+    """Return the launch that merges long states.
+
+    It has no grid where programs need whole rows.
+    """
     stored = [Store(x.param.name, x.index, Ref(x.state)) for x in rows]
     launch = replace(
         merge,
@@ -144,7 +147,10 @@ def _rest(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel | None:
 
 
 def state_type(state: State) -> DType:
-    """Return the type of a state; raise TypeError for one that follows from its first value."""
+    """Return the type of a state.
+
+    Raises TypeError for one that follows from its first value.
+    """
     if state.dtype is not None:
         return state.dtype.compute
     if isinstance(state.init, Const):

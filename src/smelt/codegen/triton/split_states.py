@@ -158,7 +158,7 @@ def _reads_blocks(x: Let | Position | Store, s: Stream) -> bool:
 
 
 def _columns(launch: Kernel, axis: str) -> Kernel | None:
-    """Return a launch of the results that have each position of an axis apart, in blocks of it."""
+    """Return a launch of the results that are computed apart along an axis."""
     every = frozenset(stores(launch))
     apart = [s for s in every if is_free(part_of(launch, frozenset({s})).body, axis)]
     if not apart:
@@ -171,12 +171,12 @@ def _columns(launch: Kernel, axis: str) -> Kernel | None:
 
 
 def _without_parts(launch: Kernel) -> Kernel:
-    """Return a launch whose programs share an axis in parts with one program for each position.
+    """Return a launch with a program for each position of an axis, not for its parts.
 
     Unchanged where they carry a state from position to position.
     """
     *before, last = launch.body or (None,)
-    if not isinstance(last, Stream) or last.states or len(last.blocks) > 1 or last.bounds:
+    if not isinstance(last, Stream) or last.states or len(last.blocks) != 1 or last.bounds:
         return launch
     (block,) = last.blocks
     names = axes_of_body(launch.body)
