@@ -70,7 +70,6 @@ APART = {
     "row A9": "short rows, padded to a program's lanes",
     "row B2 GroupNorm SiLU": "short rows, padded to a program's lanes",
     "row B3 inference": "short rows, padded to a program's lanes",
-    "row B5 columns": "columns with a position of the largest element, one by one",
     "row C9 skinny": "a loop whose blocks of few rows leave memory idle",
     "E4 one query of a group": "one program that merges parts with few bytes in flight",
     "E4 few queries": "one program that merges parts with few bytes in flight",

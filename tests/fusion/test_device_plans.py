@@ -122,10 +122,12 @@ def linear_cross_entropy(g: Formula) -> Graph:
 
 
 def test_linear_cross_entropy_is_fused_where_programs_fill_the_device():
-    g = Formula(n=8192, d=1024, v=32768)
+    g = Formula(n=8192, d=256, v=32768)
     graph = linear_cross_entropy(g)
     plan = fusion.plan(graph, DEVICE, None, g.sizes)
     assert len(plan.clusters) == 1 and stored(plan, g.sizes) == 0
+    long = {**g.sizes, "d": 1024}  # smaller tiles cost more than the logits save
+    assert len(fusion.plan(graph, DEVICE, None, long).clusters) == 2
     few = {**g.sizes, "n": 1024}
     separate = fusion.plan(graph, DEVICE, Journal(), few)
     assert len(separate.clusters) == 2

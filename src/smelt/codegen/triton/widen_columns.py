@@ -56,7 +56,9 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
     if isinstance(s, Store) and s.join:
         return True
     inside = [v for root in values_of(s) for v in visit(root)]
-    if any(isinstance(v, Partial | Extreme) for v in inside):
+    if any(isinstance(v, Partial) for v in inside):
+        return True
+    if any(isinstance(v, Extreme) and axis in axes_of_value(v.arg, names) for v in inside):
         return True
     if not isinstance(s, Stream):
         return False
