@@ -117,7 +117,7 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
 
 
 def _too_large(data: ReportData, target: DeviceData) -> list[str]:
-    """Return a line that says so where a call needs more memory than the card has."""
+    """Return a line where a call needs more memory than the card has."""
     memory = data.memory
     needed = memory.argument + memory.output + memory.temp - memory.alias
     if not target.memory_bytes or needed <= target.memory_bytes:
