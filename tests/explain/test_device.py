@@ -163,7 +163,6 @@ SCHEDULE_ALONE = {
     "transposed": "whole sectors of memory for one element each",
     "rotary": "lanes beyond short rows, and parts of sectors",
     "depthwise": "lanes beyond short rows, and parts of sectors",
-    "histogram": "one program that is left with few bytes in flight",
 }
 """Programs with kernels that take more than twice the planner's time, and what they wait for."""
 
