@@ -300,7 +300,7 @@ def _merging(
 
 
 def _reduced(s: _Scratch, axis: Axis, rule: MergeRule) -> Let | None:
-    """Return the reduction that merges a state, unless it is rescaled or there are few parts."""
+    """Return the reduction that merges a state of many parts without rescaling."""
     if rule.rescaled != Ref(s.state.name) or axis.extent in FEW_PARTS:
         return None
     row = next((r for r in COMBINES.values() if r.scalar == rule.op and not r.positional), None)
