@@ -11,7 +11,7 @@ from tests.explain.programs import TEXTS
 
 from smelt import knobs
 from smelt.cli import judges, main
-from smelt.errors import OutOfMemory, OverflowSizeError
+from smelt.errors import ArgumentError, OutOfMemory, OverflowSizeError
 
 KERNEL = "kernel rows(x: f32[r,c]) -> y: f32[r]\n  grid r\n  y[r] = sum(x[r,c] over c)\n"
 FUNCTIONS = """
@@ -27,6 +27,9 @@ def plain(a, b):
 
 jitted = sm.jit(plain)
 number = 3
+
+def doubled(x):
+    return sm.real(x * 2)
 """
 
 
@@ -240,3 +243,23 @@ def test_what_differs_counts():
     assert judges.compare(np.float32([1, 2]), np.float32([1, 2.00001]), f32).within_limit
     assert not judges.compare(np.float32([1, 2]), np.float32([1, 2.01]), f32).within_limit
     assert not judges.compare(np.array([1, 2]), np.array([1, 3]), i64).within_limit
+
+
+# --- explain: for a GPU ---------------------------------------------------------------------------
+
+
+def test_arrays_for_a_gpu_may_be_larger_than_memory(run):
+    words = ("explain", "model.py:plain", "--target", "4090", "--arg", "b=f32[]", "--arg")
+    text = run(*words, "a=f32[100000,1000000]", "--level", "1")
+    assert "A call needs 800 GB of memory, the card has 24.0 GB" in text
+    assert "the card has" not in run(*words, "a=f32[n,1000]", "--size", "n=64", "--level", "1")
+
+
+@pytest.mark.parametrize("machine", [(), ("--target", "h100")])
+def test_complex_arguments_are_types_like_others(run, machine):
+    assert "doubled" in run("explain", "model.py:doubled", "--arg", "x=c64[300,20]", *machine)
+
+
+def test_a_machine_that_is_none_is_named_with_those_that_are(run):
+    with pytest.raises(ArgumentError, match=r"target = h900, expected one of .*h100.*mi300x"):
+        run("explain", "model.py:norm", "--target", "h900")

@@ -20,7 +20,7 @@ import smelt as sm
 
 @dataclass(frozen=True)
 class User:
-    """A program; an argument is a type, a shape in names and, for integers, the end of a range."""
+    """A program; an argument is a type, a shape in names and the end of integers."""
 
     code: Callable[..., Any]
     arguments: str

@@ -174,8 +174,8 @@ class GpuTiling(Tiling):
         return 128
 
     def split_k_parts(self, extent: Index, tasks: int = 1) -> Index:
-        """Return the split-K parts of a product: a program for each processor, of some length."""
-        most = max(self.min_product_tasks // max(tasks, 1), 1)
+        """Return the split-K parts of a product: a program for each processor, not too short."""
+        most = max(self.min_product_tasks // max(tasks, 1), 2)
         return maximum(1, minimum(most, floordiv(extent, MIN_PART_K)))
 
     def rows_per_task(self, columns: Index) -> Index:

@@ -249,7 +249,8 @@ def _of_function(
     for name, t in arguments.items():
         if isinstance(t, TensorType) and any(evaluate(d, sizes) < 0 for d in t.shape):
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
-    if device is not None and "target" not in arguments:
+    has_complex = any(t.dtype.kind == "complex" for t in types)  # pairs, of which no spec is
+    if device is not None and "target" not in arguments and not has_complex:
         specs_of = {
             name: spec(dims_at(t.shape, sizes), t.dtype.long) if isinstance(t, TensorType) else t
             for name, t in arguments.items()

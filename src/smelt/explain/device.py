@@ -196,7 +196,7 @@ def _times_in_all(data: ReportData, programs: Sequence[DeviceKernelData]) -> lis
 
 
 def _too_large(data: ReportData, target: DeviceData) -> list[str]:
-    """Return a line that says so where a call needs more memory than the card has."""
+    """Return a line where a call needs more memory than the card has."""
     memory = data.memory
     needed = memory.argument + memory.output + memory.temp - memory.alias
     if not target.memory_bytes or needed <= target.memory_bytes:

@@ -39,6 +39,9 @@ def random_array(
     rng = np.random.default_rng(seed)
     if tensor.dtype.kind == "bool":
         return rng.random(shape) < 0.5
+    if tensor.dtype.kind == "complex":
+        pairs = rng.standard_normal((*shape, 2)) @ np.array([1, 1j])
+        return np.asarray(pairs).astype(tensor.dtype.numpy)
     if not tensor.dtype.is_float:
         if extent is None:
             extent = min([8, *(n for n in sizes.values() if n > 0)])

@@ -1,4 +1,4 @@
-"""Give results that values are combined with a launch for their first values, of many programs.
+"""Store first values of results that others are combined with in a launch.
 
     y[i] = 0                                          y[i] = 0
     stream j where (ids[j] >= 0) & ..                 ---- and in a second launch ----
@@ -42,7 +42,7 @@ __all__ = ["combining_launches"]
 
 ATOMIC_BYTES = (4, 8)
 """Bytes of an element that atomic operations change."""
-COLUMN_LANES = 1024
+JOINED_LANES = 1024
 """Columns of a program that combines long rows."""
 FIRST_ELEMENTS = 4096
 """Elements of a program's results up to which it stores first values itself: a launch takes as long
@@ -52,7 +52,7 @@ as a program needs for so many."""
 def combining_launches(
     kernel: Kernel, policy: Policy, sizes: Mapping[str, int] | None = None
 ) -> tuple[Kernel, ...]:
-    """Return a launch that stores first values, and one that combines; () if one does both.
+    """Return launches that store first values and combine others; () for one.
 
     Where values are combined in order, the first one pays for results that are large at `sizes`.
     """
@@ -80,7 +80,7 @@ def combining_launches(
 
 
 def _column_blocks(kernel: Kernel, parts: _Parts, sizes: Mapping[str, int]) -> tuple[Block, ...]:
-    """Return blocks of the axes that a visit stores along, for rows of more than one program."""
+    """Return blocks of the axes that a visit stores long rows along."""
     joined = _stores(parts.steps)
     taken = {*parts.sources, parts.rows, *(b.axis for b in kernel.grid if isinstance(b, Block))}
     columns = [a for a in map(bare_axis, joined[0].index) if a is not None and a not in taken]
@@ -88,7 +88,7 @@ def _column_blocks(kernel: Kernel, parts: _Parts, sizes: Mapping[str, int]) -> t
     if count <= FIRST_ELEMENTS or any(s.index != joined[0].index for s in joined):
         return ()
     last = columns[-1]
-    return tuple(Block(a, COLUMN_LANES if a == last else 1) for a in columns)
+    return tuple(Block(a, JOINED_LANES if a == last else 1) for a in columns)
 
 
 def _stream_body(s: Statement) -> tuple[Statement, ...]:
@@ -96,7 +96,7 @@ def _stream_body(s: Statement) -> tuple[Statement, ...]:
 
 
 def _elements_of_program(kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """Return the elements of results that a program of the whole kernel stores first."""
+    """Return the elements that a program of the whole kernel stores first."""
     elements = max(int(evaluate(product(p.shape), sizes)) for p in kernel.outputs)
     parts = (b.parts if isinstance(b, Split) else kernel.axis(b.axis).extent for b in kernel.grid)
     return elements // max(int(evaluate(product(parts), sizes)), 1)

@@ -168,7 +168,7 @@ class Lanes:
         return f"start_{axis}.to(tl.int32)" if is_wide else f"start_{axis}"
 
     def place_in_block(self, axis: str) -> str:
-        """Return the distance of the indices of an axis from the first one of their block."""
+        """Return the distance of indices from the first of their block."""
         if axis not in self.ends:
             return f"i_{axis}"
         return f"(i_{axis} - ({self.ends[axis][0]}))"

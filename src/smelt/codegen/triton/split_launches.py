@@ -53,6 +53,12 @@ from smelt.types.expr import Index, floordiv, minimum
 
 __all__ = ["split_launches"]
 
+FEW_PARTS = range(17)
+"""Parts that are merged one after another, by threads that have elements of their own.
+
+More are loaded together, so that they wait for memory once.
+"""
+
 
 def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return the launches of a kernel, none of which has a split axis.
@@ -241,8 +247,8 @@ def _merging(
 
 
 def _reduced(s: _Scratch, axis: Axis, rule: MergeRule) -> Let | None:
-    """Return the reduction that merges a state without rescaling it, if that is one."""
-    if rule.rescaled != Ref(s.state.name):
+    """Return the reduction that merges a state of many parts without rescaling."""
+    if rule.rescaled != Ref(s.state.name) or axis.extent in FEW_PARTS:
         return None
     row = next((r for r in COMBINES.values() if r.scalar == rule.op and not r.positional), None)
     if row is None:
