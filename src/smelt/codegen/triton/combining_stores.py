@@ -98,7 +98,8 @@ def _stream_body(s: Statement) -> tuple[Statement, ...]:
 def _elements_of_program(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Return the elements that a program of the whole kernel stores first."""
     elements = max(int(evaluate(product(p.shape), sizes)) for p in kernel.outputs)
-    parts = (b.parts if isinstance(b, Split) else kernel.axis(b.axis).extent for b in kernel.grid)
+    parts = [b.parts for b in kernel.grid if isinstance(b, Split)]
+    parts += [kernel.axis(b.axis).extent for b in kernel.grid if isinstance(b, Block)]
     return elements // max(int(evaluate(product(parts), sizes)), 1)
 
 
