@@ -288,9 +288,9 @@ class DeviceModel(CostModel):
         return result
 
     def _merge_work(self, region: Region, schedule: ScheduleModel) -> KernelWork:
-        """Return what the merge of a split reduction computes from other axes than the split one.
+        """Return what the merge of a split reduction computes without the split axis.
 
-        Arrays beside it are read, reduced and stored by the merge, which has fewer programs.
+        Other arrays are read, reduced and stored by the merge, which has fewer programs.
         """
         split = self._lowered_split(region, schedule)
         parts = members_before(self.units, region, split)
