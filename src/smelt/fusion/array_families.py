@@ -44,7 +44,7 @@ With fewer, one kernel of all of them may be faster than a launch that first nee
 
 def formulas(units: Units) -> list[int]:
     """Return a number for each value: equal ones have one formula."""
-    known: dict[Hashable, int] = {}
+    numbered: dict[Hashable, int] = {}
     by_node: dict[Node, int] = {}
     for node in units.order:
         operands = tuple(by_node[x] for x in node.inputs)
@@ -52,7 +52,7 @@ def formulas(units: Units) -> list[int]:
             by_node[node] = operands[0]  # all elements, in another shape
             continue
         key = *_operator(node), node.type.dtype, _count(node) == 1, operands
-        by_node[node] = known.setdefault(key, len(known))
+        by_node[node] = numbered.setdefault(key, len(numbered))
     numbers = dict.fromkeys(by_node[node] for node in units.values)
     short = {n: k for k, n in enumerate(numbers)}
     return [short[by_node[node]] for node in units.values]
@@ -108,9 +108,9 @@ class Families:
         return (unit.is_reduction or all(reads_own)) and all(self.flat[e.producer] for e in arrays)
 
     def of(self, region: Region) -> tuple[int, int]:
-        """Return how many kernels share the launches of a region, and how many it keeps from that.
+        """Return how many kernels share a region's launches, and how many it prevents.
 
-        The latter are members that the region computes beside others.
+        Those are members that the region computes beside others.
         """
         reductions = sum(1 << u for u in region.reduced_axes)
         members = [*bits((region.stored | reductions) & self.members)]

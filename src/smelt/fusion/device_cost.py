@@ -358,7 +358,7 @@ class DeviceModel(CostModel):
         return most
 
     def _merge_work(self, region: Region, schedule: ScheduleModel) -> KernelWork:
-        """Return what the merge of a split reduction computes from other axes than the split one.
+        """Return what the merge of a split reduction computes without the split axis.
 
         Arrays beside it are read, reduced and stored by the merge. One that reduces has a program
         for each position of the grid; others have the shape of their results, each program of which

@@ -61,7 +61,7 @@ __all__ = ["FlatKernel", "flat_kernels"]
 
 CHUNK: Final = 1 << 14
 """Elements that a program reduces."""
-BLOCK: Final = 1 << 12
+LOADED: Final = 1 << 12
 """Elements that it has in registers at a time."""
 MERGED: Final = 256
 """Results of chunks that are merged at a time."""
@@ -119,7 +119,7 @@ class _WholeReduction(NamedTuple):
     def _chunks(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
         first = chunks.index * CHUNK
         stop = minimum(first + CHUNK, whole.extent)
-        block = Block(whole.name, BLOCK, IndexValue(stop, i64), None, IndexValue(first, i64))
+        block = Block(whole.name, LOADED, IndexValue(stop, i64), None, IndexValue(first, i64))
         updates = [_update(n, replace(r, over=(whole.name,))) for n, r in self.reductions.items()]
         body = [_flat(s, whole) for s in (*self.early, *self.stores, *updates)]
         stream = Stream((block,), _states(self.reductions), tuple(_live(body)))
@@ -256,7 +256,7 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
 
 
 def _unsplit(kernel: Kernel) -> Sequence[Let | Store] | None:
-    """Return the statements of a kernel whose one axis of the grid, if any, is split."""
+    """Return the statements of a kernel without a grid, or without its split."""
     match kernel.grid, kernel.body:
         case (), _:
             body: list[Statement | None] = [*kernel.body]

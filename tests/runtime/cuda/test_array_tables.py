@@ -200,7 +200,7 @@ def test_code_of_tables_comes_from_the_cache_for_other_sizes(fake, compiler, tmp
 @pytest.fixture
 def short_chunks(monkeypatch):
     """Chunks of few elements, of which some arrays have several, and more than are merged once."""
-    for name, n in (("CHUNK", 64), ("BLOCK", 16), ("MERGED", 4)):
+    for name, n in (("CHUNK", 64), ("LOADED", 16), ("MERGED", 4)):
         monkeypatch.setattr(flat_reduction, name, n)
 
 

@@ -273,7 +273,7 @@ class _Builder:
         )
 
     def _elements(self, step: DeviceStep) -> int:
-        """Return the elements of each array of a step on arrays of one shape and numbers."""
+        """Return the elements of each array of a step, whose other values are numbers."""
         return math.prod(next(self.shapes[n] for n in step.arrays if self.shapes[n]))
 
     def _ready_table(self, steps: Sequence[DeviceStep]) -> _Ready:
