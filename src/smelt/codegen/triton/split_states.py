@@ -171,9 +171,9 @@ def _columns(launch: Kernel, axis: str) -> Kernel | None:
 
 
 def _without_parts(launch: Kernel) -> Kernel:
-    """Return a launch with a program for each position of an axis, not for its parts.
+    """Return a launch with a program for each position of an axis in parts.
 
-    Unchanged where they carry a state from position to position.
+    Unchanged where parts carry a state from position to position.
     """
     *before, last = launch.body or (None,)
     if not isinstance(last, Stream) or last.states or len(last.blocks) != 1 or last.bounds:
