@@ -81,7 +81,7 @@ def merge_rows(merge: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A state of a long row, and the array that has it when it is merged."""
+    """A state of a long row, and the array of its merged elements."""
 
     state: str
     param: Param

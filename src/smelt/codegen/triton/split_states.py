@@ -7,12 +7,11 @@ A stream over a short axis is one reduction, after which a loop may visit the ro
 
 Results that have each column apart are a launch of their own, whose programs have few columns:
 
-    grid p                                        grid p
-    stream r of p with s = 0 [c]                  stream r of p
-      y[r] = max(x[r,c] over c)                     y[r] = max(x[r,c] over c)
-      s' = s + sum(x[r,c] over r)                 ---- and in a second launch ----
-    s_parts[p,c] = s                              grid p, c/128
-                                                  stream r of p with s = 0 [c]
+    grid p                                        grid r
+    stream r of p with s = 0 [c]                  y[r] = max(x[r,c] over c)
+      y[r] = max(x[r,c] over c)                   ---- and in a second launch ----
+      s' = s + sum(x[r,c] over r)                 grid p, c/128
+    s_parts[p,c] = s                              stream r of p with s = 0 [c]
                                                     s' = s + sum(x[r,c] over r)
                                                   s_parts[p,c] = s
 """
@@ -171,9 +170,9 @@ def _columns(launch: Kernel, axis: str) -> Kernel | None:
 
 
 def _without_parts(launch: Kernel) -> Kernel:
-    """Return a launch with a program for each position of an axis, not for its parts.
+    """Return a launch with a program for each position of an axis in parts.
 
-    Unchanged where they carry a state from position to position.
+    Unchanged where parts carry a state from position to position.
     """
     *before, last = launch.body or (None,)
     if not isinstance(last, Stream) or last.states or len(last.blocks) != 1 or last.bounds:
