@@ -59,6 +59,8 @@ ATOMIC_BYTES = (4, 8)
 """Bytes of an integer that atomic operations change."""
 ATOMIC_INSTRUCTIONS = 8.0
 """Vector instructions per element of a result that updates are added to in memory."""
+HALVED_TILE_ROWS = 64
+"""Rows of the smallest tile of a stream with many rows: schedules try it and one of 128."""
 STATE_BYTES = 128 << 10
 """Most bytes of states that a program carries in registers and shared memory."""
 
@@ -547,7 +549,7 @@ class DeviceModel(CostModel):
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
         if prod(tile):
-            most = tasks * max(tile[0] // MIN_MATRIX_SIDE, 1)
+            most = tasks * max(tile[0] // HALVED_TILE_ROWS, 1)
             idle, slow = self.gpu.product_idle(tasks, prod(tile), most)
         else:
             idle = slow = self.gpu.idle(tasks)
