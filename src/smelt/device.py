@@ -233,7 +233,9 @@ class DeviceProgram:
                 journal,
             )
 
-        return DeviceStep(use.name, code_at, use.names, use.values, use.flat, use.arrays, table_at)
+        return DeviceStep(
+            use.name, code_at, use.names, use.values, use.flat, use.arrays, use.columns, table_at
+        )
 
     @cached_property
     def _settings(self) -> str:

@@ -28,8 +28,9 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.journal import Journal
 from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
-from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler
-from smelt.kernel.flat_map import flat_map, over_arrays
+from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler, joined_code
+from smelt.kernel.flat_map import over_arrays
+from smelt.kernel.flat_reduction import FlatKernel, flat_kernels
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
@@ -42,7 +43,7 @@ from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
 from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
-from smelt.types.expr import evaluate, sizes_of
+from smelt.types.expr import evaluate, mul, product, sizes_of
 
 __all__ = ["CompiledForDevice", "plan_for_device"]
 
@@ -107,11 +108,22 @@ class CompiledForDevice:
 
         `divisor` divides the number of elements of each. Raises DeviceKernelError.
         """
-        flat = flat_map(self.plain[number])
-        assert flat is not None
-        sizes = dict.fromkeys(sizes_of(flat.axes[0].extent), divisor)
-        text, compile_for = self.compiler.prepare(over_arrays(flat, arrays), sizes)
-        return self._key(text), lambda: compile_for(self.arch)
+        every = flat_kernels(self.plain[number])
+        names = {n for k in every for a in k.kernel.axes for n in sizes_of(a.extent)}
+        sizes = dict.fromkeys(names, divisor)
+        prepared = [self.compiler.prepare(over_arrays(k.kernel, arrays), sizes) for k in every]
+        params = (*every[0].kernel.inputs, *every[0].kernel.outputs)
+        workspaces = tuple(
+            (p.name, mul(product(p.shape), p.dtype.itemsize))
+            for p, column in zip(params, every[0].columns, strict=True)
+            if column < 0
+        )
+        texts = "\0".join(text for text, _ in prepared)
+
+        def compiled() -> DeviceCode:
+            return joined_code([compile_for(self.arch) for _, compile_for in prepared], workspaces)
+
+        return self._key(texts), compiled
 
     def _key(self, text: str) -> bytes:
         parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
@@ -162,15 +174,16 @@ def plan_for_device(
     named = {c: canonical_kernel(k) for c, k in kernels.items()}
 
     @cache
-    def flat_digest(plain: CanonicalKernel) -> str:
-        flat = flat_map(plain.kernel) if compiler.has_tables else None
-        return "" if flat is None else hashlib.sha256(kernel_text(flat).encode()).hexdigest()
+    def flattened(plain: CanonicalKernel) -> tuple[str, tuple[tuple[int, ...], ...]]:
+        every = flat_kernels(plain.kernel) if compiler.has_tables else ()
+        return _flat_digest(every), tuple(flat.columns for flat in every)
 
     def use(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> KernelUse:
         plain, names = named[cluster]
         one = _use(cluster, kernels[cluster], plain.text, names, reads, numbers)
         arrays = (*reads, *(numbers[n] for n in cluster.outputs))
-        return one._replace(flat=flat_digest(plain), arrays=arrays)
+        flat, columns = flattened(plain)
+        return one._replace(flat=flat, arrays=arrays, columns=columns)
 
     return CompiledForDevice(
         plan.graph,  # its outputs are the plan's, which may share what the passes left apart
@@ -184,6 +197,12 @@ def plan_for_device(
         knobs.TUNE.get(),
         (1 - SHARE) * knobs.TUNE_SECONDS.get() / max(len(named), 1),
     )
+
+
+def _flat_digest(every: Sequence[FlatKernel]) -> str:
+    """Return a digest of kernels on flat arrays; "" for none."""
+    texts = "\0".join(kernel_text(flat.kernel) for flat in every)
+    return hashlib.sha256(texts.encode()).hexdigest() if every else ""
 
 
 def _flat_clusters(

@@ -132,6 +132,9 @@ class Tiling:
     min_gated_columns: int = 64
     """Least columns of each half; narrower ones waste part of the register tiles."""
 
+    least_late_bytes: int = 0
+    """Bytes left for later kernels from which one starts as late as it may."""
+
     chunk_multiples: tuple[int, int] = (blocks.CHUNK_ROWS, blocks.DEPTH)
     """Multiples of the rows of a chunk, and of a longer one; see `smelt.chunks.round_up_rows`."""
 

@@ -143,6 +143,45 @@ def test_a_long_row_is_split_into_parts_for_every_processor():
         assert rows and parts == ([64] if machine is DEVICE else [])
 
 
+def norm_of(g: Formula, count: int) -> tuple[list[Node], Node]:
+    """Return matrices of several shapes, and the sum of their elements' squares."""
+    arrays = [g.input(f"x{k}", f"n{k}", f"m{k}") for k in range(count)]
+    g.sizes |= {f"{d}{k}": 512 + 8 * k for k in range(count) for d in "nm"}
+    total, *rest = (g.fold("sum", g.of("square", x), 0, 1) for x in arrays)
+    for y in rest:
+        total = g.of("add", total, y)
+    return arrays, total
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_no_program_reduces_an_array_alone_beside_others(count: int):
+    """The merge of a split reduction is one program, which may not read another array."""
+    g = Formula()
+    arrays, total = norm_of(g, count)
+    plan = fusion.plan(g.graph(total), DEVICE, None, g.sizes)
+    for cluster, kernel in zip(plan.clusters, lowered(plan, g.sizes), strict=True):
+        assert sum(x in arrays for x in cluster.inputs) <= 1
+        assert bool(set(arrays) & set(cluster.inputs)) == any(
+            isinstance(b, Split) for b in kernel.grid
+        )
+
+
+def test_reductions_by_one_formula_start_together():
+    g = Formula()
+    arrays, total = norm_of(g, 100)
+    scale = g.of("min", g.of("reciprocal", total), 1.0)
+    updates = [g.of("mul", x, g.expand(g.reshape(scale, 1, 1), *x.type.shape)) for x in arrays]
+    plan = fusion.plan(g.graph(*updates), DEVICE, None, g.sizes)
+    assert [len(group) for group in plan.launches] == [100, 1, 1, 100]
+
+
+def test_few_small_reductions_are_one_kernel():
+    g = Formula()
+    _, total = norm_of(g, 4)
+    plan = fusion.plan(g.graph(total), DEVICE, None, dict.fromkeys(g.sizes, 8))
+    assert len(plan.clusters) == 1
+
+
 @pytest.mark.parametrize("key", sorted({g.key for g in GPUS.values()}))
 def test_more_bytes_are_never_cheaper_in_a_plan(key: str):
     before = 0.0

@@ -407,4 +407,5 @@ def _tiling(processors: int) -> GpuTiling:
         packs_stencils=False,
         min_gated_rows=2 * FULL_TILE,
         min_gated_columns=FULL_TILE,
+        least_late_bytes=1 << 12,  # kernels that start together may share a launch
     )

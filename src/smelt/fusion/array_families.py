@@ -6,14 +6,16 @@ them depends on another. The planner counts their launch once (`smelt.fusion.dev
 kernels do share one is decided when sizes are known, by their texts.
 
 >>> from smelt.graph.text import parse
->>> units = Units(parse('''graph f(x: f32[n], y: f32[m,k]) {
+>>> units = Units(
+...     parse('''graph f(x: f32[n], y: f32[m,k]) {
 ...   v0 = square(x)
 ...   v1 = reduce.sum(v0) {axes=(0,)}
 ...   v2 = square(y)
 ...   v3 = reduce.sum(v2) {axes=(0, 1)}
 ...   v4 = add(v1, v3)
 ...   return v4
-... }'''))
+... }''')
+... )
 >>> formulas(units)
 [0, 0, 1, 2, 1, 2, 3]
 """
@@ -27,7 +29,9 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.graph.ir import Node
-from smelt.ops.create import Input
+from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
+from smelt.ops.create import Constant
+from smelt.types.expr import Index, product
 
 __all__ = ["Families"]
 
@@ -36,27 +40,31 @@ LEAST_FAMILY = 8
 
 With fewer, one kernel of all of them may be faster than a launch that first needs a table.
 """
-MOST_FAMILY_ELEMENTS = 1 << 22
-"""Most elements of such an array: the launch of a larger one takes little of its time."""
 
 
 def formulas(units: Units) -> list[int]:
     """Return a number for each value: equal ones have one formula."""
-    known: dict[Hashable, int] = {}
+    numbered: dict[Hashable, int] = {}
     by_node: dict[Node, int] = {}
     for node in units.order:
         operands = tuple(by_node[x] for x in node.inputs)
-        key = *_operator(node), node.type.dtype, bool(node.type.shape), operands
-        by_node[node] = known.setdefault(key, len(known))
+        if node.op.is_view and [product(x.type.shape) for x in node.inputs] == [_count(node)]:
+            by_node[node] = operands[0]  # all elements, in another shape
+            continue
+        key = *_operator(node), node.type.dtype, _count(node) == 1, operands
+        by_node[node] = numbered.setdefault(key, len(numbered))
     numbers = dict.fromkeys(by_node[node] for node in units.values)
     short = {n: k for k, n in enumerate(numbers)}
     return [short[by_node[node]] for node in units.values]
 
 
+def _count(node: Node) -> Index:
+    return product(node.type.shape)
+
+
 def _operator(node: Node) -> tuple[Hashable, ...]:
     """Return an operator without shapes and axes."""
-    op = node.op
-    return (op,) if op.is_source and not isinstance(op, Input) else (type(op), op.name)
+    return (node.op,) if isinstance(node.op, Constant) else (type(node.op), node.op.name)
 
 
 class Families:
@@ -64,10 +72,12 @@ class Families:
 
     def __init__(self, units: Units, elements: Sequence[int]) -> None:
         self.units = units
-        self.formulas = formulas(units)
-        counts = Counter(self.formulas)
-        self.sizes = [counts[f] if counts[f] >= LEAST_FAMILY else 1 for f in self.formulas]
+        every = formulas(units)
+        counts = Counter(every)
+        self.sizes = [counts[f] if counts[f] >= LEAST_FAMILY else 1 for f in every]
         """Values with the formula of each value, 1 if they are few."""
+        self.numbers = [f if n > 1 else -1 for f, n in zip(every, self.sizes, strict=True)]
+        """The formula of each value, -1 if few values have it."""
         self.largest = max(self.sizes, default=1)
         self.flat = [True] * len(units.inputs)
         """Whether each value takes elements of arrays of one shape one by one."""
@@ -78,7 +88,9 @@ class Families:
             for u in units.units
             if self.flat[u.number]
             and self.sizes[u.number] > 1
-            and 1 < max(elements[v] for v in (u.number, *bits(units.operands[u.number])))
+            and 1
+            < max(elements[v] for v in (u.number, *bits(units.operands[u.number])))
+            <= (MOST_REDUCED_ELEMENTS if u.is_reduction else MOST_MAPPED_ELEMENTS)
         )
         """Values of whole arrays, or reductions of them, whose kernels share a launch."""
 
@@ -88,23 +100,23 @@ class Families:
             return False
         if unit.is_reduction and (n != 1 or unit.rank or traced.dots or traced.positional):
             return False
-        if max((elements[e.producer] for e in unit.edges), default=1) > MOST_FAMILY_ELEMENTS:
-            return False
-        reads_whole = all(e.same or elements[e.producer] == 1 for e in unit.edges)
-        return (unit.is_reduction or reads_whole) and all(
-            self.flat[e.producer] or elements[e.producer] == 1 for e in unit.edges
+        arrays = [e for e in unit.edges if elements[e.producer] != 1]
+        reads_own = (
+            elements[e.producer] == n and all(t in (k, AT_ZERO) for k, t in enumerate(e.terms))
+            for e in arrays
         )
+        return (unit.is_reduction or all(reads_own)) and all(self.flat[e.producer] for e in arrays)
 
     def of(self, region: Region) -> tuple[int, int]:
-        """Return how many kernels share the launches of a region, and how many it keeps from that.
+        """Return how many kernels share a region's launches, and how many it prevents.
 
-        The latter are members that the region computes beside others.
+        Those are members that the region computes beside others.
         """
         reductions = sum(1 << u for u in region.reduced_axes)
         members = [*bits((region.stored | reductions) & self.members)]
         if not members:
             return 1, 0
-        if len({self.formulas[u] for u in members}) == len(members) and self._is_one(region):
+        if len({self.numbers[u] for u in members}) == len(members) and self._is_one(region):
             return min(self.sizes[u] for u in bits(region.stored)), 0
         return 1, len(members)
 

@@ -55,12 +55,15 @@ def unplaced_clusters(
 
 
 def order_clusters(
-    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int]
+    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int], least_late_bytes: int
 ) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
-    """Return clusters in execution order, and their numbers grouped by launch."""
+    """Return clusters in execution order, and their numbers grouped by launch.
+
+    One that writes fewer than `least_late_bytes` for others runs as early as it may.
+    """
     clusters: list[Cluster] = []
     launches: list[tuple[int, ...]] = []
-    for step in _schedule(graph, parts, hints):
+    for step in _schedule(graph, parts, hints, least_late_bytes):
         launches.append(tuple(range(len(clusters), len(clusters) + len(step))))
         for k in step:
             clusters.append(replace(parts[k].cluster, name=f"k{len(clusters)}"))
@@ -98,11 +101,11 @@ def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -
 
 
 def _schedule(
-    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int]
+    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int], least_late_bytes: int
 ) -> list[list[int]]:
     """Return steps of clusters that start together.
 
-    A cluster with slack runs late if it writes more than it frees, early otherwise.
+    A cluster with slack runs late if it writes much, and more than it frees, early otherwise.
     """
     clusters = [p.cluster for p in parts]
     writer = {n: k for k, c in enumerate(clusters) for n in c.outputs}
@@ -123,7 +126,8 @@ def _schedule(
     results = set(graph.outputs)
     for k in reversed(order):
         latest_step = min((step[a] for a in successors[k]), default=latest[k] + 1) - 1
-        step[k] = latest_step if _grows_memory(clusters[k], results, hints) else earliest[k]
+        grows = _grown_bytes(clusters[k], results, hints) >= least_late_bytes
+        step[k] = latest_step if grows else earliest[k]
     for k in order:
         step[k] = max((step[e] + 1 for e in predecessors[k]), default=step[k])
     return _steps(graph, parts, order, step)
@@ -142,12 +146,12 @@ def _topological(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]
     return order
 
 
-def _grows_memory(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]) -> bool:
-    """Return whether a cluster leaves more intermediates in memory than it reads."""
+def _grown_bytes(cluster: Cluster, results: Collection[Node], hints: Mapping[str, int]) -> int:
+    """Return the bytes of intermediates that a cluster leaves, beyond those that it reads."""
     written = [n for n in cluster.outputs if n not in results]
     read = [n for n in cluster.inputs if not isinstance(n.op, Input)]
     written, read = (sum([at_hints(n.type.nbytes, hints) for n in ns]) for ns in (written, read))
-    return written >= read
+    return written - read
 
 
 def _steps(

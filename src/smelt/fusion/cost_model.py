@@ -92,6 +92,8 @@ class CostModel(ABC):
     """
     packed_stream_factor = 1.04
     """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
+    shared_reductions = 0
+    """Reductions that start together with others by the same formula, rather than with readers."""
 
     def __init__(
         self, units: Units, machine: Machine, hints: Hints, extra_bytes: int, cores: int, lanes: int
@@ -113,6 +115,8 @@ class CostModel(ABC):
             is_intermediate = v >= len(units.inputs) and not units.outputs >> v & 1
             reach = min(REUSE_DISTANCE * n, max(outside, n)) if is_intermediate else outside
             self.resting_level.append(machine.level(reach, self.cores))
+        self.families = [-1] * len(units.values)
+        """A number for values whose kernels share launches with those of equal number, else -1."""
         self.step_ns: list[float] = []
         """Nanoseconds of one element or reduction step of each value's operator on one core."""
 

@@ -68,8 +68,10 @@ class DeviceModel(CostModel):
         self.wide_sum_cost = max(type(self).wide_sum_cost, slowdown / INSTRUCTIONS)
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
-        self.families = Families(units, self.elements)
-        self.least_launch_ns = machine.launch_ns / self.families.largest
+        self.arrays = Families(units, self.elements)
+        self.families = self.arrays.numbers
+        self.shared_reductions = self.arrays.members & units.reductions
+        self.least_launch_ns = machine.launch_ns / self.arrays.largest
 
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
         """Return the inverse bandwidth; registers and shared memory are part of arithmetic."""
@@ -188,10 +190,8 @@ class DeviceModel(CostModel):
         memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
         arithmetic = self.step_ns[u] * self.elements[u]
         work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
-        family = self.families.sizes[u] if self.families.members >> u & 1 else 1
-        return self._cost(
-            work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family
-        )
+        family = self.arrays.sizes[u] if self.arrays.members >> u & 1 else 1
+        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family)
 
     def _programs(self, elements: int) -> int:
         """Return the programs of an elementwise kernel."""
@@ -241,7 +241,7 @@ class DeviceModel(CostModel):
             region.work = schedule.work(self.step_ns, STEP_COST)
         programs, parts = schedule.tasks(), self._split_k(region, schedule)
         programs *= parts
-        family, kept_apart = self.families.of(region)
+        family, kept_apart = self.arrays.of(region)
         late = self._merge_work(region, schedule) if schedule.split else KernelWork()
         touched, tiles, row_bytes, swept = self._reads(region, schedule)
         read = int(sum(touched.values()))
@@ -288,9 +288,9 @@ class DeviceModel(CostModel):
         return result
 
     def _merge_work(self, region: Region, schedule: ScheduleModel) -> KernelWork:
-        """Return what the merge of a split reduction computes from other axes than the split one.
+        """Return what the merge of a split reduction computes without the split axis.
 
-        Arrays beside it are read, reduced and stored by the merge, which has fewer programs.
+        Other arrays are read, reduced and stored by the merge, which has fewer programs.
         """
         split = self._lowered_split(region, schedule)
         parts = members_before(self.units, region, split)
@@ -319,7 +319,7 @@ class DeviceModel(CostModel):
         rank = max(map(len, positions), default=0)
         last = {p[-1] for p in positions if p and len(p) == rank}
         candidates = [a for a in splittable_axes(self.units, region) if schedule.is_one_pass(a)]
-        least = {a: self.tiling.max_parts for a in candidates}
+        least = dict.fromkeys(candidates, self.tiling.max_parts)
         least |= {a: n * self.tiling.min_lane_rows for a, n in least.items() if a in last}
         long = [a for a in candidates if schedule.sizes[a] >= least[a]]
         strided = [a for a in candidates if a not in last] or candidates

@@ -39,10 +39,10 @@ class _Space:
         self.walked = {k for k, e in enumerate(unit.axes) if e != one}
 
 
-def chains(units: Units, nbytes: Sequence[int], alone: int = 0) -> dict[int, int]:
+def chains(units: Units, nbytes: Sequence[int], alone: int = 0, last: int = 0) -> dict[int, int]:
     """Return sets of units that belong together, by the number of their last unit.
 
-    Units of the mask `alone` share no set.
+    Units of the mask `alone` share no set, those of `last` none with what reads them.
     """
     spaces: dict[int, _Space] = {}
     positions: dict[int, tuple[int, ...]] = {}
@@ -52,7 +52,7 @@ def chains(units: Units, nbytes: Sequence[int], alone: int = 0) -> dict[int, int
     for unit in reversed(units.units):
         u = unit.number
         is_barrier = unit.is_library or unit.is_scatter or unit.scan_axis >= 0
-        is_barrier |= bool((units.users[u] | 1 << u) & alone)
+        is_barrier |= bool((units.users[u] | 1 << u) & alone) or bool(last >> u & 1)
         shared = None if is_barrier else _common_position(units, unit, spaces, positions)
         if shared is not None and _has_larger_reader(units, unit, nbytes):
             shared = None

@@ -99,6 +99,7 @@ class Isomorphism:
         return self._number(
             self.outer[u],
             self.model.step_ns[u],
+            self.model.families[u],
             unit.rank,
             unit.scan_axis,
             traced.cost,

@@ -69,7 +69,8 @@ def plan(
         graph, _SearchOptions(target, Hints(hints), fuse, thrifty, frugal, recording)
     )
     sizes = Hints(search_result.sizes or hints)
-    clusters, launches = order_clusters(graph, search_result.parts, sizes)
+    late = target.tiling.least_late_bytes
+    clusters, launches = order_clusters(graph, search_result.parts, sizes, late)
     clusters = plan_loops(
         clusters, sizes, lambda step, at: plan(step, target, Journal(keep=False), at, fuse=fuse)
     )

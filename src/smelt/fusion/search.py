@@ -136,7 +136,8 @@ class Search(State):
             self.separate_all()
             return
         alone = self.units.ordered if self.wishes.exact else 0
-        for c, members in chains(self.units, self.model.nbytes, alone).items():
+        last = self.model.shared_reductions
+        for c, members in chains(self.units, self.model.nbytes, alone, last).items():
             self.add_cluster(c, members)
             if members & (members - 1) == 0:
                 continue

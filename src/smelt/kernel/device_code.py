@@ -14,6 +14,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from smelt.dataclass import dataclass
@@ -23,6 +24,8 @@ from smelt.types.parse_expr import parse_sizes
 
 __all__ = [
     "DESCRIPTOR_ALIGNMENT",
+    "MOST_MAPPED_ELEMENTS",
+    "MOST_REDUCED_ELEMENTS",
     "Argument",
     "ArgumentKind",
     "DeviceCode",
@@ -30,11 +33,16 @@ __all__ = [
     "Launch",
     "ScheduledLaunch",
     "SchedulingCompiler",
+    "joined_code",
 ]
 
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
+MOST_MAPPED_ELEMENTS = 1 << 22
+"""Elements of an array in the table of a map: the launch of a larger one is little of its time."""
+MOST_REDUCED_ELEMENTS = 1 << 30
+"""Elements of an array in the tables of a reduction: positions in a chunk have 32 bits."""
 
 
 class Argument(NamedTuple):
@@ -137,6 +145,29 @@ class DeviceCode:
             bool(facts["wide"]),
             facts["facts"],
         )
+
+
+def joined_code(
+    every: Sequence[DeviceCode], workspaces: tuple[tuple[str, Index], ...]
+) -> DeviceCode:
+    """Return the code of kernels that run one after another, with workspaces in common."""
+    if len(every) == 1:
+        return replace(every[0], workspaces=(*every[0].workspaces, *workspaces))
+    images: tuple[bytes, ...] = ()
+    launches: list[Launch] = []
+    for code in every:
+        launches += [x._replace(image=x.image + len(images)) for x in code.launches]
+        images += code.images
+    first = every[0]
+    return DeviceCode(
+        images,
+        first.arch,
+        tuple(launches),
+        (*(w for code in every for w in code.workspaces), *workspaces),
+        tuple(dict.fromkeys(n for code in every for n in code.aligned)),
+        any(code.is_wide for code in every),
+        {"entries": [e for code in every for e in (code.facts or {}).get("entries", ())]},
+    )
 
 
 class DeviceCompiler(Protocol):

@@ -29,6 +29,7 @@ from smelt.kernel.ir import (
     Cast,
     Const,
     Each,
+    IndexValue,
     Kernel,
     Let,
     Load,
@@ -39,9 +40,9 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import map_statement, transform, values_of, visit
-from smelt.types.expr import Index, size
+from smelt.types.expr import Index, product, size
 
-__all__ = ["flat_map", "over_arrays"]
+__all__ = ["flat_map", "flat_value", "is_every_element", "is_plain", "over_arrays"]
 
 _BLOCK = 4096
 _AXIS = "elements"
@@ -52,7 +53,7 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     """Return an elementwise kernel as one on arrays of one dimension, with canonical names.
 
     All arrays have one shape and one element of each is used at a time; scalars are read beside
-    them. None for other kernels. Parameters keep their order.
+    them, and the number of elements. None for other kernels. Parameters keep their order.
     """
     params = (*kernel.inputs, *kernel.outputs)
     shapes = {p.shape for p in params if p.shape}
@@ -62,15 +63,16 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     names = {*names_of(kernel)}
     if _AXIS in names or len({p.name for p in params}) < len(params):
         return None
-    places = {place for s in kernel.body for place in _places(s)}
-    if len(places) != 1 or not _is_every_element(kernel, places.pop(), shapes.pop()):
+    count = product(shape := shapes.pop())
+    places = {place for s in kernel.body for place in _places(s, count)}
+    if len(places) != 1 or not is_every_element(kernel, places.pop(), shape):
         return None
     axis = Axis(_AXIS, size(_AXIS))
 
     def flat(p: Param) -> Param:
         return replace(p, shape=(axis.extent,)) if p.shape else p
 
-    body = (_flat_statement(s, axis.index) for s in kernel.body)
+    body = (_flat_statement(s, axis) for s in kernel.body)
     plain = Kernel(
         kernel.name,
         tuple(map(flat, kernel.inputs)),
@@ -83,25 +85,43 @@ def flat_map(kernel: Kernel) -> Kernel | None:
 
 
 def over_arrays(flat: Kernel, count: int) -> Kernel:
-    """Return a flat map over families of `count` arrays."""
+    """Return a kernel on flat arrays over families of `count` arrays."""
     inputs, outputs = (
         tuple(replace(p, each=count) for p in side) for side in (flat.inputs, flat.outputs)
     )
     return replace(flat, inputs=inputs, outputs=outputs, grid=(Each(count), *flat.grid))
 
 
-def _places(s: Statement) -> Iterator[tuple[Index, ...] | None]:
+def is_plain(v: Value, count: Index) -> bool:
+    """Return whether a value takes elements of arrays one by one; `count` is their number."""
+    if isinstance(v, IndexValue):
+        return v.index == count
+    return isinstance(v, _POINTWISE) and not (isinstance(v, Load) and v.other is not None)
+
+
+def flat_value(v: Value, axis: Axis) -> Value:
+    """Return a plain value along the axis of all elements."""
+    match v:
+        case Load(index=index) if index:
+            return replace(v, index=(axis.index,))
+        case IndexValue():
+            return replace(v, index=axis.extent)
+        case _:
+            return v
+
+
+def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
     """Yield the indices of the arrays' elements; None for what is no plain map."""
     if isinstance(s, Store):
         yield s.index if s.where is None and not s.join else None
     for v in (v for root in values_of(s) for v in visit(root)):
-        if isinstance(v, Load) and (v.index or v.other is not None):
-            yield v.index if v.other is None else None
-        elif not isinstance(v, _POINTWISE):
+        if not is_plain(v, count):
             yield None
+        elif isinstance(v, Load) and v.index:
+            yield v.index
 
 
-def _is_every_element(
+def is_every_element(
     kernel: Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
 ) -> bool:
     """Return whether the grid visits every element of such arrays once, at `place`."""
@@ -114,9 +134,6 @@ def _is_every_element(
     return is_grid and len(pairs) == len(axes) and all(p in axes for p in pairs)
 
 
-def _flat_statement(s: Statement, index: Index) -> Statement:
-    def change(v: Value) -> Value:
-        return replace(v, index=(index,)) if isinstance(v, Load) and v.index else v
-
-    changed = map_statement(s, lambda v: transform(v, change))
-    return replace(changed, index=(index,)) if isinstance(changed, Store) else changed
+def _flat_statement(s: Statement, axis: Axis) -> Statement:
+    changed = map_statement(s, lambda v: transform(v, lambda x: flat_value(x, axis)))
+    return replace(changed, index=(axis.index,)) if isinstance(changed, Store) else changed

@@ -44,7 +44,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 7
+FORMAT = 8
 """Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -63,9 +63,11 @@ class KernelUse(NamedTuple):
     names: Mapping[str, str]
     values: Mapping[str, int]
     flat: str = ""
-    """Digest of the map of flat arrays that it is: kernels with one digest may share a launch."""
+    """Digest of what it does to flat arrays: kernels with one digest may share their launches."""
     arrays: tuple[int, ...] = ()
-    """The values of such a map, in the order of its parameters."""
+    """Its values, in the order of its parameters."""
+    columns: tuple[tuple[int, ...], ...] = ()
+    """What the table of each such launch lists of a kernel; see `kernel.flat_reduction`."""
 
 
 class CallUse(NamedTuple):
@@ -358,6 +360,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         "values": dict(use.values),
         "flat": use.flat,
         "arrays": use.arrays,
+        "columns": use.columns,
     }
 
 
@@ -431,4 +434,5 @@ def _use_from_data(facts: Mapping[str, Any]) -> Use:
         facts["values"],
         facts["flat"],
         tuple(facts["arrays"]),
+        tuple(map(tuple, facts["columns"])),
     )

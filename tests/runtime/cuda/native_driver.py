@@ -132,6 +132,8 @@ def main() -> None:
 
     many = [sm.asarray(np.ones(50 + 7 * k, np.float32), device="cuda:0") for k in range(100)]
     updates = sm.jit(lambda *xs: [x * 2 for x in xs])
+    norms = sm.jit(lambda *xs: [sm.sqrt(sm.sum(x * x)) for x in xs])
+    norm = sm.jit(lambda *xs: sm.sqrt(sum(sm.sum(x * x) for x in xs)))
 
     def into(x):
         return double(x, out=y)
@@ -147,6 +149,8 @@ def main() -> None:
         ("1 array, 3 kernels", scans, (x,)),
         ("100 arrays, 1 kernel each", updates, (*many,)),
         ("the same with out=", lambda *xs: updates(*xs, out=many), (*many,)),
+        ("100 norms", norms, (*many,)),
+        ("the norm of 100 arrays", norm, (*many,)),
         ("a loop of 1000 steps, 1 kernel each", steps, (x, w)),
     ):
         function(*arguments)

@@ -14,12 +14,14 @@ from tests.strategies.graphs import graphs
 import smelt as sm
 from smelt.device import compile_for_device, use_compiler
 from smelt.errors import SmeltError
+from smelt.kernel import flat_reduction
 from smelt.kernel.flat_map import flat_map
+from smelt.kernel.flat_reduction import flat_kernels
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 from smelt.runtime.cuda import array_tables
 from smelt.runtime.cuda import graphs as graphs_of_plans
-from smelt.runtime.cuda.array_tables import ArrayTable, families, launches_of
+from smelt.runtime.cuda.array_tables import ArrayTables, families, launches_of
 from smelt.types.dtype import f16, f32, i32
 from smelt.types.expr import size, sizes_of
 
@@ -78,7 +80,7 @@ def test_a_hundred_small_arrays_are_one_launch_and_its_table(fake):
     f = sm.jit(updates)
     given_ = on_device(arrays)
     check(updates, arrays, f(*given_))
-    assert launched(fake) == {"smelt_fill": launches_of(100, 3) - 1, "kernel_k": 1}
+    assert launched(fake) == {"smelt_fill": launches_of(100, [3]) - 1, "kernel_k": 1}
     before = len(fake.launches)
     check(updates, arrays, f(*given_))  # the native call fills the table
     assert len(fake.launches) - before == 3
@@ -97,7 +99,7 @@ def test_tables_have_a_limit_and_empty_arrays_no_programs(fake, monkeypatch):
     shapes = [(k % 9 * 5,) for k in range(60)]
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
-    fills = [launches_of(n, 3) - 1 for n in (32, sum(s != (0,) for s in shapes) - 32)]
+    fills = [launches_of(n, [3]) - 1 for n in (32, sum(s != (0,) for s in shapes) - 32)]
     assert launched(fake) == {"kernel_k": 2, "smelt_fill": sum(fills)}
 
 
@@ -108,7 +110,7 @@ def test_more_than_a_thousand_arrays(fake):
         return [x + 1 for x in xs]
 
     check(program, arrays, sm.jit(program)(*on_device(arrays)))
-    assert launched(fake) == {"kernel_k": 1, "smelt_fill": launches_of(1020, 2) - 1}
+    assert launched(fake) == {"kernel_k": 1, "smelt_fill": launches_of(1020, [2]) - 1}
 
 
 def test_only_empty_arrays_launch_nothing(fake):
@@ -119,7 +121,7 @@ def test_only_empty_arrays_launch_nothing(fake):
 
 def test_large_arrays_are_read_in_vectors_or_launched_alone(fake, monkeypatch):
     monkeypatch.setattr(array_tables, "LEAST_VECTORS", 64)
-    monkeypatch.setattr(array_tables, "MOST_TABLE_ELEMENTS", 500)
+    monkeypatch.setattr(array_tables, "MOST_MAPPED_ELEMENTS", 500)
     shapes = [(64,), (128,), (65,), (7,), (501,), (512,)] * 5
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
@@ -192,6 +194,127 @@ def test_code_of_tables_comes_from_the_cache_for_other_sizes(fake, compiler, tmp
     assert compiler.compiled == [("kernel_k", "sm_90")]
 
 
+# ---- reductions ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks of few elements, of which some arrays have several, and more than are merged once."""
+    for name, n in (("CHUNK", 64), ("LOADED", 16), ("MERGED", 4)):
+        monkeypatch.setattr(flat_reduction, name, n)
+
+
+SHAPES = [(k % 9 * 40 + 2, k % 3 + 1) for k in range(20)]
+
+
+def norms(*arrays):
+    return [sm.sqrt(sm.sum(x * x)) for x in arrays]
+
+
+def clipped(*arrays):
+    """Gradient descent whose gradients have at most a norm of 1 together."""
+    half = len(arrays) // 2
+    total = sm.sqrt(sum(sm.sum(g * g) for g in arrays[half:]))
+    scale = sm.minimum(1 / (total + 1e-6), 1.0)
+    return [p - 0.1 * scale * g for p, g in zip(arrays[:half], arrays[half:], strict=True)]
+
+
+def lamb(*arrays):
+    """Steps of each array by the ratio of its norm and its update's, and new averages."""
+    third = len(arrays) // 3
+    p, g, m = (arrays[k * third : (k + 1) * third] for k in range(3))
+    means = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
+    updates = [b + 0.01 * a for a, b in zip(p, means, strict=True)]
+    ratios = [n / (u + 1e-6) for n, u in zip(norms(*p), norms(*updates), strict=True)]
+    return [a - 0.1 * r * u for a, r, u in zip(p, ratios, updates, strict=True)], means
+
+
+def unscaled(inverse, *arrays):
+    scaled = [x * inverse for x in arrays]
+    wrong = [sm.any(~sm.isfinite(x)) for x in scaled]
+    return scaled, [sm.any(sm.stack(wrong))]
+
+
+def test_norms_of_many_arrays_are_two_launches_and_their_tables(fake, short_chunks):
+    arrays = arrays_of(SHAPES)
+    f, given_ = sm.jit(norms), on_device(arrays)
+    check(norms, arrays, f(*given_))
+    assert launched(fake) == {"smelt_fill": launches_of(20, [2, 2]) - 2, "kernel_k": 2}
+    before = len(fake.launches)
+    check(norms, arrays, f(*given_))  # the native call
+    assert len(fake.launches) - before == launches_of(20, [2, 2])
+
+
+def test_reductions_have_the_same_bits_in_every_call(fake, short_chunks):
+    """The emulation runs programs in random order."""
+    f, given_ = sm.jit(norms), on_device(arrays_of(SHAPES))
+    first = [host(y).tobytes() for y in f(*given_)]
+    assert all([host(y).tobytes() for y in f(*given_)] == first for _ in range(3))
+
+
+def test_clipping_by_a_common_norm(fake, short_chunks):
+    arrays = arrays_of(SHAPES * 2)
+    check(clipped, arrays, sm.jit(clipped)(*on_device(arrays)))
+    assert sum(n for name, n in launched(fake).items() if name != "smelt_fill") == 4
+
+
+def test_arrays_are_stored_beside_their_reductions(fake, short_chunks):
+    arrays = arrays_of(SHAPES * 3)
+    check(lamb, arrays, sm.jit(lamb)(*on_device(arrays)))
+    assert launched(fake)["kernel_k"] <= 6  # an update is stored, or computed again
+
+
+def test_reductions_of_several_kinds(fake, short_chunks):
+    arrays = arrays_of(SHAPES)
+    arrays[7][3, 0] = np.inf
+    numbers = np.float32(0.5), *arrays
+    given_ = on_device([np.asarray(x) for x in numbers])
+    check(unscaled, numbers, sm.jit(unscaled)(*given_))
+
+    def extremes(*xs):
+        return [sm.max(x) - sm.min(abs(x)) for x in xs]
+
+    check(extremes, arrays, sm.jit(extremes)(*given_[1:]))
+    assert launched(fake)["kernel_k"] >= 4
+
+
+def test_means_of_many_arrays_know_their_elements(fake, short_chunks):
+    def rms(*xs):
+        return [x / sm.sqrt(sm.mean(x * x) + 1e-6) for x in xs]
+
+    arrays = arrays_of(SHAPES)
+    check(rms, arrays, sm.jit(rms)(*on_device(arrays)))
+    assert launched(fake)["kernel_k"] == 3
+
+
+def test_empty_arrays_have_a_sum(fake):
+    arrays = arrays_of([(k % 4 * 3,) for k in range(16)])
+    check(norms, arrays, sm.jit(norms)(*on_device(arrays)))
+
+
+def test_parameters_are_clipped_in_place(fake, short_chunks):
+    arrays = arrays_of(SHAPES * 2)
+    f, given_ = sm.jit(clipped), on_device(arrays)
+    for _ in range(3):
+        f(*given_, out=given_[:20])
+    wanted = arrays
+    for _ in range(3):
+        wanted = [*(np.asarray(x) for x in clipped(*wanted)), *arrays[20:]]
+    for y, w in zip(given_[:20], wanted, strict=False):
+        np.testing.assert_allclose(host(y), w, 1e-5, 1e-6)
+
+
+def test_graphs_of_reductions_have_the_addresses_of_their_calls(fake, short_chunks, monkeypatch):
+    monkeypatch.setattr(graphs_of_plans, "LEAST_LAUNCHES", 2)
+    every = [arrays_of(SHAPES * 2) for _ in range(2)]
+    sets = [(x, on_device(x), on_device(x[:20])) for x in every]
+    f = sm.jit(clipped)
+    for k in range(24):
+        arrays, given_, _ = sets[k // 6 % 2]
+        check(clipped, arrays, f(*given_, out=sets[k // 12][2]))
+    assert "cuGraphLaunch" in fake.calls
+
+
 @given(
     shapes=st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=4, max_size=40),
     kinds=st.lists(st.integers(0, 2), min_size=1, max_size=3),
@@ -212,11 +335,45 @@ def test_any_arrays_give_the_cpu_s_results(fake, shapes, kinds):
         np.testing.assert_allclose(host(y), np.asarray(w), 1e-6)
 
 
+REDUCED = (
+    lambda x: [sm.sum(x * x)],
+    lambda x: [sm.max(abs(x)), x * 2],
+    lambda x: [sm.any(x > 1), sm.sum(x)],
+    lambda x: [sm.mean(x) - 1],
+    lambda x: [x / (1 + sm.sum(abs(x)))],
+)
+DTYPES = (np.float32, np.float16, np.int32)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 40), max_size=2).map(tuple), min_size=8, max_size=30),
+    kinds=st.lists(
+        st.tuples(st.sampled_from(REDUCED), st.sampled_from(DTYPES)), min_size=1, max_size=3
+    ),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_reductions_give_the_cpu_s_results(fake, short_chunks, shapes, kinds):
+    """Each array has one of a few formulas and types."""
+
+    def program(*xs):
+        return [y for k, x in enumerate(xs) for y in kinds[k % len(kinds)][0](x)]
+
+    arrays = [(3 * x).astype(kinds[k % len(kinds)][1]) for k, x in enumerate(arrays_of(shapes))]
+    before = len(fake.launches)
+    results = sm.jit(program)(*on_device(arrays))
+    event("a table" if launched(fake, before)["smelt_fill"] else "no table")
+    for y, w in zip(results, sm.jit(program)(*arrays), strict=True):
+        tolerance = 2e-3 if y.dtype == sm.float16 else 1e-4
+        np.testing.assert_allclose(host(y), np.asarray(w), tolerance, tolerance)
+
+
 @given(graphs(max_nodes=6, dtypes=(f32, f16, i32), symbolic=False, flavours=["uniform"]))
 @settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_a_flat_map_computes_what_its_kernel_does(device, case):
+def test_flat_kernels_compute_what_their_kernel_does(device, case):
     graph, arrays = case
     try:
         program = compile_for_device(graph, {}, device)
@@ -228,14 +385,32 @@ def test_a_flat_map_computes_what_its_kernel_does(device, case):
         read = [np.asarray(values[x]) for x in cluster.inputs]
         results = run(kernel, read)
         values |= {n: results[p.name] for n, p in zip(cluster.outputs, kernel.outputs, strict=True)}
-        one = flat_map(kernel)
-        event("a flat map" if one is not None else "another kernel")
-        if one is None:
-            continue
-        size = dict.fromkeys(sizes_of(one.axes[0].extent), results[kernel.outputs[0].name].size)
-        flattened = run(one, [x.reshape(-1) if x.ndim else x for x in read], size)
-        for p, y in zip(kernel.outputs, flattened.values(), strict=True):
-            np.testing.assert_array_equal(y.reshape(results[p.name].shape), results[p.name])
+        every = flat_kernels(kernel)
+        event(f"{len(every)} flat kernels")
+        for p, y in zip(kernel.outputs, run_flat(every, read, results, kernel), strict=True):
+            w = results[p.name]
+            equal = np.testing.assert_array_equal if len(every) < 2 else close
+            equal(np.reshape(y, w.shape), w)
+
+
+def close(y, w):
+    """Compare sums in another order."""
+    np.testing.assert_allclose(y.astype(np.float64), w.astype(np.float64), 1e-2, 1e-2)
+
+
+def run_flat(every, read, results, kernel):
+    """Return what flat kernels compute one after another; the results if there are none."""
+    values = {k: x.reshape(-1) if x.ndim else x for k, x in enumerate(read)}
+    wanted = [results[p.name] for p in kernel.outputs]
+    if not every:
+        return wanted
+    elements = next(x.size for x in (*read, *wanted) if x.ndim)
+    for flat, columns in every:
+        inputs, outputs = columns[: len(flat.inputs)], columns[len(flat.inputs) :]
+        names = dict.fromkeys((n for a in flat.axes for n in sizes_of(a.extent)), elements)
+        computed = run(flat, [values[c] for c in inputs], names)
+        values |= {c: computed[p.name] for c, p in zip(outputs, flat.outputs, strict=True)}
+    return [values[len(read) + k] for k in range(len(wanted))]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +428,23 @@ def test_other_kernels_are_no_flat_maps(body):
     assert flat_map(parse(f"kernel {body}\n")) is None
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "k(x: f32[n,m]) -> y: f32[n]\n  grid n\n  y[n] = sum(x[n,m] over m)",
+        "k(x: f32[n]) -> y: i64[]\n  v = argmax(x[n] over n)\n  y[] = v",
+        "k(x: f32[n], b: f32[m]) -> y: f32[]\n  v = sum(x[n] over n)\n  y[] = v + sum(b[m] over m)",
+        "k(x: f32[n]) -> y: f32[n]\n  v = sum(x[n] over n)\n  y[n] = x[n] - v",
+        "k(x: f32[n,m], b: f32[m]) -> y: f32[]\n  v = sum(x[n,m] + b[m] over n, m)\n  y[] = v",
+        "k(x: f32[n]) -> y: f32[]\n  v = sum(x[n] * f32(n) over n)\n  y[] = v",
+        "k(x: f32[n]) -> y: f32[]\n  v = sum(x[n] over n)\n  w = sum(x[n] - v over n)\n  y[] = w",
+        "k(x: f32[n,n]) -> y: f32[]\n  axis m in n\n  y[] = sum(x[n,m] * x[m,n] over n, m)",
+    ],
+)
+def test_other_reductions_are_not_flat(body):
+    assert flat_kernels(parse(f"kernel {body}\n")) == ()
+
+
 def test_a_square_may_be_read_in_any_order():
     """Every element is read where it is written, so that the order is of no importance."""
     body = "k(x: f32[n,n]) -> y: f32[n,n]\n  axis m in n\n  grid n, m\n  y[m,n] = x[m,n] + 1\n"
@@ -260,20 +452,20 @@ def test_a_square_may_be_read_in_any_order():
 
 
 def test_a_table_has_rows_of_every_array():
-    table = ArrayTable.make([5, 0, 9], [(0, 4), (1, 5), (2, 6)], (size("n") + 3) // 4)
+    grid = (size("n") + 3) // 4
+    (table,) = ArrayTables.make([5, 0, 9], [(0, 4), (1, 5), (2, 6)], [(0, 1)], [grid], []).tables
     assert (table.programs, table.members) == (5, 4)
     assert table.numbers == (0, 2, 2, 5, 2, 2, 5, 2**31 - 1, 5, 0, 9, 0)
     addresses = [(0, 0), (0, 1), (0, 2), (0, -1), (0, 4), (0, 5), (0, 6), (0, -1)]
     assert table.words()[12:] == addresses
-    assert table.nbytes == 8 * array_tables.FILL_WORDS
 
 
 def test_a_table_is_worth_its_launches():
-    assert families([(k, "f", 8, 3) for k in range(3)]) == [[0], [1], [2]]
-    assert families([(k, "f", 8, 3) for k in range(4)]) == [[0, 1, 2, 3]]
-    kinds = [(k, "fg"[k % 2], 8, 3) for k in range(8)]
+    assert families([(k, "f", 8, [3]) for k in range(3)]) == [[0], [1], [2]]
+    assert families([(k, "f", 8, [3]) for k in range(4)]) == [[0, 1, 2, 3]]
+    kinds = [(k, "fg"[k % 2], 8, [3]) for k in range(8)]
     assert families(kinds) == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert families([(k, "", 8, 3) for k in range(9)]) == [[k] for k in range(9)]
+    assert families([(k, "", 8, [3]) for k in range(9)]) == [[k] for k in range(9)]
 
 
 def test_a_plan_says_which_kernels_are_flat_maps(fake, device):

@@ -348,10 +348,13 @@ def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
     np.testing.assert_allclose(np.asarray(y.to_device("cpu")), 2 * X)
 
 
-def test_a_captured_table_of_arrays_is_filled_at_replay(fake, torch):
-    arrays = [np.full(k + 1, k, np.float32) for k in range(12)]
+@pytest.mark.parametrize(
+    ("function", "kernels"), [(lambda x: x * 2 + 1, 1), (lambda x: (x * x).sum(), 2)]
+)
+def test_a_captured_table_of_arrays_is_filled_at_replay(fake, torch, function, kernels):
+    arrays = [np.full(k + 2, k, np.float32) for k in range(12)]
     tensors = [FakeTensor(sm.asarray(x, device="cuda:0")) for x in arrays]
-    f = sm.jit(lambda *xs: [x * 2 + 1 for x in xs])
+    f = sm.jit(lambda *xs: [function(x) for x in xs])
     f(*tensors)
     fake.synchronize()
     driver = system_driver()
@@ -362,9 +365,10 @@ def test_a_captured_table_of_arrays_is_filled_at_replay(fake, torch):
         driver.call("cuStreamEndCapture", torch.stream, ctypes.byref(graph))
         driver.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph.value, 0)
         driver.call("cuGraphLaunch", instance.value, torch.stream)
-    assert [x["symbol"] for x in fake.launches[-2:]] == ["smelt_fill", "kernel_k"]
+    launched = [x["symbol"] for x in fake.launches[-1 - kernels :]]
+    assert launched == ["smelt_fill", *["kernel_k"] * kernels]
     for x, y in zip(arrays, results, strict=True):
-        np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), 2 * x + 1)
+        np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), function(x))
 
 
 def test_positions_cannot_be_checked_in_a_capture(fake, torch):

@@ -1,11 +1,13 @@
-"""Tables of arrays: one launch computes the elementwise kernels of many arrays.
+"""Tables of arrays: one launch computes what many kernels do to the elements of their arrays.
 
     first program of each array | first one behind it | elements | addresses of the first array, ...
 
-The table is memory that belongs to the call's stream. Kernels fill it from their parameters before
-the launch that reads it: the driver copies parameters when a launch is queued or recorded, so that
-no memory of the host has to outlive it, and a graph that is replayed has the addresses it was
-recorded with. Words of parameters are words of a call's frame, like any other argument.
+Reductions take two launches with a table each: results of chunks, and their merges. The tables of
+kernels that start together follow one another in memory that belongs to the call's stream. Kernels
+fill it from their parameters before the launches that read it: the driver copies parameters when a
+launch is queued or recorded, so that no memory of the host has to outlive it, and a graph that is
+replayed has the addresses it was recorded with. Words of parameters are words of a call's frame,
+like any other argument.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
 from smelt.types.expr import Index, evaluate, sizes_of
 
 if TYPE_CHECKING:
@@ -25,7 +28,10 @@ __all__ = [
     "FILL_PTX",
     "FILL_THREADS",
     "FILL_WORDS",
+    "IN_ARENA",
     "ArrayTable",
+    "ArrayTables",
+    "Word",
     "families",
     "fill_function",
     "padded",
@@ -37,13 +43,15 @@ LEAST_ARRAYS: Final = 4
 """Arrays from which a table is worth its launches."""
 MOST_ARRAYS: Final = 1024
 """Arrays in one table: each program reads the end of every one."""
-MOST_TABLE_ELEMENTS: Final = 1 << 22
-"""Elements of an array in a table: the launch of a larger one takes little of its time."""
 DIVISOR: Final = 16
 """Large arrays whose elements are a multiple share tables: programs read them in vectors."""
 LEAST_VECTORS: Final = 1 << 16
 """Elements of such an array; smaller ones share tables with arrays of any number of elements."""
+VECTOR_BYTES: Final = 16
 _NO_PROGRAM: Final = (1 << 31) - 1
+NUMBER: Final = -1
+IN_ARENA: Final = -2
+"""The value of a word that is no value's address: a number, or an address in the arena."""
 
 FILL_PTX: Final = b"""\
 // writes its parameters to memory
@@ -84,24 +92,33 @@ def fill_function(device: Device) -> int:
     return device.fill.function("smelt_fill")
 
 
-class ArrayTable(NamedTuple):
-    """Contents of a table: numbers, and addresses of arrays by column.
+class Word(NamedTuple):
+    """A word of a table: a number, or the address of `value`, or of an offset in the arena.
 
-    `arrays` has the values of each array's kernel, in the order of its parameters.
+    The offset is `number`, behind the table.
     """
 
+    number: int
+    value: int = NUMBER
+
+
+class ArrayTable(NamedTuple):
+    """Contents of a table: numbers, and addresses of arrays by column."""
+
     numbers: tuple[int, ...]
-    arrays: tuple[tuple[int, ...], ...]
+    arrays: tuple[tuple[Word, ...], ...]
+    """The words of each array, in the order of the columns."""
     programs: int
     members: int
     """Arrays that there is room for: a power of two."""
 
     @staticmethod
-    def make(elements: Sequence[int], arrays: Sequence[tuple[int, ...]], grid: Index) -> ArrayTable:
+    def make(
+        elements: Sequence[int], arrays: Sequence[tuple[Word, ...]], grid: Index
+    ) -> ArrayTable:
         """Return the table of these arrays; one of them has `grid` programs."""
         members = padded(len(elements))
-        (name,) = sizes_of(grid)
-        counts = [int(evaluate(grid, {name: n})) for n in elements]
+        counts = [at_elements(grid, n) for n in elements]
         ends = [*accumulate(counts)]
         total, behind = ends[-1], members - len(elements)
         firsts = [end - n for end, n in zip(ends, counts, strict=True)]
@@ -109,17 +126,64 @@ class ArrayTable(NamedTuple):
         numbers = (n for values, last in columns for n in (*values, *[last] * behind))
         return ArrayTable(tuple(numbers), tuple(arrays), total, members)
 
-    @property
-    def nbytes(self) -> int:
-        """Its bytes, with what the last launch that fills it writes behind it."""
-        return 8 * FILL_WORDS * (launches_of(len(self.arrays), len(self.arrays[0])) - 1)
-
-    def words(self) -> list[tuple[int, int]]:
-        """Return the table's words: a number, and the value whose address it is (-1: none)."""
-        behind = [(0, -1)] * (self.members - len(self.arrays))
+    def words(self) -> list[Word]:
+        """Return the table's words."""
+        behind = [Word(0)] * (self.members - len(self.arrays))
         columns = zip(*self.arrays, strict=True)
-        addresses = [w for column in columns for w in (*((0, n) for n in column), *behind)]
-        return [*((n, -1) for n in self.numbers), *addresses]
+        addresses = [w for column in columns for w in (*column, *behind)]
+        return [*map(Word, self.numbers), *addresses]
+
+
+class ArrayTables(NamedTuple):
+    """The tables of the launches that compute some kernels together."""
+
+    tables: tuple[ArrayTable, ...]
+    workspace_bytes: int
+    """Memory behind the tables, for results of chunks."""
+
+    @staticmethod
+    def make(
+        elements: Sequence[int],
+        arrays: Sequence[tuple[int, ...]],
+        columns: Sequence[tuple[int, ...]],
+        grids: Sequence[Index],
+        workspaces: Sequence[Index],
+    ) -> ArrayTables:
+        """Return the tables of kernels whose values are `arrays`, with `columns` for each launch.
+
+        A kernel has `workspaces` of so many bytes.
+        """
+        offset, places = 0, list[list[int]]()
+        for n in elements:
+            places.append([])
+            for nbytes in workspaces:
+                places[-1].append(offset)
+                offset += -(-at_elements(nbytes, n) // VECTOR_BYTES) * VECTOR_BYTES
+
+        def word(column: int, k: int) -> Word:
+            return (
+                Word(0, arrays[k][column])
+                if column >= 0
+                else Word(places[k][-1 - column], IN_ARENA)
+            )
+
+        tables = (
+            ArrayTable.make(
+                elements, [tuple(word(c, k) for c in of_launch) for k in range(len(elements))], grid
+            )
+            for of_launch, grid in zip(columns, grids, strict=True)
+        )
+        return ArrayTables(tuple(tables), offset)
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables, with what the last launch that fills them writes behind them."""
+        return 8 * FILL_WORDS * -(-sum(len(t.words()) for t in self.tables) // FILL_WORDS)
+
+
+def at_elements(e: Index, elements: int) -> int:
+    """Return an expression over the number of elements of an array."""
+    return int(evaluate(e, dict.fromkeys(sizes_of(e), elements)))
 
 
 def padded(count: int) -> int:
@@ -131,36 +195,40 @@ def padded(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def launches_of(count: int, params: int) -> int:
-    """Return the launches that a table of arrays takes, with those that fill it.
+def launches_of(count: int, columns: Sequence[int]) -> int:
+    """Return the launches that tables of arrays take, with those that fill them.
 
-    >>> launches_of(100, 3), launches_of(1000, 7)
-    (3, 22)
+    `columns` has the arrays that each table lists for a kernel.
+
+    >>> launches_of(100, [3]), launches_of(1000, [7]), launches_of(100, [2, 2])
+    (3, 22, 5)
     """
-    return 1 + math.ceil((3 + params) * padded(count) / FILL_WORDS)
+    return len(columns) + math.ceil(sum(3 + n for n in columns) * padded(count) / FILL_WORDS)
 
 
 Step = TypeVar("Step")
 
 
 def families(
-    steps: Sequence[tuple[Step, str, int, int]],
+    steps: Sequence[tuple[Step, str, int, Sequence[int]]],
 ) -> list[list[Step]]:
     """Group independent steps into launches over many arrays, or of one.
 
-    Each step has the name of its map ("": it is none), its elements and the number of its arrays.
+    Each step has the name of its kernel on flat arrays ("": it has none), its elements, and the
+    arrays that each table lists.
     """
     groups: dict[tuple[str, bool, int] | int, list[Step]] = {}
-    params: dict[tuple[str, bool, int] | int, int] = {}
+    params: dict[tuple[str, bool, int] | int, Sequence[int]] = {}
     seen: dict[tuple[str, bool], int] = {}
-    for k, (step, flat, elements, count) in enumerate(steps):
+    for k, (step, flat, elements, columns) in enumerate(steps):
         key: tuple[str, bool, int] | int = k
-        if flat and elements <= MOST_TABLE_ELEMENTS:
+        most = MOST_MAPPED_ELEMENTS if len(columns) == 1 else MOST_REDUCED_ELEMENTS
+        if flat and elements <= most:
             kind = flat, elements >= LEAST_VECTORS and elements % DIVISOR == 0
             key = (*kind, seen.get(kind, 0) // MOST_ARRAYS)
             seen[kind] = seen.get(kind, 0) + 1
         groups.setdefault(key, []).append(step)
-        params[key] = count
+        params[key] = columns
     result: list[list[Step]] = []
     for key, group in groups.items():
         saves = len(group) >= LEAST_ARRAYS and launches_of(len(group), params[key]) < len(group)

@@ -18,12 +18,14 @@ from smelt.runtime.cuda.array_tables import (
     DIVISOR,
     FILL_THREADS,
     FILL_WORDS,
-    ArrayTable,
+    IN_ARENA,
+    ArrayTables,
+    Word,
     families,
     fill_function,
     padded,
 )
-from smelt.runtime.cuda.driver import Module
+from smelt.runtime.cuda.driver import Device, Module
 from smelt.runtime.cuda.launch_loop import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
 from smelt.runtime.steps import KernelStep, Sizes, Value
@@ -62,8 +64,9 @@ class DeviceStep:
 
     `code_at` returns the code for sizes under the code's own names; `names` maps these to the
     plan's sizes or numbers, `values` the code's buffers to the plan's values. Steps with the same
-    name `flat` are one map of flat arrays, whose values are `arrays`; `table_at` returns its code
-    for a number of arrays whose elements are, or are not, multiples of 16.
+    name `flat` do the same to flat arrays, which are among `arrays`; `table_at` returns its code
+    for a number of arrays whose elements are, or are not, multiples of 16, and `columns` are what
+    the table of each of its launches lists (see `smelt.kernel.flat_reduction`).
     """
 
     name: str
@@ -72,6 +75,7 @@ class DeviceStep:
     values: Mapping[str, int]
     flat: str = ""
     arrays: tuple[int, ...] = ()
+    columns: tuple[tuple[int, ...], ...] = ()
     table_at: Callable[[int, int], LoadedCode] | None = None
 
     def sizes(self, named: Sizes) -> dict[str, int]:
@@ -213,8 +217,8 @@ class _Builder:
         places = place_values(self.values, plain, arena, self.sizes)
         for time, group in enumerate(ready):
             for k, r in enumerate(group):
-                if r.table is not None:
-                    self._add_table(r, r.table, places, places.partials[time, k, 0])
+                if r.tables is not None:
+                    self._add_tables(r, r.tables, places, (time, k))
                 elif r.part is None:
                     self._add_launches(time, k, r, places)
                 else:
@@ -261,29 +265,31 @@ class _Builder:
         """Return steps that start together; those in one list share a launch."""
         return families(
             [
-                (step, step.flat, self._elements(step), len(step.arrays))
+                (step, step.flat, self._elements(step), [*map(len, step.columns)])
                 if isinstance(step, DeviceStep) and step.flat
-                else (step, "", 0, 0)
+                else (step, "", 0, [])
                 for step in group
             ]
         )
 
     def _elements(self, step: DeviceStep) -> int:
-        """Return the elements of each array of an elementwise step."""
-        return math.prod(self.shapes[step.arrays[-1]])
+        """Return the elements of each array of a step, whose other values are numbers."""
+        return math.prod(next(self.shapes[n] for n in step.arrays if self.shapes[n]))
 
     def _ready_table(self, steps: Sequence[DeviceStep]) -> _Ready:
-        """Return elementwise steps as one launch, with its code and its table."""
+        """Return steps that do the same to flat arrays, with their code and its tables."""
         first, elements = steps[0], [self._elements(s) for s in steps]
         assert first.table_at is not None
         is_divided = all(n % DIVISOR == 0 for n in elements)
         loaded = first.table_at(padded(len(steps)), DIVISOR if is_divided else 1)
         self.codes.append(loaded)
-        (launch,) = loaded.code.launches
-        table = ArrayTable.make(elements, [s.arrays for s in steps], launch.grid[0])
+        code, arrays = loaded.code, [s.arrays for s in steps]
+        grids = [launch.grid[0] for launch in code.launches]
+        workspaces = [nbytes for _, nbytes in code.workspaces]
+        tables = ArrayTables.make(elements, arrays, first.columns, grids, workspaces)
         words = tuple(("value", n) for n in dict.fromkeys(n for s in steps for n in s.arrays))
-        layout = KernelStep(first.name, (), words, (table.nbytes,))
-        return _Ready(first, loaded, None, layout, table)
+        layout = KernelStep(first.name, (), words, (tables.table_bytes, tables.workspace_bytes))
+        return _Ready(first, loaded, None, layout, tables)
 
     def _ready(self, steps: Sequence[DeviceStep | HostStep]) -> _Ready:
         """Return a step, or steps that share a launch, ready for these sizes."""
@@ -347,36 +353,60 @@ class _Builder:
                     self._fill(slot, argument, step, sizes, places)
         self._add_segment(first_row)
 
-    def _add_table(self, ready: _Ready, table: ArrayTable, places: Layout, at: int) -> None:
-        """Add launches that fill a table in the arena, and the one that reads it."""
+    def _add_tables(
+        self, ready: _Ready, tables: ArrayTables, places: Layout, at: tuple[int, int]
+    ) -> None:
+        """Add launches that fill tables in the arena, and those that read them."""
         code, name = ready.code, ready.step.name
         assert code is not None
-        if not table.programs:
+        if not any(t.programs for t in tables.tables):
             return
-        for n in {n for values in table.arrays for n in values}:
+        start, workspace = (places.partials[*at, k] for k in range(2))
+        first_row = len(self.rows)
+        words = [w for t in tables.tables for w in t.words()]
+        self._add_fills(name, code.modules[0].device, words, (start, workspace), places)
+        for launch, table in zip(code.code.launches, tables.tables, strict=True):
+            if table.programs:
+                function = code.modules[launch.image].function(launch.symbol, launch.shared_bytes)
+                count = len(launch.arguments)
+                grid = table.programs, 1, 1
+                self._add_row(name, function, grid, launch.threads, launch.shared_bytes, count)
+                for argument in launch.arguments:
+                    if argument.kind == "table":
+                        self._add_arena_word(start)
+                    else:
+                        self.frame.append(0)
+            start += 8 * len(table.words())
+        self._add_segment(first_row)
+
+    def _add_fills(
+        self,
+        name: str,
+        device: Device,
+        words: list[Word],
+        at: tuple[int, int],
+        places: Layout,
+    ) -> None:
+        """Add launches that write words to the first of two offsets in the arena.
+
+        Addresses of chunks' results count from the second one.
+        """
+        start, workspace = at
+        for n in {w.value for w in words if w.value >= 0}:
             self._align(n)
-        (launch,) = code.code.launches
-        first_row, words = len(self.rows), table.words()
-        words += [(0, -1)] * (-len(words) % FILL_WORDS)
-        fill = fill_function(code.modules[0].device)
-        for start in range(0, len(words), FILL_WORDS):
+        words += [Word(0)] * (-len(words) % FILL_WORDS)
+        fill = fill_function(device)
+        for first in range(0, len(words), FILL_WORDS):
             self._add_row(name, fill, (1, 1, 1), FILL_THREADS, 0, 2)
-            self._add_arena_word(at + 8 * start)
-            for number, n in words[start : start + FILL_WORDS]:
+            self._add_arena_word(start + 8 * first)
+            for number, n in words[first : first + FILL_WORDS]:
+                if n == IN_ARENA:
+                    self._add_arena_word(workspace + number)
+                    continue
                 slot = len(self.frame)
                 self.frame.append(number)
                 if n >= 0:
                     self._fill_address(slot, n, places)
-        function = code.modules[launch.image].function(launch.symbol, launch.shared_bytes)
-        count = len(launch.arguments)
-        grid = table.programs, 1, 1
-        self._add_row(name, function, grid, launch.threads, launch.shared_bytes, count)
-        for argument in launch.arguments:
-            if argument.kind == "table":
-                self._add_arena_word(at)
-            else:
-                self.frame.append(0)
-        self._add_segment(first_row)
 
     def _add_arena_word(self, offset: int) -> None:
         """Add a word to the frame: the address of an offset in the arena."""
@@ -448,14 +478,14 @@ class _Builder:
 class _Ready(NamedTuple):
     """A step with its code, or its part, and what the placement of values reads.
 
-    With a table it stands for all steps that share its launch.
+    With tables it stands for all steps that share its launches.
     """
 
     step: DeviceStep | HostStep
     code: LoadedCode | None
     part: HostPart | None
     layout: KernelStep
-    table: ArrayTable | None = None
+    tables: ArrayTables | None = None
 
 
 def _layout_step(step: DeviceStep, loaded: LoadedCode) -> KernelStep:
