@@ -161,12 +161,6 @@ def predictions(function, specs, rounding="eager"):
     return [(cost.total, ns) for cost, ns in zip(planned, launched, strict=True)]
 
 
-SCHEDULE_ALONE = {
-    "histogram": "one program that is left with few bytes in flight",
-}
-"""Programs with kernels that take more than twice the planner's time, and what they wait for."""
-
-
 @pytest.mark.parametrize("name", [n for n, p in PROGRAMS.items() if callable(p.function)])
 def test_planner_and_schedules_predict_programs_alike(name):
     """Bytes, matrix units, lanes and special functions are common; tiles are a schedule's."""
@@ -175,8 +169,7 @@ def test_planner_and_schedules_predict_programs_alike(name):
         planned / launched
         for planned, launched in predictions(program.function, program.arguments, program.rounding)
     ]
-    assert max(ratios) < 2
-    assert (min(ratios) <= 0.5) == (name in SCHEDULE_ALONE)
+    assert 0.5 < min(ratios) and max(ratios) < 2
 
 
 def test_attention_takes_the_time_of_products_and_exponentials():
