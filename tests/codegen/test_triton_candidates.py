@@ -20,9 +20,14 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.launch_time import floor_ns, launch_work, loop_shared_bytes
+from smelt.codegen.triton.launch_time import (
+    floor_ns,
+    launch_work,
+    loop_shared_bytes,
+    predict_ns,
+)
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
-from smelt.codegen.triton.source import print_file, print_stage
+from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
@@ -105,6 +110,47 @@ def test_a_row_is_in_registers_until_it_is_too_long():
     assert best(SOFTMAX, r=4096, c=1000).blocks == "c whole in 1024, 1 warp"
     assert best(SOFTMAX, r=4096, c=4096).blocks == "c whole in 4096, 8 warps"
     assert best(SOFTMAX, r=4096, c=65536).blocks == "c looped by 4096, 8 warps, 3 stages"
+
+
+def test_a_row_whose_values_exceed_the_registers_is_visited_again():
+    """Three values of a row wait for its sum."""
+    text = """
+kernel k(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  v = x[r,c]
+  t = tanh(v)
+  m = max(t over c)
+  e = exp(t - m)
+  s = sum(e over c)
+  y[r,c] = t + v * e / s
+"""
+    held, looped = best(text, r=4096, c=8192), best(text, r=4096, c=32768)
+    assert "c" in held.schedule.whole and "c" in looped.schedule.streams
+    kernel, sizes = parse(text), {"r": 4096, "c": 32768}
+    schedule, lanes = choose_schedule(kernel, sizes), {"c": 32768}
+    work = launch_work(kernel, sizes, EXACT)
+    times = [predict_ns(w, schedule, lanes, 16, H100) for w in (work, replace(work, live=()))]
+    assert times[0] > 1.5 * times[1]
+
+
+def test_launches_are_divided_where_that_is_predicted_to_be_faster():
+    """A row of columns is read in whole sectors by programs with several of them."""
+    text = """
+kernel k(x: f32[r,c]) -> top: f32[c], y: f32[r]
+  grid p in split(c, 128)
+  stream c/all of p with s = 0 [r]
+    v = x[r,c]
+    top[c] = max(v over r)
+    e = exp(v)
+    s' = s + sum(e over c)
+  merge p: (s)
+  y[r] = s
+"""
+    kernel, sizes = parse(text), {"r": 16384, "c": 16384}
+    whole = prepare(kernel, sizes)
+    every = candidates(kernel, sizes, H100, EXACT)
+    assert len(whole) == 2 and [c[0].launch.name for c in every][:2] == ["k_parts", "k_parts_r"]
+    assert len(candidates(kernel, {"r": 512, "c": 16384}, H100, EXACT)) == 2
 
 
 def test_short_rows_share_a_program():

@@ -50,7 +50,7 @@ QUICK = (
     "packed by_search",
 )
 """Programs that `make test` runs; all others are for the night."""
-COMPILED = ("row B1", "row G1 softmax")
+COMPILED = ("row B1", "row G1 softmax", "E6 talking heads")
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
 SAMPLE = 4
 """`make test` prints one program in so many for AMD's GPU, and all for an H100."""
@@ -181,15 +181,6 @@ NEEDS_TRITON = pytest.mark.skipif(
 )
 
 
-SPILLS = {
-    "E6 talking heads": 24,
-    "gradients of E6 talking heads": 136,
-    "gradients of F4 dual": 1208,
-}
-"""Most bytes that a thread spills where a program carries sums of whole long rows: all heads of a
-row, which are mixed, and both softmaxes of 16384 x 16384 similarities."""
-
-
 def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> None:
     with sm.config(rounding=rounding):
         example = EXAMPLES[name](dtype)
@@ -199,7 +190,7 @@ def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> No
         selection = select(kernel, sizes, rates(arch), TritonCompiler(), policy)
         for x in selection.launches:
             assert x.program is not None
-            assert x.program.resources.spills <= SPILLS.get(name, 0), x.warning
+            assert not x.program.resources.spills, x.warning
 
 
 @NEEDS_TRITON

@@ -74,14 +74,18 @@ def test_same_kernel_has_the_same_text():
 
 
 def test_states_as_long_as_no_tensor_are_refused():
-    kernel = parse("""
+    """Unless programs have columns of them, or few steps are a sum."""
+    text = """
 kernel f(x: f32[r,c]) -> y: f32[c]
   stream r with s = 0 [c]
-    s' = s + x[r,c]
+    s' = s + sum({} over r)
   y[c] = s
-""")
+"""
+    sums, shares = (parse(text.format(f"x[r,c]{x}")) for x in ("", " / max(x[r,c] over c)"))
+    for kernel, rows in ((sums, 2), (sums, 1000), (shares, 2)):
+        assert triton_source(kernel, {"r": rows, "c": 4_000_000})
     with pytest.raises(DeviceKernelError, match="all 4000000 elements of a row at once") as caught:
-        triton_source(kernel, {"r": 2, "c": 4_000_000})
+        triton_source(shares, {"r": 1000, "c": 4_000_000})
     assert caught.value.code == "E505"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
 from tests.codegen.test_triton_goldens import with_lanes
 
+from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
 from smelt.kernel.interp import run
+from smelt.kernel.ir import Kernel, Stream
 from smelt.kernel.text import parse
 
 LONG = 100_000
@@ -284,3 +287,132 @@ def test_states_of_whole_rows_are_merged_by_many_programs(shape, index, value, g
     source = with_lanes(triton_source(kernel, {"r": 4096, "c": 4096}), 32)
     for p, actual in zip(kernel.outputs, launch(source, [x]), strict=True):
         np.testing.assert_allclose(actual, wanted[p.name], 3e-6, 3e-6)
+
+
+# ---- more values than the registers hold ---------------------------------------------------------
+
+HEADS = """
+kernel heads(x: f32[a,r,c], mix: f32[h,a], out: f32[b,h]) -> y: f32[b,r,c], z: f32[h,r]
+  grid r
+  v = x[a,r,c]
+  stream h with s = f64(0) [b,c]
+    mixed = sum(mix[h,a] * v over a)
+    top = max(mixed over c)
+    e = exp(mixed - top)
+    z[h,r] = sum(e over c)
+    s' = s + sum(out[b,h] * e over h as f64)
+  y[b,r,c] = f32(s)
+"""
+PIECES = {
+    "top": ("top: f32[r]", "top[r] = m", ""),
+    "each": ("each: f32[r,c]", "each[r,c] = v * g[c]", ""),
+    "columns": ("columns: f32[c]", "", "columns[c] = f32(s) * g[c]"),
+    "largest": ("largest: f32[]", "", "largest[] = max(f32(s) over c)"),
+    "mean": ("mean: f32[]", "", "mean[] = n / size(r)"),
+}
+"""Results of a kernel that carries `s` along columns: a parameter, and where it is stored."""
+
+
+def carried(pieces: Sequence[str], value: str = "v", *, is_double: bool = False) -> Kernel:
+    """A kernel with some of these results, whose state sums a value of each row."""
+    outputs, inside, behind = zip(*(PIECES[p] for p in pieces), strict=True)
+    count = ", n = 0" if "mean" in pieces else ""
+    lines = [
+        f"kernel k(x: f32[r,c], g: f32[c], h: f32[r]) -> {', '.join(outputs)}",
+        "  grid p in split(r, 3)",
+        f"  stream r/all of p with s = {'f64(0)' if is_double else '0'} [c]{count}",
+        "    v = exp(x[r,c] - g[c])",
+        "    m = max(v over c)",
+        *(f"    {line}" for line in inside if line),
+        f"    s' = s + sum({f'f64({value})' if is_double else value} over r)",
+        *(["    n' = n + sum(exp(h[r]) over r)"] if count else []),
+        f"  merge p: (s{', n' if count else ''})",
+        *(f"  {line}" for line in behind if line),
+    ]
+    return parse("\n".join(lines))
+
+
+def check_parts(kernel: Kernel, prepared: Sequence[Kernel], sizes, seed: int, **small: int) -> None:
+    """Compare launches, printed for `sizes`, with the interpreter at small ones."""
+    random = np.random.default_rng(seed)
+    shapes = [[small[str(e)] for e in p.shape] for p in kernel.inputs]
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    stages = [print_stage(k, choose_schedule(k, sizes)) for k in prepared]
+    wanted = run(kernel, arrays)
+    outputs = launch(with_lanes(print_file(kernel, stages), 32), arrays)
+    for p, actual in zip(kernel.outputs, outputs, strict=True):
+        np.testing.assert_allclose(actual, wanted[p.name], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "value", "launches"),
+    [
+        (["top", "columns"], "v", ["k_parts r/128", "k_parts_c p,c/128", "k_merge c/128"]),
+        (
+            ["top", "mean", "columns"],
+            "v",
+            ["k_parts p", "k_parts_c p,c/128", "k_merge_rows c/128", "k_merge"],
+        ),
+        (["each", "columns"], "v", ["k_parts p,c/128", "k_merge c/128"]),
+        (["each", "largest"], "v", ["k_parts p,c/128", "k_merge_rows c/128", "k_merge"]),
+        (["top", "largest"], "v / m", ["k_parts p", "k_merge_rows c/128", "k_merge"]),
+    ],
+)
+def test_states_that_exceed_the_registers_are_columns_of_launches(pieces, value, launches):
+    """Unless what they add needs the whole row. Results that reduce them have a launch behind."""
+    kernel, sizes = carried(pieces, value), {"r": 4096, "c": 1 << 16}
+    prepared = prepare(kernel, sizes)
+    grids = [",".join(f"{b.axis}/{b.size}".removesuffix("/1") for b in k.grid) for k in prepared]
+    names = [k.name for k in prepared]
+    assert [f"{n} {g}".strip() for n, g in zip(names, grids, strict=True)] == launches
+    assert [k.name for k in prepare(kernel, {"r": 4096, "c": 128})] == ["k_parts", "k_merge"]
+    check_parts(kernel, prepared, sizes, 0, r=7, c=150)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    pieces=st.lists(st.sampled_from(list(PIECES)), min_size=1, unique=True),
+    value=st.sampled_from(["v", "v / m", "x[r,c] + h[r]"]),
+    is_double=st.booleans(),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 70),
+)
+def test_divided_launches_compute_what_the_interpreter_does(
+    pieces, value, is_double, rows, columns
+):
+    kernel = carried(pieces, value, is_double=is_double)
+    sizes = {"r": 4096, "c": 1 << 13}
+    check_parts(kernel, prepare(kernel, sizes, registers=0), sizes, rows, r=rows, c=columns)
+
+
+def test_a_stream_of_few_steps_is_a_sum_whose_rows_are_looped_over():
+    kernel, sizes = parse(HEADS.strip()), {"a": 8, "b": 8, "h": 8, "r": 512, "c": 4096}
+    (looped,) = prepare(kernel, sizes)
+    streams = [s for s in looped.body if isinstance(s, Stream)]
+    assert [b.axis for s in streams for b in s.blocks] == ["c"] * 2
+    (whole,) = prepare(kernel, sizes | {"c": 512})
+    assert [b.axis for s in whole.body if isinstance(s, Stream) for b in s.blocks] == ["h"]
+    (longer,) = prepare(kernel, sizes | {"h": 512})
+    assert [b.axis for s in longer.body if isinstance(s, Stream) for b in s.blocks] == ["h"]
+    check_parts(kernel, [looped], sizes, 0, a=3, b=2, h=5, r=4, c=70)
+
+
+def test_values_that_are_needed_at_a_time_take_registers():
+    text = """
+kernel k(x: f32[r,c], g: f32[c]) -> y: f32[r,c], z: f64[c]
+  grid r
+  v = x[r,c]
+  w = v * g[c]
+  u = exp(w) / v
+  stream n in 4 with s = f64(0) [c]
+    t = u * n
+    s' = s + sum(f64(t) over n)
+  y[r,c] = u + w
+  z[c] = s
+"""
+    kernel = parse(text.strip())
+    sets = live_sets(kernel)
+    # u and w wait for the end, s is a double, and a step has t
+    assert max(sum(nbytes.values()) for nbytes in sets) == 4 + 4 + 8 + 4
+    assert registers_of(sets, {"c": 1024}, 256) == 4 * 5
+    assert registers_of(sets, {"c": 100}, 256) == 5

@@ -11,7 +11,9 @@ from tests.codegen.checked_triton import launch
 from tests.codegen.test_triton_goldens import with_lanes
 from tests.kernel.random_kernels import kernels
 
-from smelt.codegen.triton.source import triton_source
+from smelt.codegen.triton import merge_launches, split_states
+from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
 from smelt.errors import SmeltError
 from smelt.kernel.interp import run
 from smelt.kernel.verify import verify
@@ -41,11 +43,17 @@ def printed_blocks(kernel, source: str) -> dict[str, int]:
     return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers}
 
 
-def check(kernel, sizes) -> None:
+def divided(kernel, sizes) -> str:
+    """The file of a kernel for a device without registers, which divides what carries rows."""
+    prepared = prepare(kernel, sizes, registers=0)
+    return print_file(kernel, [print_stage(k, choose_schedule(k, sizes)) for k in prepared])
+
+
+def check(kernel, sizes, printed=triton_source) -> None:
     try:
         kernel = verify(kernel)
         arrays = dict(arrays_of(kernel))
-        source = with_lanes(triton_source(kernel, sizes), 2)
+        source = with_lanes(printed(kernel, sizes), 2)
         with np.errstate(all="ignore"):
             wanted = run(kernel, arrays, SIZES, grid_sizes=printed_blocks(kernel, source))
     except (SmeltError, ValueError):  # the verifier, the printer or the interpreter refuses it
@@ -77,3 +85,14 @@ def test_printed_random_kernel_computes_what_the_interpreter_does(kernel):
 def test_looped_random_kernel_computes_what_the_interpreter_does(kernel):
     """Sizes whose rows are too long for registers: the same program runs on small ones."""
     check(kernel, {"n": 3000, "m": 3000})
+
+
+@pytest.mark.filterwarnings("ignore")
+@MANY
+@given(kernels())
+def test_divided_random_kernel_computes_what_the_interpreter_does(kernel):
+    """Rows of any length are long: their states have launches of their own where they can."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_launches, "LEAST_ROW", 1)
+        patch.setattr(split_states, "COLUMN_LANES", 2)
+        check(kernel, {"n": 3000, "m": 3000}, divided)

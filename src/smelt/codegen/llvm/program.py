@@ -30,10 +30,11 @@ from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.loopir.split_axis import split_axes
 from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel
-from smelt.codegen.llvm.loopir.stream_to_reduce import block_reduction, streams_to_reductions
+from smelt.codegen.llvm.loopir.stream_to_reduce import streams_to_reductions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
+from smelt.kernel.block_reduction import block_reduction
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine

@@ -44,6 +44,8 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+FEW_REGISTERS = 2
+"""Launches whose values take more than this part of the registers are compared in parts, too."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 LEAST_STAGES = 2
@@ -112,13 +114,27 @@ def candidates(
     They are compared at `sizes`; `of_call`, the same without other ones, decides whether rows are
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
-    whole = prepare(kernel, sizes, policy=policy)
-    looped = prepare(kernel, sizes, LOOPED_ROW, policy)
-    forms = [
-        (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
-    ]
     of_call = sizes if of_call is None else of_call
-    return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
+
+    def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
+        looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers)
+        forms = [
+            (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
+        ]
+        return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
+
+    registers = device.limits.registers
+    few = registers // FEW_REGISTERS
+    whole, divided = (prepare(kernel, sizes, policy=policy, registers=n) for n in (registers, few))
+    result = of_launches(whole, registers)
+    if divided == whole:
+        return result
+    return min(result, of_launches(divided, few), key=_total_ns)
+
+
+def _total_ns(every: Iterable[Sequence[Candidate]]) -> float:
+    """Return the time of the best candidates of all launches."""
+    return sum(of_launch[0].predicted_ns for of_launch in every)
 
 
 def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
@@ -164,7 +180,7 @@ def _of_launch(
         )
         batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
         for printed, wished in (*every, *batches, (launch, base)):
-            lanes = _lanes(wished, extents)
+            lanes = wished.lanes(extents)
             schedule = _with_stages_that_fit(wished, work, lanes, device.limits)
             one = Candidate(printed, schedule, lanes, 0.0)
             if one.blocks in seen:
@@ -214,13 +230,6 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
         if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
             forms[tile] += 1
             yield c
-
-
-def _lanes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, int]:
-    """Return the lanes of axes that have several, in the order of the schedule."""
-    whole = {a: power_of_two(max(extents[a], least)) for a, least in schedule.whole.items()}
-    every = {**schedule.grid, **whole, **schedule.streams}
-    return {a: n for a, n in every.items() if n > 1}
 
 
 def _schedules(
@@ -283,11 +292,12 @@ def _passes(
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
     for grid in _pass_grids(base):
         if not axes:
-            lanes = math.prod(_lanes(replace(base, grid=grid), extents).values())
+            lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
             yield replace(base, grid=grid, warps=max(min(lanes // 32, 4), 1), reason=reason)
             continue
-        rest = math.prod(_lanes(replace(base, grid=grid, streams={}), extents).values())
+        held = replace(base, grid=grid, streams={}).lanes(extents)
+        rest = max(math.prod(held.get(a, 1) for a in axes_of) for axes_of in work.values)
         for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
             lanes = max(block // rest, 1)
             if lanes <= power_of_two(visited):
@@ -377,7 +387,7 @@ def _tiles(
     tiles = lists[work.operand_bytes < 4]
     if is_product and len(rows) == 1:
         tiles = tuple(
-            _row_tiles(math.prod(_lanes(replace(base, grid={}, streams={}), extents).values()))
+            _row_tiles(math.prod(replace(base, grid={}, streams={}).lanes(extents).values()))
         )
     for m, n, k, warps, stages in tiles:
         k *= 2 if work.operand_bytes == 1 else 1
@@ -443,7 +453,7 @@ def _product_forms(
     if waves > 1 and len(schedule.blocked) == 2:
         schedule = replace(schedule, group=GROUPED_ROWS)
     plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
-    lanes = _lanes(schedule, extents)
+    lanes = schedule.lanes(extents)
     copied = copied_loads(launch, of_call, lanes) if device.limits.has_tensor_copies else {}
     yield plain
     walk = f"{schedule.reason}, {count} blocks one after another"

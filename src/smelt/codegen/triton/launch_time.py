@@ -28,6 +28,7 @@ from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.lane_work import LaneWork, lane_work, visited_share
+from smelt.codegen.triton.live_values import LiveSet, live_sets, registers_of
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule, is_atomic
 from smelt.dataclass import dataclass
@@ -118,6 +119,8 @@ class LaunchWork:
     parts: Mapping[str, Axes]
     masked: tuple[str, ...]
     lanes: tuple[LaneWork, ...]
+    live: tuple[LiveSet, ...]
+    """Values that are needed at a time; empty with contractions, which have an estimate."""
     visited: Mapping[str, float]
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
@@ -181,6 +184,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=parts,
         lanes=lane_work(launch),
+        live=() if dots else live_sets(launch),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         masked=tuple(
@@ -264,14 +268,17 @@ def predict_ns(
     if not blocks:
         return 0.0
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
-    registers = _registers(work, lanes, schedule.groups * warps * device.limits.lanes)
+    threads = schedule.groups * warps * device.limits.lanes
+    registers = _registers(work, lanes, threads)
     shared = loop_shared_bytes(work, schedule, lanes, device.limits)
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
     held = min(held, 1) if schedule.specialised else held
     if not held or shared > device.limits.shared_bytes:
         return math.inf
-    spilling = max(registers / most, 1.0) ** 2
+    available = min(most, device.limits.registers // threads)
+    live = ROW_REGISTERS + registers_of(work.live, lanes, threads)
+    spilling = max(registers / most, live / available, 1.0) ** 2
     resident = min(held, math.ceil(count / device.processors))
     moved = _moved(work, lanes)
     flow = _flow(work, resident, warps, count, shared, device) * _vectors(

@@ -146,6 +146,12 @@ class Schedule:
         options = ", flatten=True" if is_flattened else ""
         return options + (", warp_specialize=True" if self.specialised else "")
 
+    def lanes(self, extents: Mapping[str, int]) -> dict[str, int]:
+        """Return the lanes of axes that have several, in the order of the schedule."""
+        whole = {a: power_of_two(max(extents[a], least)) for a, least in self.whole.items()}
+        every = {**self.grid, **whole, **self.streams}
+        return {a: n for a, n in every.items() if n > 1}
+
     def warps_of(self, lanes: int) -> int:
         """Return the warps of a program with this many lanes."""
         if self.warps is not None:

@@ -18,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from smelt.codegen.triton.atomic_stores import atomic_launches
 from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
 from smelt.codegen.triton.launcher import DESCRIPTORS, SPAN, Stage, print_launcher
+from smelt.codegen.triton.merge_launches import merge_rows
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.split_products import split_products
+from smelt.codegen.triton.split_states import PROCESSOR_REGISTERS, split_states
 from smelt.codegen.triton.statements import print_program
 from smelt.codegen.triton.widen_columns import widen_columns
 from smelt.kernel.ir import Kernel
@@ -43,15 +45,19 @@ def prepare(
     sizes: Mapping[str, int] | None = None,
     register_lanes: int = REGISTER_LANES,
     policy: Policy = EXACT,
+    registers: int = PROCESSOR_REGISTERS,
 ) -> tuple[Kernel, ...]:
     """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
 
-    Rows of more than `register_lanes` elements are looped over. Raises DeviceKernelError for a
-    kernel without such loops.
+    Rows of more than `register_lanes` elements are looped over. Launches that carry more than the
+    `registers` of a processor are divided. Raises DeviceKernelError for a kernel without such
+    loops.
     """
     launches = atomic_launches(kernel, policy) or split_products(kernel, sizes)
     launches = launches or split_launches(kernel)
-    return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in launches)
+    merged = [k for launch in launches for k in merge_rows(launch, sizes)]
+    divided = [k for launch in merged for k in split_states(launch, sizes, registers)]
+    return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in divided)
 
 
 def print_stages(

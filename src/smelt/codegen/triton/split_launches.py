@@ -17,23 +17,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
+from smelt.codegen.triton.free_axes import axes_of_body
+from smelt.codegen.triton.launch_parts import without_unused_axes
+from smelt.codegen.triton.merge_launches import state_type, with_grid
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
     Apply,
     Axis,
     Block,
-    Const,
-    Dot,
     IndexValue,
     Kernel,
     Let,
     Load,
     Merge,
     Param,
-    Reduce,
     Ref,
-    Scan,
     Split,
     State,
     Statement,
@@ -43,9 +41,14 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import bindings_of, splits, statements, substitute, values_of, visit
+from smelt.kernel.walk import (
+    bindings_of,
+    splits,
+    statements,
+    substitute,
+)
 from smelt.ops.combine import EXTREMES
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum
 
 __all__ = ["split_launches"]
@@ -88,47 +91,7 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         grid=grid[1:],
         body=(*after, *kernel.body[k + 1 :]),
     )
-    return parts, _with_grid(_without_unused_axes(merge))
-
-
-def _without_unused_axes(kernel: Kernel) -> Kernel:
-    """Return the kernel with the axes of its grid, streams and values alone."""
-    streams = (s for s in statements(kernel) if isinstance(s, Stream))
-    visited = {b.axis for s in streams for b in s.blocks}
-    used = visited.union(*axes_of_body(kernel.body).values())
-    used |= {b.axis for b in kernel.grid if isinstance(b, Block)}
-    return replace(kernel, axes=tuple(a for a in kernel.axes if a.name in used))
-
-
-def _with_grid(merge: Kernel) -> Kernel:
-    """Give a merge without a grid one of the axes that separate its results.
-
-    The states of a lone program are whole rows, which one processor would merge alone.
-    """
-    every = list(statements(merge))
-    stored = [s for s in every if isinstance(s, Store)]
-    if merge.grid or any(s.join for s in stored):
-        return merge
-    inside = [v for s in every for root in values_of(s) for v in visit(root)]
-    visited = {b.axis for s in every if isinstance(s, Stream) for b in s.blocks}
-    visited |= {a for v in inside if isinstance(v, Reduce | Dot) for a in v.over}
-    visited |= {v.along for v in inside if isinstance(v, Scan)}
-    names = axes_of_body(merge.body)
-    common = [Axes().union(*(axes_of_index(e, names) for e in s.index)) for s in stored]
-    free = Axes(a.name for a in merge.axes).intersection(*common) - visited
-    grid = tuple(Block(a.name, 1) for a in merge.axes if a.name in free)
-    return replace(merge, grid=grid, body=tuple(_without_axes(merge.body, free)))
-
-
-def _without_axes(body: Iterable[Statement], axes: Axes) -> Iterable[Statement]:
-    """Yield statements whose states have one index along some axes."""
-    for s in body:
-        if isinstance(s, Stream):
-            states = (replace(t, axes=tuple(a for a in t.axes if a not in axes)) for t in s.states)
-            inside = tuple(_without_axes(s.body, axes))
-            yield replace(s, states=tuple(states), body=inside)
-        else:
-            yield s
+    return parts, with_grid(without_unused_axes(merge))
 
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -188,16 +151,8 @@ def _scratch(kernel: Kernel, split: Split, merge: Statement) -> list[_Scratch]:
         array = f"{name}_parts"
         while array in taken:
             array += "_"
-        result.append(_Scratch(states[name], Param(array, _type_of(states[name]), shape), axes))
+        result.append(_Scratch(states[name], Param(array, state_type(states[name]), shape), axes))
     return result
-
-
-def _type_of(state: State) -> DType:
-    if state.dtype is not None:
-        return state.dtype.compute
-    if isinstance(state.init, Const):
-        return state.init.dtype.compute
-    raise TypeError(f"the state {state.name} has no type")
 
 
 # ---- the merge -----------------------------------------------------------------------------------

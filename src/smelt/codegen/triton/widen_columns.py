@@ -22,7 +22,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import statements, values_of, visit
 
-__all__ = ["widen_columns"]
+__all__ = ["COLUMN_LANES", "widen_columns"]
 
 COLUMN_LANES = 128
 """Neighbouring columns of a program: a row of them is one access of a warp's 32 x 16 bytes."""

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.stream_to_reduce import block_reduction
 from smelt.kernel import ir as k
+from smelt.kernel.block_reduction import block_reduction
 from smelt.kernel.walk import refs, splits, visit
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType, f64

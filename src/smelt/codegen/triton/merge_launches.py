@@ -1,0 +1,158 @@
+"""Merge the states of parts by many programs: one processor would read all parts alone.
+
+stream p from 1 with s = s_parts[0,c] [c]       grid c
+  s' = s + s_parts[p,c]                         stream p from 1 with s = s_parts[0,c]
+y[] = max(s over c)                               s' = s + s_parts[p,c]
+                                                s_merged[c] = s
+                                                ---- and in a second launch ----
+                                                s = s_merged[c]
+                                                y[] = max(s over c)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from smelt.codegen.triton.free_axes import Axes, axes_of_body
+from smelt.codegen.triton.launch_parts import is_free, part_of
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import (
+    Block,
+    Const,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+)
+from smelt.kernel.walk import refs, stores
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, evaluate
+
+__all__ = ["merge_rows", "state_type", "with_grid"]
+
+LEAST_ROW = 256
+"""Elements of a state from which a launch that merges it takes less time than one program."""
+
+
+def with_grid(merge: Kernel) -> Kernel:
+    """Give a merge without a grid the axes that separate all of its results."""
+    free = Axes(a.name for a in merge.axes if not merge.grid and is_free(merge.body, a.name))
+    if not free:
+        return merge
+    grid = tuple(Block(a.name, 1) for a in merge.axes if a.name in free)
+    return replace(merge, grid=grid, body=tuple(_without_axes(merge.body, free)))
+
+
+def _without_axes(body: Iterable[Statement], axes: Axes) -> Iterable[Statement]:
+    """Yield statements whose states have one index along some axes."""
+    for s in body:
+        if isinstance(s, Stream):
+            states = (replace(t, axes=tuple(a for a in t.axes if a not in axes)) for t in s.states)
+            inside = tuple(_without_axes(s.body, axes))
+            yield replace(s, states=tuple(states), body=inside)
+        else:
+            yield s
+
+
+def merge_rows(merge: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, ...]:
+    """Return launches of many programs in place of a lone one that carries long rows.
+
+    Where results need all of a merged row, the second launch reads it from memory.
+    """
+    if sizes is None or merge.grid:
+        return (merge,)
+    needed = part_of(merge, frozenset(stores(merge)))
+    streams = [k for k, s in enumerate(needed.body) if isinstance(s, Stream)]
+    rows = _long_rows(needed, streams[0], sizes) if len(streams) == 1 else []
+    alone = with_grid(needed)
+    if not rows or alone.grid:
+        return (alone if rows else merge,)
+    first, last = _row_launch(needed, streams[0], rows), _rest(needed, streams[0], rows)
+    return (first, last) if first.grid and last is not None else (merge,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A state of a long row, and the array of its merged elements."""
+
+    state: str
+    param: Param
+    index: tuple[Index, ...]
+
+
+def _long_rows(merge: Kernel, k: int, sizes: Mapping[str, int]) -> list[_Row]:
+    """Return the long states of the stream at a place of the body."""
+    stream = merge.body[k]
+    assert isinstance(stream, Stream)
+    names = axes_of_body(merge.body)
+    taken = {p.name for p in (*merge.inputs, *merge.outputs)}
+    rows: list[_Row] = []
+    for t in stream.states:
+        axes = [a for a in merge.axes if a.name in names[t.name]]
+        if math.prod(int(evaluate(a.extent, sizes)) for a in axes) >= LEAST_ROW:
+            name = f"{t.name}_merged"
+            while name in taken:
+                name += "_"
+            param = Param(name, state_type(t), tuple(a.extent for a in axes))
+            rows.append(_Row(t.name, param, tuple(a.index for a in axes)))
+    return rows
+
+
+def _row_launch(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel:
+    """Return the launch that merges long states.
+
+    It has no grid where programs need whole rows.
+    """
+    stored = [Store(x.param.name, x.index, Ref(x.state)) for x in rows]
+    launch = replace(
+        merge,
+        name=f"{merge.name}_rows",
+        outputs=tuple(x.param for x in rows),
+        body=(*merge.body[: k + 1], *stored),
+    )
+    return with_grid(part_of(launch, frozenset(stored)))
+
+
+def _rest(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel | None:
+    """Return a launch that loads merged states; None where other states need them."""
+    stream = merge.body[k]
+    assert isinstance(stream, Stream)
+    names = {x.state for x in rows}
+    rest = replace(
+        stream,
+        states=tuple(t for t in stream.states if t.name not in names),
+        body=tuple(s for s in stream.body if not (isinstance(s, Update) and s.state in names)),
+    )
+    if names.intersection(refs(rest)):
+        return None
+    launch = replace(
+        merge,
+        inputs=(*merge.inputs, *(x.param for x in rows)),
+        body=(
+            *merge.body[:k],
+            rest,
+            *(Let(x.state, Load(x.param.name, x.index)) for x in rows),
+            *merge.body[k + 1 :],
+        ),
+    )
+    return part_of(launch, frozenset(stores(merge)))
+
+
+def state_type(state: State) -> DType:
+    """Return the type of a state.
+
+    Raises TypeError for one that follows from its first value.
+    """
+    if state.dtype is not None:
+        return state.dtype.compute
+    if isinstance(state.init, Const):
+        return state.init.dtype.compute
+    raise TypeError(f"the state {state.name} has no type")

@@ -1,0 +1,190 @@
+"""Divide launches whose streams carry more values than the registers of a program hold.
+
+A stream over a short axis is one reduction, after which a loop may visit the rows in blocks:
+
+    stream h with s = 0 [c]                       s = sum(exp(x[h,c] - m[h]) over h)
+      s' = s + sum(exp(x[h,c] - m[h]) over h)
+
+Results that have each column apart are a launch of their own, whose programs have few columns:
+
+    grid p                                        grid r
+    stream r of p with s = 0 [c]                  y[r] = max(x[r,c] over c)
+      y[r] = max(x[r,c] over c)                   ---- and in a second launch ----
+      s' = s + sum(x[r,c] over r)                 grid p, c/128
+    s_parts[p,c] = s                              stream r of p with s = 0 [c]
+                                                    s' = s + sum(x[r,c] over r)
+                                                  s_parts[p,c] = s
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from smelt.codegen.triton.block_axes import block_axes, dots_of
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
+from smelt.codegen.triton.launch_parts import is_free, joined_axes, part_of, without_unused_axes
+from smelt.codegen.triton.live_values import live_sets, registers_of
+from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.widen_columns import COLUMN_LANES
+from smelt.errors import DeviceKernelError
+from smelt.kernel.block_reduction import block_reduction
+from smelt.kernel.ir import (
+    Block,
+    Extreme,
+    Kernel,
+    Let,
+    Partial,
+    Position,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import axes_used, refs, statements, stores, values_of, visit
+from smelt.types.expr import evaluate
+
+__all__ = ["PROCESSOR_REGISTERS", "split_states"]
+
+PROCESSOR_REGISTERS = 1 << 16
+"""Registers of a processor of Nvidia's GPUs, which a program may have at most."""
+VALUE_SHARE = 7 / 8
+"""Part of the registers that values have: each thread needs others for addresses and masks."""
+SHORT_SUM = 64
+"""Most positions of a stream that becomes a reduction: each value has all of them at a time."""
+
+
+def split_states(
+    launch: Kernel, sizes: Mapping[str, int] | None, registers: int = PROCESSOR_REGISTERS
+) -> tuple[Kernel, ...]:
+    """Return launches in place of one whose states and values exceed a processor's registers."""
+    if sizes is None or not _exceeds(launch, sizes, registers):
+        return (launch,)
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+    reduced = replace(launch, body=tuple(_without_short_streams(launch.body, extents)))
+    if reduced.body != launch.body and not _exceeds(reduced, sizes, registers):
+        return (reduced,)
+    for axis in sorted(_carried(launch), key=lambda a: (-extents[a], a)):
+        columns = _columns(launch, axis) if extents[axis] > COLUMN_LANES else None
+        if columns is not None:
+            rest = part_of(launch, frozenset(stores(launch)) - frozenset(stores(columns)))
+            rest = _without_parts(rest)
+            return (*split_states(rest, sizes, registers), columns) if rest.body else (columns,)
+    return (launch,)
+
+
+def _exceeds(launch: Kernel, sizes: Mapping[str, int], registers: int) -> bool:
+    """Return whether a program carries states of whole rows, and its values exceed registers."""
+    if not _carried(launch) or dots_of(launch.body):
+        return False
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+    try:
+        blocked = block_axes(launch, sizes)
+        lanes = choose_schedule(blocked, sizes).lanes(extents)
+    except DeviceKernelError:
+        return True
+    words = registers_of(live_sets(blocked), lanes, 1)
+    return bool(_carried(blocked)) and words > VALUE_SHARE * registers
+
+
+def _carried(launch: Kernel) -> Axes:
+    """Return the axes of states that are in every program as a whole."""
+    streams = [s for s in statements(launch) if isinstance(s, Stream)]
+    names = axes_of_body(launch.body)
+    carried = Axes().union(*(names[t.name] for s in streams for t in s.states))
+    visited = Axes(b.axis for s in streams for b in s.blocks)
+    return carried - visited - {b.axis for b in launch.grid if isinstance(b, Block)}
+
+
+# ---- streams as reductions -----------------------------------------------------------------------
+
+
+def _without_short_streams(
+    body: Iterable[Statement], extents: Mapping[str, int]
+) -> Iterable[Statement]:
+    """Yield statements with reductions in place of streams over few positions.
+
+    A name that several streams bind has the same value in all of them, or the streams stay.
+    """
+    bound: dict[str, Value] = {}
+    for s in body:
+        new = [s]
+        if isinstance(s, Stream) and math.prod(extents[b.axis] for b in s.blocks) <= SHORT_SUM:
+            new = _reductions(s) or [s]
+        bindings = {x.name: x.value for x in new if isinstance(x, Let | Position)}
+        if any(bound.get(n, v) != v for n, v in bindings.items()):
+            new, bindings = [s], {}
+        yield from (x for x in new if not isinstance(x, Let | Position) or x.name not in bound)
+        bound |= bindings
+
+
+def _reductions(s: Stream) -> list[Statement]:
+    """Return what a stream computes, as reductions of its axes; none where steps differ."""
+    states = {t.name: t for t in s.states}
+    is_cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
+    if is_cut or s.where is not None or s.bounds:
+        return []
+    result: list[Statement] = []
+    for x in s.body:
+        if isinstance(x, Update):
+            reduction = block_reduction(states.pop(x.state), x, s)
+            if reduction is None:
+                return []
+            axes = tuple(b.axis for b in s.blocks if b.axis not in reduction.over)
+            result.append(Let(x.state, replace(reduction, over=(*reduction.over, *axes))))
+        elif isinstance(x, Let | Position | Store) and not _reads_blocks(x, s):
+            result.append(x)
+        else:
+            return []
+    return [] if states else result
+
+
+def _reads_blocks(x: Let | Position | Store, s: Stream) -> bool:
+    """Return whether a statement depends on the blocks of a stream, or on those before."""
+    values = [v for root in values_of(x) for v in visit(root)]
+    visited = {b.axis for b in s.blocks}
+    return (
+        bool({t.name for t in s.states}.intersection(refs(x)))
+        or (isinstance(x, Store) and bool(x.join))
+        or any(isinstance(v, Partial | Extreme) for v in values)
+        or any(visited.intersection(joined_axes(v)) for v in values)
+    )
+
+
+# ---- launches with few columns -------------------------------------------------------------------
+
+
+def _columns(launch: Kernel, axis: str) -> Kernel | None:
+    """Return a launch of the results that are computed apart along an axis."""
+    every = frozenset(stores(launch))
+    apart = [s for s in every if is_free(part_of(launch, frozenset({s})).body, axis)]
+    if not apart:
+        return None
+    part = part_of(launch, frozenset(apart))
+    body = with_state_axes(part.body, Axes({axis}), axes_of_body(part.body))
+    name = launch.name if len(apart) == len(every) else f"{launch.name}_{axis}"
+    grid = (*launch.grid, Block(axis, COLUMN_LANES))
+    return replace(part, name=name, grid=grid, body=tuple(body))
+
+
+def _without_parts(launch: Kernel) -> Kernel:
+    """Return a launch with a program for each position of an axis in parts.
+
+    Unchanged where parts carry a state from position to position.
+    """
+    *before, last = launch.body or (None,)
+    if not isinstance(last, Stream) or last.states or len(last.blocks) != 1 or last.bounds:
+        return launch
+    (block,) = last.blocks
+    names = axes_of_body(launch.body)
+    ends = [axes_of_value(e, names) for e in (block.start, block.stop) if e is not None]
+    parts = Axes().union(*ends)
+    body = (*before, *last.body)
+    grid = tuple(b for b in launch.grid if isinstance(b, Block) and b.axis not in parts)
+    whole = replace(launch, grid=(*grid, Block(block.axis, 1)), body=body)
+    is_shared = len(ends) == 2 and len(parts) == 1 and len(grid) == len(launch.grid) - 1
+    if not is_shared or last.where is not None or parts & axes_used(replace(whole, grid=())):
+        return launch
+    return without_unused_axes(whole) if is_free(body, block.axis) else launch
