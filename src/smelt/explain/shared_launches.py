@@ -62,7 +62,7 @@ def _step(entry: Entry, flat: Sequence[FlatKernel]) -> tuple[int, str, int, list
 
 
 def _elements(entry: Entry) -> int:
-    """Return the elements of each array of a kernel on arrays of one shape and numbers."""
+    """Return the elements of each array of a kernel; all have one shape."""
     sizes: Mapping[str, int] = entry.sizes
     assert entry.kernel is not None
     params = (*entry.kernel.inputs, *entry.kernel.outputs)

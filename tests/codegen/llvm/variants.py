@@ -40,7 +40,7 @@ def is_right_in_every_layout(
 def is_right_with_what_surrounds(
     kernel: SingleKernel, every: tuple[tuple[int, int, int], ...]
 ) -> None:
-    """A product of x and w between operators that read b, r, c or positions i, of integers."""
+    """A product of x and w between operators that read b, r, c or positions i."""
     rng = np.random.default_rng(3)
     for m, n, k in every:
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
