@@ -37,6 +37,7 @@ __all__ = [
     "DESCRIPTOR_NS",
     "MEMORY_LATENCY_NS",
     "POINTER_COPIES",
+    "SCAN_STEP",
     "SECTOR_BYTES",
     "THREAD_BYTES",
     "Gpu",
@@ -58,6 +59,12 @@ INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
 MIN_PART_K = 256
 """Least positions of a part of a product's reduction axis."""
+LEAST_SCAN = 1 << 15
+"""Positions of a row from which a second launch takes less time than its blocks in order."""
+SCAN_PARTS = 512
+"""Parts of all scanned rows together: programs that fill a large device."""
+SCAN_STEP = 1 << 12
+"""Elements of a block of a scanned row; a part has several."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
@@ -106,6 +113,17 @@ def tile_share(elements: int) -> float:
     (1.0, 0.5, 0.25)
     """
     return next(share for least, share in TILE_SHARES if elements >= least)
+
+
+def scan_parts(rows: int, length: int) -> int:
+    """Return the parts in which programs scan each of some rows of a length.
+
+    >>> scan_parts(1, 10_000_000), scan_parts(100, 1 << 20), scan_parts(100, 1000)
+    (512, 5, 1)
+    """
+    if length < LEAST_SCAN:
+        return 1
+    return max(min(SCAN_PARTS // max(rows, 1), length // (2 * SCAN_STEP)), 1)
 
 
 def busy_ns(memory: float, cache: float, arithmetic: float) -> float:

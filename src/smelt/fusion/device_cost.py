@@ -33,6 +33,7 @@ from smelt.backend.gpu import (
     Gpu,
     KernelWork,
     combined_bytes,
+    scan_parts,
     tile_share,
 )
 from smelt.fusion.array_families import Families
@@ -270,14 +271,18 @@ class DeviceModel(CostModel):
         if region.work < 0:
             region.work = schedule.work(self.step_ns, STEP_COST)
         programs, parts = schedule.tasks(), self._split_k(region, schedule)
-        programs *= parts
+        scans = self._scan_parts(region, schedule)
+        programs *= parts * scans
         family, kept_apart = self.arrays.of(region)
-        late = self._merge_work(region, schedule) if schedule.split else KernelWork()
+        late, merged = self._merge_work(region, schedule) if schedule.split else (KernelWork(), 0.0)
         touched, tiles, row_bytes, swept = self._reads(region, schedule)
         read = int(sum(touched.values()))
+        again = self._traffic(touched)[:2] if scans > 1 else (0.0, 0.0)
         for u in bits(region.stored):
             touched[u] = touched.get(u, 0.0) + self.nbytes[u]
-        memory, cache, touch = self._traffic(touched)
+        memory, cache, touch = (
+            a + b for a, b in zip(self._traffic(touched), (*again, 0.0), strict=True)
+        )
         kept = self._kept_bytes(schedule)
         row_bytes += kept
         sweeps = swept if not self.gpu.is_near(int(row_bytes)) else 0.0
@@ -294,7 +299,7 @@ class DeviceModel(CostModel):
             max(cache + in_cache - late.cache_bytes, 0.0),
             max(region.work * self._consumed_factor(region) - late.arithmetic_ns, 0.0),
             programs,
-            2 if schedule.split or parts > 1 else 1,
+            2 if schedule.split or parts > 1 or scans > 1 else 1,
             schedule.has_contractions,
             parts * self._most_programs(region, schedule),
             sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
@@ -309,6 +314,7 @@ class DeviceModel(CostModel):
             partials=partials / gbs,
             family=family,
         )
+        late = replace(late, cache_bytes=late.cache_bytes + merged)
         merge = replace(self.gpu.time(late), launch=0.0).total
         result.partials += merge
         result.total += merge
@@ -359,12 +365,12 @@ class DeviceModel(CostModel):
                 most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
         return most
 
-    def _merge_work(self, region: Region, schedule: ScheduleModel) -> KernelWork:
+    def _merge_work(self, region: Region, schedule: ScheduleModel) -> tuple[KernelWork, float]:
         """Return what the merge of a split reduction computes without the split axis.
 
         Arrays beside it are read, reduced and stored by the merge. One that reduces has a program
         for each position of the grid; others have the shape of their results, each program of which
-        merges the states that it reads.
+        merges the states that it reads: last the bytes of those that are read again.
         """
         split = self._lowered_split(region, schedule)
         parts = members_before(self.units, region, split)
@@ -386,10 +392,10 @@ class DeviceModel(CostModel):
                 volumes = [schedule.volume(m) for m in region.load_masks[v] if not m & split]
                 touched[v] = float(min(self.elements[v], sum(volumes)) * self.itemsize[v])
         memory, cache, _ = self._traffic(touched)
-        cache += again * schedule.parts * PARTIAL_BYTES
         if reduces:
             programs = max(schedule.tasks() // schedule.parts, 1)
-        return KernelWork(memory, cache, arithmetic, programs)
+        work = KernelWork(memory, cache, arithmetic, programs)
+        return work, float(again * schedule.parts * PARTIAL_BYTES)
 
     def _lowered_split(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the axis that lowering splits, as a mask.
@@ -409,6 +415,14 @@ class DeviceModel(CostModel):
         if long:
             return 1 << schedule.slowest(long)
         return 1 << max(strided, key=lambda a: schedule.sizes[a])
+
+    def _scan_parts(self, region: Region, schedule: ScheduleModel) -> int:
+        """Return the parts of a scanned axis along which all results are stored."""
+        scanned = region.scanned
+        stored = (region.masks[u][0] for u in bits(region.stored))
+        if not scanned or region.all_reduced & scanned or not all(m & scanned for m in stored):
+            return 1
+        return scan_parts(schedule.tasks(), schedule.volume(scanned))
 
     def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
         """Return the parts of the reduction axis of a lone product, as lowering splits it."""

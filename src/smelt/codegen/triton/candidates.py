@@ -358,7 +358,8 @@ def _passes(
             yield replace(base, grid=grid, warps=max(min(lanes // 32, 4), 1), reason=reason)
             continue
         held = replace(base, grid=grid, streams={}).lanes(extents)
-        rest = max(math.prod(held.get(a, 1) for a in axes_of) for axes_of in work.values)
+        looped = [axes_of for axes_of in work.values if axes[-1] in axes_of]
+        rest = max((math.prod(held.get(a, 1) for a in axes_of) for axes_of in looped), default=1)
         for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
             lanes = max(block // rest, 1)
             if lanes <= power_of_two(visited):

@@ -593,5 +593,6 @@ def _lanes_ns(
             steps.append(1 / (schedule.streams.get(a, 1) * parts))
         instructions = x.cost / device.float32_tflops + x.double_cost / device.float64_tflops
         each = x.specials * device.special_ns + 2 * INSTRUCTIONS * instructions / 1e3
-        total += _positions(work, x.axes, lanes) * math.prod(steps) * each
+        parted = Axes().union(*(work.parts.get(a, ()) for a in x.axes))
+        total += _positions(work, x.axes - parted, lanes) * math.prod(steps) * each
     return total

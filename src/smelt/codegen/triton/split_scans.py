@@ -1,0 +1,205 @@
+"""Scan long rows in parts: few programs would wait for one block after another.
+
+    y[i] = sum(x[i] along i)            grid p
+                                        stream i of part p with t = 0
+                                          t' = t + sum(x[i] over i)
+                                        y_parts[p] = t
+                                        ---- and in a second launch ----
+                                        grid p
+                                        before = sum(y_parts[q] if q < p else 0 over q)
+                                        stream i of part p with c = before
+                                          y[i] = c + sum(x[i] along i)
+                                          c' = c + sum(x[i] over i)
+
+The scanned array is read twice and written once, as the method "reduce, then scan" does (Dotsenko
+et al., Fast scan algorithms on graphics processors, 2008). Parts are combined in their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from smelt.backend.gpu import SCAN_STEP, scan_parts
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
+from smelt.codegen.triton.launch_parts import joined_axes, without_unused_axes
+from smelt.kernel.canonical import names_of
+from smelt.kernel.ir import (
+    Apply,
+    Axis,
+    Block,
+    Const,
+    IndexValue,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import bindings_of, refs, values_of, visit
+from smelt.ops.combine import CHOICE, COMBINES
+from smelt.types.dtype import i64
+from smelt.types.expr import Index, evaluate, floordiv, minimum, mul
+
+__all__ = ["split_scans"]
+
+
+class _Split(NamedTuple):
+    """A scan with the array that has the results of its parts, and the names of its states."""
+
+    name: str
+    scan: Scan
+    parts: Param
+    total: str
+    carry: str
+
+    @property
+    def first(self) -> Const:
+        """The element that changes nothing."""
+        dtype = self.scan.dtype.compute
+        return Const(COMBINES[self.scan.combine].identity(dtype), dtype)
+
+    def joined(self, state: str, axis: str) -> Update:
+        """Return the update of a state by a block."""
+        block = Reduce(self.scan.combine, self.scan.arg, (axis,), self.scan.dtype)
+        return Update(state, Apply(COMBINES[self.scan.combine].scalar, (Ref(state), block)))
+
+
+def split_scans(launch: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, ...]:
+    """Return two launches in place of one that scans few long rows; itself for others."""
+    scans = {
+        s.name: s.value for s in launch.body if isinstance(s, Let) and isinstance(s.value, Scan)
+    }
+    along = {v.along for v in scans.values()}
+    if sizes is None or len(along) != 1 or not _is_plain(launch, along):
+        return (launch,)
+    axis = launch.axis(along.pop())
+    rows = math.prod(int(evaluate(launch.axis(a).extent, sizes)) for a in _grid(launch))
+    parts = scan_parts(rows, int(evaluate(axis.extent, sizes)))
+    return _launches(launch, axis, parts, scans) if parts > 1 else (launch,)
+
+
+def _grid(launch: Kernel) -> list[str]:
+    return [b.axis for b in launch.grid if isinstance(b, Block)]
+
+
+def _is_plain(launch: Kernel, along: set[str]) -> bool:
+    """Return whether all results are stored along one axis, which is only scanned, once each."""
+    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, 1)]
+    if len(blocks) < len(launch.grid) or along & {b.axis for b in blocks}:
+        return False
+    names, waiting = axes_of_body(launch.body), set[str]()
+    for s in launch.body:
+        values = [v for root in values_of(s) for v in visit(root)]
+        joined = [v for v in values if along.intersection(joined_axes(v))]
+        waits = not waiting.isdisjoint(refs(s))
+        if isinstance(s, Store):
+            stored = {a for e in s.index for a in axes_of_index(e, names)}
+            if s.join or joined or not stored >= along:
+                return False
+        elif not isinstance(s, Let | Position):
+            return False
+        elif isinstance(s.value, Scan):
+            if waits or len(joined) > 1 or COMBINES[s.value.combine].positional:
+                return False
+            waiting.add(s.name)
+        elif joined:
+            return False
+        elif waits:
+            waiting.add(s.name)
+    return True
+
+
+def _launches(
+    launch: Kernel, axis: Axis, count: int, scans: Mapping[str, Scan]
+) -> tuple[Kernel, Kernel]:
+    taken = {*names_of(launch)}
+    part, before = (Axis(_unused(stem, taken), count) for stem in ("p", "q"))
+    chunk = mul(floordiv(axis.extent + (count * SCAN_STEP - 1), count * SCAN_STEP), SCAN_STEP)
+    first = mul(part.index, chunk)
+    start, stop = (IndexValue(e, i64) for e in (first, minimum(first + chunk, axis.extent)))
+    block = Block(axis.name, SCAN_STEP, stop, None, start)
+    rows = [launch.axis(a) for a in _grid(launch)]
+    splits: list[_Split] = []
+    for name, scan in scans.items():
+        shape = (*(a.extent for a in rows), count)
+        stems = f"{name}_parts", f"{name}_total", f"{name}_carry"
+        parts, total, carry = (_unused(stem, taken) for stem in stems)
+        splits.append(_Split(name, scan, Param(parts, scan.dtype.compute, shape), total, carry))
+    whole = replace(
+        launch, axes=(*launch.axes, part, before), grid=(*launch.grid, Block(part.name, 1))
+    )
+    place = tuple(a.index for a in rows)
+    sums = replace(
+        whole,
+        name=f"{launch.name}_parts",
+        outputs=tuple(x.parts for x in splits),
+        body=tuple(_totals(launch.body, axis, block, splits, (*place, part.index))),
+    )
+    scanned = replace(
+        whole,
+        inputs=(*launch.inputs, *(x.parts for x in splits)),
+        body=tuple(_scanned(launch.body, axis, block, splits, (part, before), place)),
+    )
+    return without_unused_axes(sums), without_unused_axes(scanned)
+
+
+def _unused(stem: str, taken: set[str]) -> str:
+    while stem in taken:
+        stem += "_"
+    taken.add(stem)
+    return stem
+
+
+def _totals(
+    body: Sequence[Statement],
+    axis: Axis,
+    block: Block,
+    splits: Sequence[_Split],
+    place: tuple[Index, ...],
+) -> Iterable[Statement]:
+    """Yield the statements that reduce a part."""
+    updates = [x.joined(x.total, axis.name) for x in splits]
+    states = tuple(State(x.total, x.first, (), x.scan.dtype.compute) for x in splits)
+    yield Stream((block,), states, (*bindings_of(body, updates), *updates))
+    for x in splits:
+        yield Store(x.parts.name, place, Ref(x.total))
+
+
+def _scanned(
+    body: Sequence[Statement],
+    axis: Axis,
+    block: Block,
+    splits: Sequence[_Split],
+    numbers: tuple[Axis, Axis],
+    place: tuple[Index, ...],
+) -> Iterable[Statement]:
+    """Yield the statements that scan a part behind the parts before it."""
+    part, before = (IndexValue(a.index, i64) for a in numbers)
+    states: list[State] = []
+    for x in splits:
+        name = f"{x.carry}_first"
+        loaded = Load(x.parts.name, (*place, numbers[1].index))
+        earlier: Value = Apply(CHOICE, (Apply("lt", (before, part)), loaded, x.first))
+        yield Let(name, Reduce(x.scan.combine, earlier, (numbers[1].name,), x.scan.dtype))
+        states.append(State(x.carry, Ref(name), (), x.scan.dtype.compute))
+    by_name = {x.name: x for x in splits}
+    inside: list[Statement] = []
+    for s in body:
+        if isinstance(s, Let) and (x := by_name.get(s.name)) is not None:
+            row = COMBINES[x.scan.combine]
+            s = replace(s, value=Apply(row.scalar, (Ref(x.carry), x.scan)))
+        inside.append(s)
+    updates = [x.joined(x.carry, axis.name) for x in splits]
+    yield Stream((block,), tuple(states), (*inside, *updates))
