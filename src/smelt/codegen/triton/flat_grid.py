@@ -54,6 +54,8 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     several = [b for b in blocks if launch.axis(b.axis).extent != 1]
     if len(several) < 2 or len(blocks) < len(launch.grid) or not _is_free(launch, several):
         return None
+    if any(launch.axis(b.axis).extent == 0 for b in several):
+        return None  # a quotient by zero is no index
     taken, name = set(names_of(launch)), "flat"
     while name in taken:
         name += "_"
