@@ -157,6 +157,10 @@ FOUND = {
         c = reduce.argmax(a) {axes=(0,)}
         return b, c
     }""",
+    "an empty array": """graph f(x: f32[n,0]) {
+        a = add(x, 1.0:f32)
+        return a
+    }""",
     "a merge with an axis that its parts lack": """graph f(x: i64[m,n]) {
         a = reduce.all(x) {axes=(0,)}
         b = expand(a) {shape=(65, n)}
