@@ -286,6 +286,29 @@ def test_kernels_that_share_a_launch_are_shown_as_one():
     assert sum(bool(k.data.device.table_sources) for k in report.kernels) == 1
 
 
+def test_reductions_that_share_launches_are_shown_with_both_programs():
+    specs = [sm.spec((1000 + k, 64), np.float32) for k in range(12)]
+    with sm.config(device_code=False):
+        report = sm.explain(lambda xs: [sm.sum(x * x) for x in xs], specs, target="h100")
+    first = report.kernels[0].data.device
+    assert len(first.shared_with) == 12 and len(first.table_sources) == 2
+    assert all("@triton.jit" in x for x in first.table_sources)
+    assert "k0 and 11 more: 2 launches over many arrays, and 1 to fill their tables" in str(report)
+    assert 0 < report.data.total.predicted_ns < 4 * gpu("h100").launch_ns
+
+
+def test_arrays_of_a_number_share_a_launch():
+    """Their program has no argument of their shape, so that it is shown without a launcher."""
+    specs = [sm.spec((1000 + k, 64), np.float32) for k in range(12)]
+
+    def zeros(xs, rate):
+        return [sm.zeros(x.shape, dtype="float32") + rate for x in xs]
+
+    with sm.config(device_code=False):
+        report = sm.explain(zeros, specs, sm.spec((), np.float32), target="h100")
+    assert " and 11 more: one launch over many arrays" in report.text(2)
+
+
 def test_few_kernels_and_kernels_of_a_chain_share_no_launch():
     assert all(not k.data.device.shared_with for k in steps(3).kernels)
     with sm.config(device_code=False, fuse=False):

@@ -67,7 +67,10 @@ def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> Rep
 
 
 def _share(kernels: list[KernelData], shared: SharedLaunch, machine: Gpu) -> None:
-    """Divide the launches that kernels share among them."""
+    """Give kernels that share launches their part of these, and the time of their bytes.
+
+    Together they fill the device.
+    """
     share = shared.launches / len(shared.numbers)
     for number in shared.numbers:
         k, is_first = kernels[number], number == shared.numbers[0]
@@ -78,8 +81,7 @@ def _share(kernels: list[KernelData], shared: SharedLaunch, machine: Gpu) -> Non
             table_sources=shared.sources if is_first else (),
             table_launches=shared.launches,
         )
-        saved = machine.launch_ns * (max(len(k.device.launches), 1) - share)
-        time = None if k.predicted_ns is None else k.predicted_ns - saved
+        time = machine.launch_ns * share + k.device.floor_ns
         kernels[number] = replace(k, device=program, predicted_ns=time)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from smelt.backend import Gpu
+from smelt.codegen.triton.device_source import source_of_stages
 from smelt.codegen.triton.select import select
 from smelt.dataclass import dataclass
 from smelt.explain.device_code import policy_in_force, rates_of
@@ -70,9 +71,15 @@ def _elements(entry: Entry) -> int:
 
 
 def _source(flat: Kernel, elements: Sequence[int], machine: Gpu) -> str:
-    """Return the file of the program for arrays of so many elements each."""
+    """Return the program for arrays of so many elements each, with a launcher if it has one.
+
+    A launcher makes results like an argument: none for those of chunks, and for arrays of a number.
+    """
     divisor = DIVISOR if all(n % DIVISOR == 0 for n in elements) else 1
     names = {n for a in flat.axes for n in sizes_of(a.extent)}
     family = over_arrays(flat, padded(len(elements)))
     sizes = dict.fromkeys(names, divisor)
-    return select(family, sizes, rates_of(machine), None, policy_in_force()).source
+    selection = select(family, sizes, rates_of(machine), None, policy_in_force())
+    if {p.shape for p in flat.outputs} <= {p.shape for p in flat.inputs}:
+        return selection.source
+    return source_of_stages(family, selection.stages, sizes).text

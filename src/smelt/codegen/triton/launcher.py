@@ -70,10 +70,11 @@ def _output(p: Param, inputs: Mapping[str, Param], first: Param | None) -> str:
         return f"in_{p.name}"
     if not p.each:
         return _allocate(p, first)
-    if first is None or not first.each or p.shape != first.shape:
-        refuse(p.name, "a new family of arrays with other sizes than its first one")
+    like = next((x for x in inputs.values() if x.each and x.shape == p.shape), None)
+    if like is None:
+        refuse(p.name, "a new family of arrays whose sizes no argument has")
     dtype = f"torch.{p.dtype.long}"
-    return f"[torch.empty(x.shape, dtype={dtype}, device=x.device) for x in in_{first.name}]"
+    return f"[torch.empty(x.shape, dtype={dtype}, device=x.device) for x in in_{like.name}]"
 
 
 def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> list[str]:
