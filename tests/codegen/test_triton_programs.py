@@ -157,6 +157,13 @@ FOUND = {
         c = reduce.argmax(a) {axes=(0,)}
         return b, c
     }""",
+    "a product with transposed truth values": """graph f(x: bool[n,n], y: f32[n,3], z: f32[n,3]) {
+        a = cast(x) {dtype=f32}
+        b = reduce.sum(a) {axes=(1,)}
+        c = contract(a, y) {spec="m,k; k,n -> m,n"}
+        d = contract(z, a) {spec="m,n; m,k -> k,n"}
+        return b, c, d
+    }""",
     "an empty array": """graph f(x: f32[n,0]) {
         a = add(x, 1.0:f32)
         return a

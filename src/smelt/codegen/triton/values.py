@@ -259,7 +259,8 @@ class ValuePrinter:
         param = self.kernel.param(v.param)
         if v in self.lanes.schedule.copied and not self.conditions:
             return self._copied(v, param)
-        if v in self.operands and not self.conditions and not any(map(positions_of, v.index)):
+        is_plain = not self.conditions and not any(map(positions_of, v.index))
+        if is_plain and self._is_operand(v, param):
             with self.writer.ordered(self.operands[v]):
                 return self._loaded(v, param)
         return self._loaded(v, param)
@@ -275,13 +276,13 @@ class ValuePrinter:
             offset = self.broadcast(offset, axes)
         pointer = f"ptr_{v.param} + {offset.code}"
         code = f"tl.load({pointer})"
-        is_operand = v in self.operands and param.dtype != bool_
+        is_operand = self._is_operand(v, param)
         fill = v.other.value if v.other is not None else 0 if is_operand else None
         if mask is not None:
             other = "" if fill is None else f", other={literal(param.dtype, fill).code}"
             guard = self.writer.spread(mask, axes, is_argument=True)
             code = f"tl.load({pointer}, mask={guard}{other})"
-        if is_operand and fill == 0:
+        if is_operand:
             return self._operand(code, axes, param.dtype)
         dtype = param.dtype.compute
         if dtype != param.dtype or dtype == bool_:
@@ -336,6 +337,11 @@ class ValuePrinter:
         if index.number is not None or self.lanes.index_type == "tl.int32":
             return index.code
         return f"{index.operand}.to(tl.int32)"
+
+    def _is_operand(self, v: Load, param: Param) -> bool:
+        """Return whether a contraction may take loaded elements as they are, zeros outside."""
+        is_zero = v.other is None or v.other.value == 0
+        return v in self.operands and param.dtype != bool_ and is_zero
 
     def _operand(self, code: str, axes: tuple[str, ...], dtype: DType) -> Text:
         """Return loaded elements that a contraction reads: it takes them as they are in memory."""
