@@ -164,6 +164,12 @@ FOUND = {
         d = contract(z, a) {spec="m,n; m,k -> k,n"}
         return b, c, d
     }""",
+    "a sum that is stored along its axis": """graph f(x: f32[n,m]) {
+        a = reduce.sum(x) {axes=(0, 1)}
+        b = reshape(a) {shape=(1,)}
+        c = expand(b) {shape=(n,)}
+        return c
+    }""",
     "an empty array": """graph f(x: f32[n,0]) {
         a = add(x, 1.0:f32)
         return a

@@ -382,7 +382,8 @@ class _Prediction:
 
     def _is_stored_along(self) -> bool:
         """Return whether results are stored at every position of the axis."""
-        return any(self.name in t.axes for t in self.found.roots.values())
+        stored = bits(self.region.stored)
+        return any(m >> self.a & 1 for u in stored for m in self.region.masks.get(u, ()))
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
         """Return the nanoseconds of moving states that exceed a core's own caches.

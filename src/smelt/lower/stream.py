@@ -137,7 +137,7 @@ class _Streamed:
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
         pass_of_store = {
-            id(s): max(map(self.cascade.pass_of, self._terms_read(s)), default=0) for s in along
+            id(s): max(map(self._pass_that_knows, self._terms_read(s)), default=0) for s in along
         }
         sweeps = {s.pass_index for s in self.cascade.states} | set(pass_of_store.values())
         for sweep in sorted(sweeps):
@@ -159,6 +159,11 @@ class _Streamed:
         """Return the terms that a store reads."""
         terms = [self.read.term(s.value)]
         return terms + [self.read.term_of[n] for n in refs(s) if n in self.read.term_of]
+
+    def _pass_that_knows(self, t: Term) -> int:
+        """Return the first pass in which a term has its value."""
+        own = self.cascade.treatments.get(t)
+        return max(self.cascade.pass_of(t), 0 if own is None else own.pass_index + 1)
 
     def _index_axes(self, s: Store) -> frozenset[str]:
         return assign_axes.index_axes(s.index, self.read.facts.axes)
