@@ -7,11 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
+from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 
 import smelt as sm
 from smelt.backend.gpu import LEAST_SCAN, SCAN_STEP, scan_parts
-from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.candidates import candidates
+from smelt.codegen.triton.schedule import EXACT, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
@@ -63,6 +65,22 @@ def test_parts_compute_what_the_interpreter_does(name, dtype):
 )
 def test_parts_of_any_length(name, rows, length, lanes):
     compare(SPLIT[name], "f32", rows, length, lanes)
+
+
+def test_blocks_may_be_larger_than_the_unit_of_parts():
+    """A part then begins inside of a block, whose first lanes have no value."""
+    kernel, sizes = kernel_of(SPLIT["two"]), {"r": 1, "n": LEAST_SCAN + 77}
+    every = candidates(kernel, sizes, rates("sm_90"), EXACT)
+    lanes = {n for of_launch in every for c in of_launch for n in c.schedule.streams.values()}
+    assert max(lanes) > SCAN_STEP
+    random = np.random.default_rng(0)
+    shapes = (sizes["r"], sizes["n"]), (sizes["r"],)
+    arrays = [random.integers(-9, 9, s).astype(np.float32) for s in shapes]
+    wanted = run(kernel, arrays)
+    for pair in zip(*every, strict=False):
+        source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in pair])
+        for p, actual in zip(kernel.outputs, launch(source, arrays), strict=True):
+            np.testing.assert_array_equal(actual, wanted[p.name])
 
 
 @pytest.mark.parametrize("name", WHOLE)
