@@ -25,7 +25,7 @@ from typing import NamedTuple
 from smelt.backend.gpu import SCAN_STEP, scan_parts
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
 from smelt.codegen.triton.launch_parts import joined_axes, without_unused_axes
-from smelt.kernel.canonical import names_of
+from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -125,7 +125,7 @@ def _launches(
     launch: Kernel, axis: Axis, count: int, scans: Mapping[str, Scan]
 ) -> tuple[Kernel, Kernel]:
     taken = {*names_of(launch)}
-    part, before = (Axis(_unused(stem, taken), count) for stem in ("p", "q"))
+    part, before = (Axis(unused_name(stem, taken), count) for stem in ("p", "q"))
     chunk = mul(floordiv(axis.extent + (count * SCAN_STEP - 1), count * SCAN_STEP), SCAN_STEP)
     first = mul(part.index, chunk)
     start, stop = (IndexValue(e, i64) for e in (first, minimum(first + chunk, axis.extent)))
@@ -135,7 +135,7 @@ def _launches(
     for name, scan in scans.items():
         shape = (*(a.extent for a in rows), count)
         stems = f"{name}_parts", f"{name}_total", f"{name}_carry"
-        parts, total, carry = (_unused(stem, taken) for stem in stems)
+        parts, total, carry = (unused_name(stem, taken) for stem in stems)
         splits.append(_Split(name, scan, Param(parts, scan.dtype.compute, shape), total, carry))
     whole = replace(
         launch, axes=(*launch.axes, part, before), grid=(*launch.grid, Block(part.name, 1))
@@ -153,13 +153,6 @@ def _launches(
         body=tuple(_scanned(launch.body, axis, block, splits, (part, before), place)),
     )
     return without_unused_axes(sums), without_unused_axes(scanned)
-
-
-def _unused(stem: str, taken: set[str]) -> str:
-    while stem in taken:
-        stem += "_"
-    taken.add(stem)
-    return stem
 
 
 def _totals(
