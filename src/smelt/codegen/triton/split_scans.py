@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.launch_parts import joined_axes, without_unused_axes
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
@@ -56,7 +56,7 @@ __all__ = ["split_scans"]
 
 
 class _Split(NamedTuple):
-    """A scan with the array that has the results of its parts, and the names of its states."""
+    """A scan, the array of its parts' results, and the names of its states."""
 
     name: str
     scan: Scan
@@ -95,11 +95,15 @@ def _grid(launch: Kernel) -> list[str]:
 
 
 def _is_plain(launch: Kernel, along: set[str]) -> bool:
-    """Return whether all results are stored along one axis, which is only scanned, once each."""
+    """Return whether all results are stored along one axis, which is only scanned, once each.
+
+    The other axes of what is scanned are the grid's: a part has one number for its merge.
+    """
     blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, 1)]
     if len(blocks) < len(launch.grid) or along & {b.axis for b in blocks}:
         return False
     names, waiting = axes_of_body(launch.body), set[str]()
+    fixed = along | {b.axis for b in blocks}
     for s in launch.body:
         values = [v for root in values_of(s) for v in visit(root)]
         joined = [v for v in values if along.intersection(joined_axes(v))]
@@ -112,6 +116,8 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
             return False
         elif isinstance(s.value, Scan):
             if waits or len(joined) > 1 or COMBINES[s.value.combine].positional:
+                return False
+            if not axes_of_value(s.value.arg, names) <= fixed:
                 return False
             waiting.add(s.name)
         elif joined:
