@@ -83,6 +83,20 @@ def test_blocks_may_be_larger_than_the_unit_of_parts():
             np.testing.assert_array_equal(actual, wanted[p.name])
 
 
+def test_columns_in_blocks_of_the_grid_are_scanned_in_parts():
+    """Each program then has one of them."""
+    kernel = parse(
+        "kernel k(x: f32[n,c]) -> y: f32[n,c]\n  axis n, c\n  grid c/1024\n"
+        "  a = sum(x[n,c] along n)\n  y[n,c] = a"
+    )
+    sizes = {"n": LEAST_SCAN + 5, "c": 3}
+    prepared = prepare(kernel, sizes)
+    assert [k.name for k in prepared] == ["k_parts", "k"]
+    source = print_file(kernel, [print_stage(k, choose_schedule(k, sizes)) for k in prepared])
+    x = np.random.default_rng(0).integers(-9, 9, (sizes["n"], sizes["c"])).astype(np.float32)
+    np.testing.assert_array_equal(launch(source, [x])[0], run(kernel, {"x": x})["y"])
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_waits_for_a_whole_row_is_no_sum_of_parts(name):
     assert len(prepare(kernel_of(WHOLE[name]), {"r": 1, "n": 1 << 20})) == 1

@@ -99,7 +99,7 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
 
     The other axes of what is scanned are the grid's: a part has one number for its merge.
     """
-    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, 1)]
+    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, b.size or 1)]
     if len(blocks) < len(launch.grid) or along & {b.axis for b in blocks}:
         return False
     names, waiting = axes_of_body(launch.body), set[str]()
@@ -143,9 +143,8 @@ def _launches(
         stems = f"{name}_parts", f"{name}_total", f"{name}_carry"
         parts, total, carry = (unused_name(stem, taken) for stem in stems)
         splits.append(_Split(name, scan, Param(parts, scan.dtype.compute, shape), total, carry))
-    whole = replace(
-        launch, axes=(*launch.axes, part, before), grid=(*launch.grid, Block(part.name, 1))
-    )
+    grid = tuple(Block(a.name, 1) for a in (*rows, part))
+    whole = replace(launch, axes=(*launch.axes, part, before), grid=grid)
     place = tuple(a.index for a in rows)
     sums = replace(
         whole,
