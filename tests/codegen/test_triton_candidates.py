@@ -21,12 +21,8 @@ from tests.kernel.references import REFERENCES, extra_sizes
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.lane_work import lane_work
-from smelt.codegen.triton.launch_time import (
-    floor_ns,
-    launch_work,
-    loop_shared_bytes,
-    predict_ns,
-)
+from smelt.codegen.triton.launch_time import floor_ns, loop_shared_bytes, predict_ns
+from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run

@@ -18,7 +18,8 @@ from tests.codegen.triton_faults import plant
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.flat_grid import flat_grid
-from smelt.codegen.triton.launch_time import floor_ns, launch_work
+from smelt.codegen.triton.launch_time import floor_ns
+from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.schedule import EXACT
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
+from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 
 import smelt as sm
 from smelt.backend.gpu import LEAST_SCAN, SCAN_STEP, scan_parts
-from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.candidates import candidates
+from smelt.codegen.triton.schedule import EXACT, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
@@ -65,9 +67,48 @@ def test_parts_of_any_length(name, rows, length, lanes):
     compare(SPLIT[name], "f32", rows, length, lanes)
 
 
+def test_blocks_may_be_larger_than_the_unit_of_parts():
+    """A part then begins inside of a block, whose first lanes have no value."""
+    kernel, sizes = kernel_of(SPLIT["two"]), {"r": 1, "n": LEAST_SCAN + 77}
+    every = candidates(kernel, sizes, rates("sm_90"), EXACT)
+    lanes = {n for of_launch in every for c in of_launch for n in c.schedule.streams.values()}
+    assert max(lanes) > SCAN_STEP
+    random = np.random.default_rng(0)
+    shapes = (sizes["r"], sizes["n"]), (sizes["r"],)
+    arrays = [random.integers(-9, 9, s).astype(np.float32) for s in shapes]
+    wanted = run(kernel, arrays)
+    for pair in zip(*every, strict=False):
+        source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in pair])
+        for p, actual in zip(kernel.outputs, launch(source, arrays), strict=True):
+            np.testing.assert_array_equal(actual, wanted[p.name])
+
+
+def test_columns_in_blocks_of_the_grid_are_scanned_in_parts():
+    """Each program then has one of them."""
+    kernel = parse(
+        "kernel k(x: f32[n,c]) -> y: f32[n,c]\n  axis n, c\n  grid c/1024\n"
+        "  a = sum(x[n,c] along n)\n  y[n,c] = a"
+    )
+    sizes = {"n": LEAST_SCAN + 5, "c": 3}
+    prepared = prepare(kernel, sizes)
+    assert [k.name for k in prepared] == ["k_parts", "k"]
+    source = print_file(kernel, [print_stage(k, choose_schedule(k, sizes)) for k in prepared])
+    x = np.random.default_rng(0).integers(-9, 9, (sizes["n"], sizes["c"])).astype(np.float32)
+    np.testing.assert_array_equal(launch(source, [x])[0], run(kernel, {"x": x})["y"])
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_waits_for_a_whole_row_is_no_sum_of_parts(name):
     assert len(prepare(kernel_of(WHOLE[name]), {"r": 1, "n": 1 << 20})) == 1
+
+
+def test_scans_of_several_columns_of_a_program_are_no_sums_of_parts():
+    """The columns are no axis of the grid: a part would have a sum of each."""
+    kernel = parse(
+        "kernel k(x: f32[n,3]) -> y: f32[n]\n  axis n, j in 3\n"
+        "  a = sum(x[n,j] along n)\n  b = sum(a over j)\n  y[n] = b"
+    )
+    assert len(prepare(kernel, {"n": 1 << 20})) == 1
 
 
 def test_many_and_short_rows_stay_one_launch():

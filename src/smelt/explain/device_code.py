@@ -18,7 +18,8 @@ from smelt.backend import Gpu
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.launch_time import floor_ns, launch_work, predict_ns
+from smelt.codegen.triton.launch_time import floor_ns, predict_ns
+from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select

@@ -71,6 +71,18 @@ def _parse_canonical(source: str) -> CanonicalKernel | None:
     return CanonicalKernel(kernel, text(kernel))
 
 
+def unused_name(stem: str, taken: set[str]) -> str:
+    """Return a name that is not taken, and mark it as taken.
+
+    >>> unused_name("part", {"part"}), unused_name("part", set())
+    ('part_', 'part')
+    """
+    while stem in taken:
+        stem += "_"
+    taken.add(stem)
+    return stem
+
+
 def names_of(kernel: Kernel) -> Iterator[str]:
     """Yield every user-chosen name in a kernel."""
     for p in (*kernel.inputs, *kernel.outputs):

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from smelt.kernel.canonical import canonical_kernel, names_of
+from smelt.kernel.canonical import canonical_kernel, names_of, unused_name
 from smelt.kernel.flat_map import flat_map, flat_value, is_every_element, is_plain
 from smelt.kernel.ir import (
     Apply,
@@ -107,11 +107,11 @@ class _WholeReduction(NamedTuple):
     def kernels(self) -> tuple[FlatKernel, ...]:
         """Return the kernel of the chunks, and the one that merges their results."""
         taken = {*names_of(self.kernel)}
-        elements, chunk = (_unused(name, taken) for name in ("elements", "chunk"))
+        elements, chunk = (unused_name(name, taken) for name in ("elements", "chunk"))
         whole = Axis(elements, size(elements))
         chunks = Axis(chunk, floordiv(whole.extent + (CHUNK - 1), CHUNK))
         parts = {
-            name: Param(_unused(f"{name}_chunks", taken), r.dtype.compute, (chunks.extent,))
+            name: Param(unused_name(f"{name}_chunks", taken), r.dtype.compute, (chunks.extent,))
             for name, r in self.reductions.items()
         }
         return self._chunks(whole, chunks, parts), self._merge(whole, chunks, parts)
@@ -169,13 +169,6 @@ class _WholeReduction(NamedTuple):
         whole = replace(flat, inputs=inputs, outputs=outputs)
         columns = tuple(numbers[p.name] for p in (*inputs, *outputs))
         return FlatKernel(canonical_kernel(whole)[0].kernel, columns)
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _states(reductions: Mapping[str, Reduce]) -> tuple[State, ...]:

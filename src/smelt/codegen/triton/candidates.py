@@ -15,13 +15,12 @@ from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import (
-    LaunchWork,
     block_count,
     floor_ns,
-    launch_work,
     loop_shared_bytes,
     predict_ns,
 )
+from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
 from smelt.codegen.triton.schedule import (
     LEAST_DOT,

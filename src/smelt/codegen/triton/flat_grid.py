@@ -15,7 +15,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.schedule import is_atomic
-from smelt.kernel.canonical import names_of
+from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Axis,
     Block,
@@ -56,9 +56,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
         return None
     if any(launch.axis(b.axis).extent == 0 for b in several):
         return None  # a quotient by zero is no index
-    taken, name = set(names_of(launch)), "flat"
-    while name in taken:
-        name += "_"
+    name = unused_name("flat", {*names_of(launch)})
     flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
     places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}
     rest: Index = flat.index

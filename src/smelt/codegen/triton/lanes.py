@@ -30,6 +30,8 @@ class Lanes:
         self.mask: dict[str, Text] = {}
         self.ends: dict[str, tuple[str, str]] = {}
         """The first index of a block of an axis, and one more than the last."""
+        self.late: set[str] = set()
+        """Axes whose first lanes of a block may be none: the range begins inside of it."""
         self.blocks: dict[str, int | None] = {}
         self.with_ends = _with_ends(kernel)
         for access in (*schedule.copied, *schedule.stored):
@@ -150,12 +152,14 @@ class Lanes:
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
         self.mask.pop(axis, None)
         self.ends.pop(axis, None)
+        self.late.discard(axis)
         if first:
             begin = first if least is None else f"tl.maximum({first}, {least.code})"
             self.ends[axis] = begin, f"tl.minimum({first} + {self.block(axis)}, {stop})"
         if stop and not is_full:
             inside = f"i_{axis} < {stop}"
             if least is not None:
+                self.late.add(axis)
                 inside = f"({inside}) & (i_{axis} >= {least.operand})"
             writer.line(f"in_{axis} = {inside}")
             self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)

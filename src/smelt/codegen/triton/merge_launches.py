@@ -18,6 +18,7 @@ from dataclasses import replace
 from smelt.codegen.triton.free_axes import Axes, axes_of_body
 from smelt.codegen.triton.launch_parts import is_free, part_of
 from smelt.dataclass import dataclass
+from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Block,
     Const,
@@ -98,9 +99,7 @@ def _long_rows(merge: Kernel, k: int, sizes: Mapping[str, int]) -> list[_Row]:
     for t in stream.states:
         axes = [a for a in merge.axes if a.name in names[t.name]]
         if math.prod(int(evaluate(a.extent, sizes)) for a in axes) >= LEAST_ROW:
-            name = f"{t.name}_merged"
-            while name in taken:
-                name += "_"
+            name = unused_name(f"{t.name}_merged", taken)
             param = Param(name, state_type(t), tuple(a.extent for a in axes))
             rows.append(_Row(t.name, param, tuple(a.index for a in axes)))
     return rows

@@ -22,6 +22,7 @@ from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.codegen.triton.launch_parts import without_unused_axes
 from smelt.codegen.triton.merge_launches import state_type, with_grid
 from smelt.dataclass import dataclass
+from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -200,9 +201,7 @@ def _scratch(kernel: Kernel, split: Split, merge: Statement) -> list[_Scratch]:
         used = {*fixed, *states[name].axes, *inside[name]} - {split.name}
         axes = tuple(a for a in kernel.axes if a.name in used)
         shape = (split.parts, *(a.extent for a in axes))
-        array = f"{name}_parts"
-        while array in taken:
-            array += "_"
+        array = unused_name(f"{name}_parts", taken)
         result.append(_Scratch(states[name], Param(array, state_type(states[name]), shape), axes))
     return result
 

@@ -23,9 +23,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.launch_parts import joined_axes, without_unused_axes
-from smelt.kernel.canonical import names_of
+from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -56,7 +56,7 @@ __all__ = ["split_scans"]
 
 
 class _Split(NamedTuple):
-    """A scan with the array that has the results of its parts, and the names of its states."""
+    """A scan, the array of its parts' results, and the names of its states."""
 
     name: str
     scan: Scan
@@ -95,11 +95,15 @@ def _grid(launch: Kernel) -> list[str]:
 
 
 def _is_plain(launch: Kernel, along: set[str]) -> bool:
-    """Return whether all results are stored along one axis, which is only scanned, once each."""
-    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, 1)]
+    """Return whether all results are stored along one axis, which is only scanned, once each.
+
+    The other axes of what is scanned are the grid's: a part has one number for its merge.
+    """
+    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, b.size or 1)]
     if len(blocks) < len(launch.grid) or along & {b.axis for b in blocks}:
         return False
     names, waiting = axes_of_body(launch.body), set[str]()
+    fixed = along | {b.axis for b in blocks}
     for s in launch.body:
         values = [v for root in values_of(s) for v in visit(root)]
         joined = [v for v in values if along.intersection(joined_axes(v))]
@@ -113,6 +117,8 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
         elif isinstance(s.value, Scan):
             if waits or len(joined) > 1 or COMBINES[s.value.combine].positional:
                 return False
+            if not axes_of_value(s.value.arg, names) <= fixed:
+                return False
             waiting.add(s.name)
         elif joined:
             return False
@@ -125,7 +131,7 @@ def _launches(
     launch: Kernel, axis: Axis, count: int, scans: Mapping[str, Scan]
 ) -> tuple[Kernel, Kernel]:
     taken = {*names_of(launch)}
-    part, before = (Axis(_unused(stem, taken), count) for stem in ("p", "q"))
+    part, before = (Axis(unused_name(stem, taken), count) for stem in ("p", "q"))
     chunk = mul(floordiv(axis.extent + (count * SCAN_STEP - 1), count * SCAN_STEP), SCAN_STEP)
     first = mul(part.index, chunk)
     start, stop = (IndexValue(e, i64) for e in (first, minimum(first + chunk, axis.extent)))
@@ -135,11 +141,10 @@ def _launches(
     for name, scan in scans.items():
         shape = (*(a.extent for a in rows), count)
         stems = f"{name}_parts", f"{name}_total", f"{name}_carry"
-        parts, total, carry = (_unused(stem, taken) for stem in stems)
+        parts, total, carry = (unused_name(stem, taken) for stem in stems)
         splits.append(_Split(name, scan, Param(parts, scan.dtype.compute, shape), total, carry))
-    whole = replace(
-        launch, axes=(*launch.axes, part, before), grid=(*launch.grid, Block(part.name, 1))
-    )
+    grid = tuple(Block(a.name, 1) for a in (*rows, part))
+    whole = replace(launch, axes=(*launch.axes, part, before), grid=grid)
     place = tuple(a.index for a in rows)
     sums = replace(
         whole,
@@ -153,13 +158,6 @@ def _launches(
         body=tuple(_scanned(launch.body, axis, block, splits, (part, before), place)),
     )
     return without_unused_axes(sums), without_unused_axes(scanned)
-
-
-def _unused(stem: str, taken: set[str]) -> str:
-    while stem in taken:
-        stem += "_"
-    taken.add(stem)
-    return stem
 
 
 def _totals(

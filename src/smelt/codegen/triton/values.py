@@ -521,15 +521,17 @@ class ValuePrinter:
         return replace(place, code=f"{place.operand}.to(tl.int32)", is_atom=True)
 
     def scan(self, v: Scan) -> Text:
-        """Scan lanes in order; those that do not exist come last."""
+        """Scan lanes in order; those that do not exist come last, or change nothing."""
         dtype = v.dtype.compute
         with self.projected((v.along,)):
             x = self.value(v.arg)
         if not self.lanes.index[v.along].axes:
             return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
-        x = self.broadcast(self.cast(x, dtype), axes)
-        name = self._combine(COMBINES[v.combine], dtype)
+        x, row = self.broadcast(self.cast(x, dtype), axes), COMBINES[v.combine]
+        if v.along in self.lanes.late:
+            x = self._masked(x, (v.along,), row.identity(dtype))
+        name = self._combine(row, dtype)
         return Text(f"tl.associative_scan({x.code}, {axes.index(v.along)}, {name})", axes, dtype)
 
 

@@ -1,0 +1,298 @@
+"""Count what a launch computes and moves, whatever its schedule.
+
+    work = launch_work(launch, sizes, policy)
+    work.bytes_of, work.contractions, work.lanes
+
+What this takes on a device, by a schedule, is `smelt.codegen.triton.launch_time`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smelt.backend.gpu import SECTOR_BYTES
+from smelt.codegen.triton.block_axes import dots_of
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.indices import known_offset
+from smelt.codegen.triton.lane_work import (
+    LaneWork,
+    divided_axes,
+    division_work,
+    lane_work,
+    visited_share,
+)
+from smelt.codegen.triton.live_values import LiveSet, live_sets
+from smelt.codegen.triton.narrow_products import product_orders
+from smelt.codegen.triton.schedule import Policy, is_atomic
+from smelt.dataclass import dataclass
+from smelt.kernel.decided_blocks import decided_blocks
+from smelt.kernel.ir import (
+    Block,
+    Cast,
+    Dot,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    Statement,
+    Store,
+    Stream,
+    Value,
+)
+from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
+from smelt.types.dtype import DType, bf16, f16, f32
+from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
+
+__all__ = ["Access", "LaunchWork", "launch_work"]
+
+MOST_ALIGNED = 16
+"""Elements of one byte in the widest access of a thread."""
+SAMPLE = 1024
+"""Neighbours of a merged axis whose elements are looked at: a program of a map."""
+
+
+class Access(NamedTuple):
+    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours.
+
+    A combined one joins values with those in memory; at computed positions it has no neighbours.
+    Along a merged axis of the grid, `share` is that of positions with an element of their own, and
+    `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
+    neighbours at once, which is looked at for maps alone.
+    """
+
+    nbytes: int
+    axes: Axes
+    last: Axes = Axes()
+    param: str = ""
+    is_combined: bool = False
+    share: float = 1.0
+    waste: float = 1.0
+    aligned: int = MOST_ALIGNED
+
+
+class Contraction(NamedTuple):
+    """A contraction: the axes of its result and those summed, the bytes of an operand's element.
+
+    It takes as many products as pairs of its operands' terms meet.
+    """
+
+    result: Axes
+    over: Axes
+    nbytes: int
+    products: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWork:
+    """What a launch computes and moves, at given sizes.
+
+    `bytes_of` has those of the elements of each array that it reads or writes, once each. `values`
+    are the axes of all values of a program. `masked` are streamed axes with blocks that no mask
+    cuts. `parts` has the axes of the grid that share the positions of a streamed axis, by axis.
+    """
+
+    extents: Mapping[str, int]
+    bytes_of: Mapping[str, int]
+    accesses: tuple[Access, ...]
+    stored: tuple[Access, ...]
+    operands: tuple[Access, ...]
+    contractions: tuple[Contraction, ...]
+    values: tuple[Axes, ...]
+    parts: Mapping[str, Axes]
+    masked: tuple[str, ...]
+    lanes: tuple[LaneWork, ...]
+    live: tuple[LiveSet, ...]
+    """Values that are needed at a time; empty with contractions, which have an estimate."""
+    visited: Mapping[str, float]
+    """Shares of streamed axes that masks leave, by axis; 1 for others."""
+    ordered: Axes = Axes()
+    """Axes of streams that combine values with memory in their order."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements that it reads and writes."""
+        return sum(self.bytes_of.values())
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
+        return max((c.nbytes for c in self.contractions), default=4)
+
+
+def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
+    """Return the work of a launch at these sizes."""
+    names, dots = axes_of_body(launch.body), dots_of(launch.body)
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+    params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
+    accesses: list[Access] = []
+    most: dict[str, int] = {}
+    for x in (*loads(launch), *stores(launch)):
+        axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
+        param = params[x.param]
+        last = axes_of_index(x.index[-1], names) if x.index else Axes()
+        is_combined = isinstance(x, Store) and bool(x.join)
+        if is_combined and any(map(positions_of, x.index[-1:])):
+            last = Axes()
+        access = Access(param.dtype.itemsize, axes, last, x.param, is_combined)
+        if not dots:
+            share, waste = _visited_elements(x, param, launch, sizes)
+            access = access._replace(share=share, waste=waste)
+        if _is_map(launch):
+            aligned = _aligned_elements(known_offset(param, x.index), sizes)
+            access = access._replace(aligned=aligned)
+        accesses.append(access)
+        elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
+        count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
+        most[x.param] = max(most.get(x.param, 0), count)
+    values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
+    types = _types(launch)
+    of_dots = [axes_of_value(d, names) for d in dots]
+    multiplied = [_multiplied(d, types, policy) for d in dots]
+    parts = dict(_parts(launch, names))
+    visited = {
+        b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
+        for s in statements(launch)
+        for b in (s.blocks if isinstance(s, Stream) else ())
+    }
+    return LaunchWork(
+        extents=extents,
+        bytes_of=most,
+        accesses=tuple(accesses),
+        stored=tuple(accesses[len(list(loads(launch))) :]),
+        operands=tuple(
+            Access(width, axes_of_value(v, names))
+            for d, (width, _) in zip(dots, multiplied, strict=True)
+            for v in (d.left, d.right)
+        ),
+        contractions=tuple(
+            Contraction(axes, Axes(d.over), width, products)
+            for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
+        ),
+        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+        parts=parts,
+        lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
+        live=() if dots else live_sets(launch),
+        visited=visited,
+        ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
+        masked=tuple(
+            full.axis
+            for s in statements(launch)
+            if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
+        ),
+    )
+
+
+def _visited_elements(
+    x: Load | Store, param: Param, launch: Kernel, sizes: Mapping[str, int]
+) -> tuple[float, float]:
+    """Return the share of new elements along a merged axis, and their waste.
+
+    In positions, and in bytes of the elements: (1, 1) for a contiguous array, and for one that is
+    read at positions that data decide.
+    """
+    offset = known_offset(param, x.index)
+    merged = [a for a in divided_axes(offset) if a in _grid_axes(launch)]
+    if not merged or positions_of(offset):
+        return 1.0, 1.0
+    (flat, *_) = merged
+    extent = int(evaluate(launch.axis(flat).extent, sizes))
+    first = max(extent - SAMPLE, 0) // 2
+    at: dict[str, Any] = dict.fromkeys(axes_of(offset), 0)
+    at[flat] = np.arange(first, min(first + SAMPLE, extent))
+    if not at[flat].size:
+        return 1.0, 1.0
+    elements = np.unique(evaluate(offset, sizes, at))
+    sectors = np.unique(elements * param.dtype.itemsize // SECTOR_BYTES)
+    is_last = bool(x.index) and axes_of(x.index[-1]) == (flat,)
+    waste = sectors.size * SECTOR_BYTES / (elements.size * param.dtype.itemsize)
+    return elements.size / at[flat].size, max(waste, 1.0) if is_last else 1.0
+
+
+def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
+    """Return how many neighbours a thread may access at once, in all rows.
+
+    Triton divides what divides strides, and the number of neighbours that a mask leaves.
+    """
+    result = MOST_ALIGNED
+    for factors, number in terms_of(offset):
+        for a in factors:
+            number *= sizes[a.name] if a.kind == "size" else 1
+        variables = [a for a in factors if a.kind != "size"]
+        if abs(number) == 1 and len(variables) == 1:
+            (a,) = variables
+            neighbours = a.extent if a.kind == "axis" else a.args[1] if a.kind == "%" else 1
+            number = int(evaluate(neighbours, sizes))
+        result = min(result, number & -number or result)
+    return result
+
+
+def _is_map(launch: Kernel) -> bool:
+    """Return whether every value is computed at one position of the grid."""
+    return {a.name for a in launch.axes} <= _grid_axes(launch)
+
+
+def _grid_axes(launch: Kernel) -> Axes:
+    return Axes(b.axis for b in launch.grid if isinstance(b, Block))
+
+
+def _joining_axes(body: Iterable[Statement]) -> Axes:
+    """Return the axes of the innermost streams whose stores combine values."""
+    result = Axes()
+    for s in body:
+        if isinstance(s, Stream):
+            joins = any(isinstance(t, Store) and t.join for t in s.body)
+            result |= Axes(b.axis for b in s.blocks) if joins else _joining_axes(s.body)
+    return result
+
+
+def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
+    """Yield streamed axes, each with the axes of the grid that share its positions."""
+    for s in statements(launch):
+        for b in s.blocks if isinstance(s, Stream) else ():
+            if b.start is not None and b.stop is not None:
+                yield b.axis, axes_of_value(b.start, names) & axes_of_value(b.stop, names)
+
+
+def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
+    """Return the bytes of the elements that a contraction multiplies, and its number of products.
+
+    Products of terms are in bfloat16.
+    """
+    pair = [_type_of(v, types) for v in (dot.left, dot.right)]
+    wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
+    if policy.products == "narrow":
+        return min(wider, max(narrower, 2)), 1
+    left, right = (t if t.itemsize < f32.itemsize else None for t in pair)
+    halves = {left, right} - {None}
+    if wider > f32.itemsize or not halves or left == right or not halves <= {bf16, f16}:
+        return wider, 1
+    if policy.products == "split" and f16 in halves:
+        return wider, 1
+    return bf16.itemsize, len(product_orders(left, right, policy))
+
+
+def _types(launch: Kernel) -> dict[str, DType]:
+    """Return the types that represent an element of parameters and of named values.
+
+    A wider type represents every number of the value that it was converted from.
+    """
+    result = {p.name: p.dtype for p in (*launch.inputs, *launch.outputs)}
+    for s in statements(launch):
+        if isinstance(s, Let):
+            result[s.name] = _type_of(s.value, result)
+    return result
+
+
+def _type_of(value: Value, types: Mapping[str, DType]) -> DType:
+    match value:
+        case Load(param=name) | Ref(name=name):
+            return types.get(name, f32)
+        case Cast(arg=arg, dtype=dtype):
+            return min(_type_of(arg, types), dtype, key=lambda t: t.itemsize)
+        case _:
+            return f32
