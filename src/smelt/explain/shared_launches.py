@@ -71,7 +71,7 @@ def _elements(entry: Entry) -> int:
 
 
 def _source(flat: Kernel, elements: Sequence[int], machine: Gpu) -> str:
-    """Return the program for arrays of so many elements each, with a launcher if it has one.
+    """Return the program for arrays of such sizes, with a launcher if it has one.
 
     A launcher makes results like an argument: none for those of chunks, and for arrays of a number.
     """

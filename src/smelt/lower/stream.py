@@ -162,8 +162,9 @@ class _Streamed:
 
     def _pass_that_knows(self, t: Term) -> int:
         """Return the first pass in which a term has its value."""
-        own = self.cascade.treatments.get(t)
-        return max(self.cascade.pass_of(t), 0 if own is None else own.pass_index + 1)
+        treatment = self.cascade.treatments.get(t)
+        finished = 0 if treatment is None else treatment.pass_index + 1
+        return max(self.cascade.pass_of(t), finished)
 
     def _index_axes(self, s: Store) -> frozenset[str]:
         return assign_axes.index_axes(s.index, self.read.facts.axes)
