@@ -170,6 +170,10 @@ FOUND = {
         c = expand(b) {shape=(n,)}
         return c
     }""",
+    "a product of nothing": """graph f(x: f16[n,0], y: f16[0,n]) {
+        a = contract(x, y) {spec="m,k; k,n -> m,n"}
+        return a
+    }""",
     "an empty array": """graph f(x: f32[n,0]) {
         a = add(x, 1.0:f32)
         return a

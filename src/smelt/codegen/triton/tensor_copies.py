@@ -76,6 +76,8 @@ def _copied_axes(
     is_plain = param.strides is None and not param.each and param.dtype not in (bool_, f64)
     if not is_plain or not 2 <= len(param.shape) <= MOST_COPY_RANK:
         return None
+    if not evaluate(product(param.shape), sizes):
+        return None  # a descriptor has at least one element along each dimension
     rows = row_strides(param)
     if len(param.shape) > 2 and not all(isinstance(n, int) for n in rows):
         return None
