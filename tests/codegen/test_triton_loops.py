@@ -351,7 +351,7 @@ def check_parts(kernel: Kernel, prepared: Sequence[Kernel], sizes, seed: int, **
         (
             ["top", "mean", "columns"],
             "v",
-            ["k_parts p", "k_parts_c p,c/128", "k_merge_rows c/128", "k_merge"],
+            ["k_parts p", "k_parts_c p,c/128", "k_merge", "k_merge1 c/128"],
         ),
         (["each", "columns"], "v", ["k_parts p,c/128", "k_merge c/128"]),
         (["each", "largest"], "v", ["k_parts p,c/128", "k_merge_rows c/128", "k_merge"]),

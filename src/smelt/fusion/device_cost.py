@@ -363,7 +363,7 @@ class DeviceModel(CostModel):
                 sides = self._tile_sides(self.units.unit(u))
                 tiles = prod(-(-n // MIN_MATRIX_SIDE) for n in sides)
                 most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
-        return most
+        return min(most, schedule.volume(region.grid))
 
     def _merge_work(self, region: Region, schedule: ScheduleModel) -> tuple[KernelWork, float]:
         """Return what the merge of a split reduction computes without the split axis.
