@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
@@ -173,7 +173,9 @@ def choose_schedule(
     whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
     has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
-    least = dict.fromkeys(whole, least_dot(kernel) if has_matrices else 1)
+    names = axes_of_body(kernel.body)
+    multiplied = Axes().union(*(axes_of_value(v, names) for d in dots for v in (d.left, d.right)))
+    least = {a: least_dot(kernel) if has_matrices and a in multiplied else 1 for a in whole}
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
