@@ -240,6 +240,10 @@ NEEDS_TRITON = pytest.mark.skipif(
 )
 
 
+SPILLS = {"weights square, masked": 16}
+"""Most bytes that a thread spills, in float32 on `sm_90`, where all eight candidates do."""
+
+
 def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> None:
     with sm.config(rounding=rounding):
         example = EXAMPLES[name](dtype)
@@ -249,7 +253,7 @@ def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> No
         selection = select(kernel, sizes, rates(arch), TritonCompiler(), policy)
         for x in selection.launches:
             assert x.program is not None
-            assert not x.program.resources.spills, x.warning
+            assert x.program.resources.spills <= SPILLS.get(name, 0), x.warning
 
 
 @NEEDS_TRITON
