@@ -8,9 +8,36 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tests.codegen.checked_triton import CheckError, launch
 
 Change = Callable[[ast.AST], bool]
+
+
+def survivors(
+    source: str, arrays: Sequence[Any], is_meant: Callable[[str], bool]
+) -> tuple[int, list[str]]:
+    """How many faults of a kind are planted, and those that nothing notices."""
+    right = launch(source, arrays)
+    planted, missed = 0, list[str]()
+    for what, wrong in plant(source):
+        if not is_meant(what):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                results = launch(wrong, arrays)
+        except CheckError:
+            planted += 1
+            continue
+        except (ValueError, TypeError, IndexError):  # Triton would not compile it
+            continue
+        planted += 1
+        if all(np.array_equal(a, b) for a, b in zip(results, right, strict=True)):
+            missed.append(what)
+    return planted, missed
 
 
 def plant(source: str) -> Iterator[tuple[str, str]]:
