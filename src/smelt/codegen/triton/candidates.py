@@ -57,8 +57,8 @@ COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
 """Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
-FEW_REGISTERS = 2
-"""Launches whose values take more than this part of the registers are compared in parts, too."""
+REGISTER_SHARE = 2
+"""A kernel is also compared in launches that need one of so many equal parts of the registers."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 LEAST_STAGES = 2
@@ -138,7 +138,7 @@ def candidates(
         return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
 
     registers = device.limits.registers
-    few = registers // FEW_REGISTERS
+    few = registers // REGISTER_SHARE
     whole, divided = (prepare(kernel, sizes, policy=policy, registers=n) for n in (registers, few))
     result = of_launches(whole, registers)
     if divided == whole:
