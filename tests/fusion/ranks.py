@@ -78,7 +78,7 @@ def timed(name: str, program: Program, *, fuse: bool) -> Timed:
         built = sm.explain(jitted, *(sm.spec(a.shape, a.dtype) for a in arrays)).compiled
         target = replace(driver.host(), cores=1)
         hints = jitted.lower(*arrays).trace.hints
-        costs = predict(built.plan, target, hints)
+        costs, _ = predict(built.plan, target, hints)
         jitted(*arrays)
         repeat, best = 1, float("inf")
         for _ in range(ROUNDS):
