@@ -8,7 +8,7 @@ from smelt.backend.gpu import KernelWork, scan_parts
 from smelt.fusion.bitsets import bits
 from smelt.fusion.device_traffic import traffic
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.splittable_axes import members_before, splittable_axes
+from smelt.fusion.splittable_axes import members_before
 from smelt.types.expr import evaluate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def merge_work(model: DeviceModel, schedule: ScheduleModel) -> tuple[KernelWork,
     for each position of the grid; others have the shape of their results, each program of which
     merges the states that it reads: last the bytes of those that are read again.
     """
-    region, split = schedule.region, _lowered_split(model, schedule)
+    region, split = schedule.region, schedule.split
     parts = members_before(model.units, region, split)
     arithmetic, touched, again, reduces = 0.0, dict[int, float](), 0, False
     merged = [u for u, ended in region.reduced_axes.items() if ended & split]
@@ -49,27 +49,6 @@ def merge_work(model: DeviceModel, schedule: ScheduleModel) -> tuple[KernelWork,
         programs = max(schedule.tasks() // schedule.parts, 1)
     work = KernelWork(memory, cache, arithmetic, programs)
     return work, float(again * schedule.parts * PARTIAL_BYTES)
-
-
-def _lowered_split(model: DeviceModel, schedule: ScheduleModel) -> int:
-    """Return the axis that lowering splits, as a mask.
-
-    Of reductions over several sets of axes it is one that few of them may have.
-    """
-    region = schedule.region
-    if len({*region.reduced_axes.values()}) < 2:
-        return schedule.split
-    positions = [p for read in region.loads.values() for p in read]
-    rank = max(map(len, positions), default=0)
-    last = {p[-1] for p in positions if p and len(p) == rank}
-    candidates = [a for a in splittable_axes(model.units, region) if schedule.is_one_pass(a)]
-    least = dict.fromkeys(candidates, model.tiling.max_parts)
-    least |= {a: n * model.tiling.min_lane_rows for a, n in least.items() if a in last}
-    long = [a for a in candidates if schedule.sizes[a] >= least[a]]
-    strided = [a for a in candidates if a not in last] or candidates
-    if long:
-        return 1 << schedule.slowest(long)
-    return 1 << max(strided, key=lambda a: schedule.sizes[a])
 
 
 def scanned_parts(schedule: ScheduleModel) -> int:
