@@ -242,11 +242,14 @@ REDUCED = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+SIZES = st.integers(100, 400) | st.integers(1, 1 << 13)
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     lines=st.sampled_from(list(REDUCED.values())),
-    rows=st.integers(1, 1 << 17),
-    columns=st.integers(1, 1 << 17),
+    rows=SIZES,
+    columns=SIZES,
     machine=st.sampled_from([MACHINE, gpu("h100")]),
 )
 def test_the_planner_predicts_the_axis_that_is_split(lines, rows, columns, machine):
