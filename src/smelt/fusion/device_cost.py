@@ -182,7 +182,7 @@ class DeviceModel(CostModel):
         if region.work < 0:
             region.work = schedule.work(self.step_ns, STEP_COST)
         programs, parts = schedule.tasks(), split_k_parts(self, schedule)
-        scans = scanned_parts(schedule)
+        scans = scanned_parts(self, schedule)
         programs *= parts * scans
         family, kept_apart = self.arrays.of(region)
         late, merged = merge_work(self, schedule) if schedule.split else (KernelWork(), 0.0)

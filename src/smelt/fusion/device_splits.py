@@ -51,13 +51,13 @@ def merge_work(model: DeviceModel, schedule: ScheduleModel) -> tuple[KernelWork,
     return work, float(again * schedule.parts * PARTIAL_BYTES)
 
 
-def scanned_parts(schedule: ScheduleModel) -> int:
+def scanned_parts(model: DeviceModel, schedule: ScheduleModel) -> int:
     """Return the parts of a scanned axis along which all results are stored."""
     region, scanned = schedule.region, schedule.region.scanned
     stored = (region.masks[u][0] for u in bits(region.stored))
     if not scanned or region.all_reduced & scanned or not all(m & scanned for m in stored):
         return 1
-    return scan_parts(schedule.tasks(), schedule.volume(scanned))
+    return scan_parts(schedule.tasks(), schedule.volume(scanned), model.gpu.processors)
 
 
 def split_k_parts(model: DeviceModel, schedule: ScheduleModel) -> int:
