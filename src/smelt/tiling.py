@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
+from typing import NamedTuple
 
 from smelt import blocks
 from smelt.dataclass import dataclass
 from smelt.image_costs import ImageCosts
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
-__all__ = ["CPU_TILING", "Tiling", "rows_axis"]
+__all__ = ["CPU_TILING", "ReducedAxis", "Tiling", "rows_axis", "split_axis"]
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,10 @@ class Tiling:
 
     # ---- rows and products ---------------------------------------------------------------------
 
+    def map_tasks(self, elements: int) -> int:
+        """Return the tasks of an elementwise kernel that takes all elements in one order."""
+        return max(-(-elements // self.map_block), 1)
+
     def rows_per_task(self, columns: Index) -> Index:
         """Return the rows of `columns` positions that one task of an elementwise kernel takes."""
         return blocks.rows_per_task(columns)
@@ -263,3 +268,33 @@ def rows_axis(
     last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
     candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
     return max(reversed(candidates), key=lambda a: sizes[a], default=None)
+
+
+class ReducedAxis(NamedTuple):
+    """An axis of reductions whose parts can be reduced separately and merged."""
+
+    size: int
+    depth: int
+    """The first dimension of a load that varies along it; 0 is the slowest."""
+    is_contiguous: bool
+    """Whether it is the last dimension of an array of the highest rank."""
+
+
+def split_axis(axes: Sequence[ReducedAxis], tiling: Tiling) -> int:
+    """Return the index of the axis to split: the slowest that is long enough for all parts.
+
+    Parts of a contiguous axis must be whole vectors, or cache lines are read twice. If no axis is
+    long enough, it is the longest, of those that are not contiguous if there are any.
+
+    >>> rows, columns = ReducedAxis(4096, 0, False), ReducedAxis(1 << 20, 1, True)
+    >>> split_axis([columns, rows], CPU_TILING)
+    1
+    >>> split_axis([columns, rows._replace(size=4)], CPU_TILING)
+    0
+    """
+    least = [tiling.max_parts * (tiling.min_lane_rows if a.is_contiguous else 1) for a in axes]
+    long = [k for k, a in enumerate(axes) if a.size >= least[k]]
+    if long:
+        return min(long, key=lambda k: (axes[k].depth, -axes[k].size * tiling.splits_longest))
+    strided = [k for k, a in enumerate(axes) if not a.is_contiguous] or range(len(axes))
+    return max(strided, key=lambda k: axes[k].size)

@@ -307,6 +307,8 @@ def test_failure_of_the_worker_is_an_error_of_the_compiler(worker, monkeypatch):
     [
         ({}, None),
         ({"spills": 8}, "spills 8 bytes a thread"),
+        ({"spills": 32, "loops_spill": False}, None),
+        ({"spills": 40, "loops_spill": False}, "spills 40 bytes a thread"),
         ({"shared_bytes": 240_000}, "240000 bytes of shared memory, 232448 are the limit"),
         ({"warps": 64}, "64 warps, 32 are the limit"),
         ({"registers": 255, "warps": 16}, "130560 registers a program, 65536 are the limit"),
@@ -408,7 +410,7 @@ def test_runtime_launches_the_candidate_that_passes_the_gates():
     assert launch.grid == chosen.entry.grid and len(code.images) == 1
     assert compiler.prepare(PRODUCT, {**SIZES, "m": 4000})[0] == text
     assert compiler.prepare(PRODUCT, {**SIZES, "m": 20})[0] != text
-    assert compiler.identity == "selected 1 fake triton 1"
+    assert compiler.identity == "selected 2 fake triton 1"
 
 
 def test_runtime_compiles_every_launch_of_a_kernel():

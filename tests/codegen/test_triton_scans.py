@@ -7,14 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
+from tests.codegen.device_catalogue import planned, recorded
 from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 
 import smelt as sm
+from smelt.backend import gpu
 from smelt.backend.gpu import LEAST_SCAN, SCAN_STEP, scan_parts
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
+from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 
@@ -115,7 +118,20 @@ def test_many_and_short_rows_stay_one_launch():
     kernel = kernel_of(SPLIT["sum"])
     assert len(prepare(kernel, {"r": 4096, "n": 1 << 20})) == 1
     assert len(prepare(kernel, {"r": 1, "n": LEAST_SCAN - 1})) == 1
-    assert scan_parts(1, LEAST_SCAN) == LEAST_SCAN // (2 * SCAN_STEP)
+    assert scan_parts(1, LEAST_SCAN, 132) == LEAST_SCAN // (2 * SCAN_STEP)
+    assert scan_parts(132, 1 << 20, 132) == 1 < scan_parts(131, 1 << 20, 132)
+
+
+@pytest.mark.parametrize(("arch", "parts"), [("sm_80", 432), ("sm_90", 528), ("gfx942", 1216)])
+def test_every_processor_of_a_device_scans_parts(arch, parts):
+    """Four programs for each: planner and schedules count the same."""
+    example = recorded(sm.cumulative_sum, [np.zeros(9, np.float32)], [(10_000_000,)], "f32")
+    plan = planned(example.trace, example.sizes, gpu(arch))
+    (cost,), _ = predictions(plan.plan, gpu(arch), example.sizes)
+    ((kernel, sizes),) = plan.launched
+    every = candidates(kernel, sizes, rates(arch), EXACT)
+    assert {c.launch.axis("p").extent for of_launch in every for c in of_launch} == {parts}
+    assert cost.tasks == parts
 
 
 def test_a_scan_of_a_long_array_uses_the_device():

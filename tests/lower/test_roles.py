@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.catalogue.harness import MACHINE
 from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
+from smelt.backend import gpu
 from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.cost_models import cost_model
+from smelt.fusion.region import region_of
+from smelt.fusion.schedule_model import ScheduleModel
+from smelt.fusion.units import Units
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text import text
@@ -219,3 +228,37 @@ def test_the_stream_holds_only_what_its_reductions_and_stores_read() -> None:
     assert "cos" not in inside
     assert len(re.findall(r"exp|sin", inside)) == 2
     assert shown.index("cos") > shown.index("merge")
+
+
+REDUCED = {
+    "columns": SUM.format(0),
+    "all": "a = reduce.sum(x) {axes=(0,1)}\nreturn a",
+    "rows and columns": "a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(0,)}\nreturn a, b",
+    "columns and all": "a = reduce.max(x) {axes=(0,)}\nb = reduce.sum(x) {axes=(0,1)}\nreturn a, b",
+    "transposed": "t = permute(x) {perm=(1,0)}\na = reduce.sum(t) {axes=(0,1)}\nreturn a",
+    "positions": "a = reduce.argmax(x) {axes=(0,)}\nreturn a",
+    "centred": "a = reduce.sum(x) {axes=(1,)}\nk = reshape(a) {shape=(n, 1)}\nb = sub(x, k)\n"
+    "c = reduce.sum(b) {axes=(0,)}\nreturn c",
+}
+
+
+SIZES = st.integers(100, 400) | st.integers(1, 1 << 13)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lines=st.sampled_from(list(REDUCED.values())),
+    rows=SIZES,
+    columns=SIZES,
+    machine=st.sampled_from([MACHINE, gpu("h100")]),
+)
+def test_the_planner_predicts_the_axis_that_is_split(lines, rows, columns, machine):
+    graph = parse(f"graph f(x: f32[n,m]) {{\n{lines}\n}}")
+    sizes, cluster, units = {"n": rows, "m": columns}, one_cluster(graph), Units(graph)
+    model = cost_model(units, machine, Hints(sizes))
+    region = region_of(units, cluster)
+    planned = ScheduleModel(units, region, model.extents, machine.tiling).split
+    kernel = lower.run(cluster, "eager", sizes, machine.tiling)
+    actual = [kernel.axis(b.axis).extent for b in kernel.grid if isinstance(b, Split)]
+    if planned and actual:
+        assert units.extents[region.axes[planned.bit_length() - 1]] == actual[0]

@@ -61,8 +61,8 @@ MIN_PART_K = 256
 """Least positions of a part of a product's reduction axis."""
 LEAST_SCAN = 1 << 15
 """Positions of a row from which a second launch takes less time than its blocks in order."""
-SCAN_PARTS = 512
-"""Parts of all scanned rows together: programs that fill a large device."""
+SCAN_PROGRAMS = 4
+"""Programs for each processor that scan parts of rows: they hide the latency of their loads."""
 SCAN_STEP = 1 << 12
 """Elements of a block of a scanned row; a part has several."""
 MIN_MATRIX_SIDE = 16
@@ -115,15 +115,17 @@ def tile_share(elements: int) -> float:
     return next(share for least, share in TILE_SHARES if elements >= least)
 
 
-def scan_parts(rows: int, length: int) -> int:
+def scan_parts(rows: int, length: int, processors: int) -> int:
     """Return the parts in which programs scan each of some rows of a length.
 
-    >>> scan_parts(1, 10_000_000), scan_parts(100, 1 << 20), scan_parts(100, 1000)
-    (512, 5, 1)
+    Parts read a row twice, which takes longer than processors without a second row lose.
+
+    >>> scan_parts(1, 10_000_000, 132), scan_parts(100, 1 << 20, 132), scan_parts(100, 1000, 132)
+    (528, 5, 1)
     """
-    if length < LEAST_SCAN:
+    if length < LEAST_SCAN or rows >= processors:
         return 1
-    return max(min(SCAN_PARTS // max(rows, 1), length // (2 * SCAN_STEP)), 1)
+    return max(min(SCAN_PROGRAMS * processors // max(rows, 1), length // (2 * SCAN_STEP)), 1)
 
 
 def busy_ns(memory: float, cache: float, arithmetic: float) -> float:

@@ -24,38 +24,29 @@ from math import prod
 
 from smelt.backend.gpu import (
     CACHE_LATENCY_NS,
-    FULL_TILE,
     INSTRUCTIONS,
-    MIN_MATRIX_SIDE,
     SECTOR_BYTES,
     THREAD_BYTES,
-    TILE,
     Gpu,
     KernelWork,
     combined_bytes,
-    scan_parts,
-    tile_share,
 )
 from smelt.fusion.array_families import Families
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
+from smelt.fusion.device_arithmetic import step_ns, term_ns
+from smelt.fusion.device_product_tiles import consumed_factor, most_programs
+from smelt.fusion.device_splits import merge_work, partial_bytes, scanned_parts, split_k_parts
+from smelt.fusion.device_traffic import kept_bytes, reads, traffic
 from smelt.fusion.region import Region
 from smelt.fusion.scatter import update_axes
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.splittable_axes import members_before, splittable_axes
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
-from smelt.ops.combine import COMBINES
-from smelt.ops.cost import SPECIAL_COST
 from smelt.target import Kind, Level
-from smelt.types.dtype import DType, f32
-from smelt.types.expr import Expr, axes_of, evaluate
+from smelt.types.dtype import f32
 
-SCAN_INSTRUCTIONS = 10.0
-"""Instructions per element of a scan: a tree of shuffles within a program."""
-PARTIAL_BYTES = 8
-"""Bytes of a partial result, which is kept in double precision."""
 ATOMIC_BYTES = (4, 8)
 """Bytes of an integer that atomic operations change."""
 ATOMIC_INSTRUCTIONS = 8.0
@@ -83,7 +74,7 @@ class DeviceModel(CostModel):
         slowdown = machine.vector_gflops / machine.double_gflops
         self.wide_sum_cost = max(type(self).wide_sum_cost, slowdown / INSTRUCTIONS)
         self.step_ns = [0.0] * len(units.inputs)
-        self.step_ns += [self._step(unit) for unit in units.units]
+        self.step_ns += [step_ns(self, unit) for unit in units.units]
         self.arrays = Families(units, self.elements)
         self.families = self.arrays.numbers
         self.shared_reductions = self.arrays.members & units.reductions
@@ -92,72 +83,6 @@ class DeviceModel(CostModel):
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
         """Return the inverse bandwidth; registers and shared memory are part of arithmetic."""
         return 1.0 / self.gpu.bandwidth(level, kind)
-
-    # ---- arithmetic ----------------------------------------------------------------------------
-
-    def _step(self, unit: Unit) -> float:
-        """Return the nanoseconds of one element or reduction step, with every processor busy."""
-        traced = unit.trace
-        dtype = self._widest(unit)
-        cost = traced.cost - traced.special_cost - STEP_COST * traced.dots
-        if unit.scan_axis >= 0:
-            cost += SCAN_INSTRUCTIONS / INSTRUCTIONS
-        total_ns = self.gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), dtype)
-        total_ns += self._special_ns(traced.specials, traced.special_cost, dtype)
-        if not traced.dots:
-            return total_ns
-        sides = self._tile_sides(unit)
-        # what is computed of an operand serves a whole row or column of the tile
-        return total_ns / min(*sides, FULL_TILE) + self._product_ns(unit, sides)
-
-    def _widest(self, unit: Unit) -> DType:
-        """Return the type of the widest operand or result."""
-        types = [self.units.values[e.producer].type.dtype for e in unit.edges]
-        return max((unit.node.type.dtype, *types), key=lambda t: (t.itemsize, t.is_float))
-
-    def _special_ns(self, count: int, cost: float, dtype: DType) -> float:
-        """Return the time of special functions; in double precision they are polynomials."""
-        if dtype.is_float and dtype.itemsize <= f32.itemsize:
-            return count * self.gpu.special_ns
-        return self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
-
-    def _product_ns(self, unit: Unit, sides: tuple[int, int]) -> float:
-        """Return the time of one multiply-add of a contraction, by types and tile."""
-        types = [self._loaded_type(e.producer) for e in unit.edges]
-        if len(types) != 2:
-            return self.gpu.element_ns(1.0, self._widest(unit))
-        return self.gpu.product_ns(types[0], types[1], *sides)
-
-    def _tile_sides(self, unit: Unit) -> tuple[int, int]:
-        """Return the rows and columns of a contraction's result that a tile may have.
-
-        A block of windows has positions of one axis, and is padded to a power of two.
-        """
-        if len(unit.edges) != 2:
-            return 1, 1
-        left, right = (_axes_read(e.terms) for e in unit.edges)
-        sides: list[int] = []
-        for e, side in zip(unit.edges, (left - right, right - left), strict=True):
-            lengths = [self.extents[unit.axes[k]] for k in side if k < unit.rank]
-            has_windows = any(isinstance(t, Expr) for t in e.terms)
-            padded = max((1 << (n - 1).bit_length() for n in lengths), default=1)
-            sides.append(padded if has_windows else prod(lengths))
-        return sides[0], sides[1]
-
-    def _loaded_type(self, v: int) -> DType:
-        """Return the type of a value before conversions, which a tile holds in memory's type."""
-        while v >= len(self.units.inputs) and self.units.unit(v).trace.is_conversion:
-            before = self.units.unit(v).edges[0].producer
-            if self.itemsize[before] > self.itemsize[v]:
-                break
-            v = before
-        return self.units.values[v].type.dtype
-
-    def _term_type(self, t: Term, loads: Loads) -> DType:
-        """Return the type of a term before conversions."""
-        while t.kind == "cast" and t.args[0].dtype.itemsize <= t.dtype.itemsize:
-            (t,) = t.args
-        return self.units.values[loads[t][0]].type.dtype if t in loads else t.dtype
 
     # ---- kernels -------------------------------------------------------------------------------
 
@@ -195,22 +120,12 @@ class DeviceModel(CostModel):
             partials=partials * idle,
         )
 
-    def _touched(self, v: int, nbytes: float) -> tuple[float, float]:
-        """Return bytes of a value by where it rests: main memory, shared cache."""
-        return (nbytes, 0.0) if self.resting_level[v] == "dram" else (0.0, nbytes)
-
-    def _traffic(self, touched: Mapping[int, float]) -> tuple[float, float, float]:
-        """Return bytes in main memory, bytes in the shared cache, and their time."""
-        pairs = [self._touched(v, n) for v, n in touched.items()]
-        memory, cache = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-        return memory, cache, memory / self.gpu.memory_gbs + cache / self.gpu.cache_gbs
-
     def call_cost(self, unit: Unit) -> Cost:
         """Return the cost of a library call: its traffic and its start."""
         u = unit.number
         read = {e.producer: float(self.nbytes[e.producer]) for e in unit.edges}
-        memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
-        programs = self._programs(self.elements[u])
+        memory, cache, touch = traffic(self, {**read, u: self.nbytes[u]})
+        programs = self.tiling.map_tasks(self.elements[u])
         work = KernelWork(memory, cache, 0.0, programs)
         return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch)
 
@@ -218,15 +133,11 @@ class DeviceModel(CostModel):
         """Return the cost of an elementwise operator on values of its own shape."""
         u = unit.number
         read = {v: float(self.nbytes[v]) for v in bits(self.units.operands[u])}
-        memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
+        memory, cache, touch = traffic(self, {**read, u: self.nbytes[u]})
         arithmetic = self.step_ns[u] * self.elements[u]
-        work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
+        work = KernelWork(memory, cache, arithmetic, self.tiling.map_tasks(self.elements[u]))
         family = self.arrays.sizes[u] if self.arrays.members >> u & 1 else 1
         return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch, family=family)
-
-    def _programs(self, elements: int) -> int:
-        """Return the programs of an elementwise kernel."""
-        return max(-(-elements // self.tiling.map_block), 1)
 
     def _scatter_cost(self, region: Region) -> Cost:
         """Return the cost of a scatter kernel, whose updates are combined in memory.
@@ -241,7 +152,7 @@ class DeviceModel(CostModel):
             updates = max(updates, *volumes)
             touched[v] = min(self.elements[v], sum(volumes)) * self.itemsize[v]
         region.work = updates * self.gpu.element_ns(ATOMIC_INSTRUCTIONS, f32)
-        memory, cache, touch = self._traffic(touched)
+        memory, cache, touch = traffic(self, touched)
         _, rows = update_axes(self, region)
         width = prod([self.extents[region.axes[a]] for a in rows])
         dtype = self.units.unit(u).node.type.dtype
@@ -251,7 +162,7 @@ class DeviceModel(CostModel):
             memory,
             cache + rereads,
             region.work,
-            self._programs(updates),
+            self.tiling.map_tasks(updates),
             launches=2,
             steps=0.0 if is_atomic else updates / width,
         )
@@ -270,38 +181,34 @@ class DeviceModel(CostModel):
         schedule.assign_nests()
         if region.work < 0:
             region.work = schedule.work(self.step_ns, STEP_COST)
-        programs, parts = schedule.tasks(), self._split_k(region, schedule)
-        scans = self._scan_parts(region, schedule)
+        programs, parts = schedule.tasks(), split_k_parts(self, schedule)
+        scans = scanned_parts(self, schedule)
         programs *= parts * scans
         family, kept_apart = self.arrays.of(region)
-        late, merged = self._merge_work(region, schedule) if schedule.split else (KernelWork(), 0.0)
-        touched, tiles, row_bytes, swept = self._reads(region, schedule)
+        late, merged = merge_work(self, schedule) if schedule.split else (KernelWork(), 0.0)
+        touched, tiles, row_bytes, swept = reads(self, schedule)
         read = int(sum(touched.values()))
-        again = self._traffic(touched)[:2] if scans > 1 else (0.0, 0.0)
+        again = traffic(self, touched)[:2] if scans > 1 else (0.0, 0.0)
         for u in bits(region.stored):
             touched[u] = touched.get(u, 0.0) + self.nbytes[u]
         memory, cache, touch = (
-            a + b for a, b in zip(self._traffic(touched), (*again, 0.0), strict=True)
+            a + b for a, b in zip(traffic(self, touched), (*again, 0.0), strict=True)
         )
-        kept = self._kept_bytes(schedule)
+        kept = kept_bytes(self, schedule)
         row_bytes += kept
         sweeps = swept if not self.gpu.is_near(int(row_bytes)) else 0.0
         level = self.gpu.level(int(row_bytes) * min(programs, 2 * self.gpu.processors))
-        partials = 2.0 * self._partial_bytes(region, schedule)
-        if parts > 1:
-            partials += sum(
-                2.0 * parts * PARTIAL_BYTES * self.elements[u] for u in region.reduced_axes
-            )
+        partials = 2.0 * partial_bytes(self, schedule, parts)
         in_memory = sweeps if level == "dram" else 0.0
         in_cache = tiles + partials + (0.0 if level == "dram" else sweeps)
         work = KernelWork(
             max(memory + in_memory - late.memory_bytes, 0.0),
             max(cache + in_cache - late.cache_bytes, 0.0),
-            max(region.work * self._consumed_factor(region) - late.arithmetic_ns, 0.0),
+            max(region.work * consumed_factor(self, region) - late.arithmetic_ns, 0.0),
             programs,
             2 if schedule.split or parts > 1 or scans > 1 else 1,
             schedule.has_contractions,
-            parts * self._most_programs(region, schedule),
+            parts * most_programs(self, schedule),
             sum(self.itemsize[v] < f32.itemsize for v in region.loads) * schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
@@ -323,159 +230,6 @@ class DeviceModel(CostModel):
         result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
         result.split = bool(schedule.split) or parts > 1
         return result
-
-    def _consumed_lengths(self, region: Region) -> list[int]:
-        """Return the lengths of axes of products' results along which the same kernel reduces."""
-        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
-        first = min((region.levels[u] for u in products), default=0)
-        return [
-            min(self.extents[region.axes[a]] for a in bits(axes))
-            for u, axes in region.reduced_axes.items()
-            if products and u not in products and region.levels[u] > first and axes
-        ]
-
-    def _consumed_factor(self, region: Region) -> float:
-        """Return the factor on products whose results the same kernel reduces: smaller tiles.
-
-        A tile has such an axis as a whole, or a block of a long one. With few positions it is none.
-        """
-        consumed = self._consumed_lengths(region)
-        most = TILE[0] * TILE[1]
-        if consumed and min(consumed) < MIN_MATRIX_SIDE:
-            most = MIN_MATRIX_SIDE**2
-        elif consumed and max(consumed) > TILE[1]:
-            most = prod(self.tiling.produced_block)
-        factor = 1.0
-        for u in region.reduced_axes:
-            if self.units.unit(u).trace.dots:
-                short, long = sorted(self._tile_sides(self.units.unit(u)))
-                tile = min(short, TILE[0]) * min(long, TILE[1])
-                factor = max(factor, tile_share(tile) / tile_share(min(tile, most)))
-        return factor
-
-    def _most_programs(self, region: Region, schedule: ScheduleModel) -> int:
-        """Return the programs of products whose tiles are the smallest for matrix units."""
-        if self._consumed_lengths(region):
-            return schedule.volume(region.grid) // MIN_MATRIX_SIDE
-        most = 1
-        for u in region.reduced_axes:
-            if self.units.unit(u).trace.dots:
-                sides = self._tile_sides(self.units.unit(u))
-                tiles = prod(-(-n // MIN_MATRIX_SIDE) for n in sides)
-                most = max(most, self.elements[u] // max(prod(sides), 1) * tiles)
-        return min(most, schedule.volume(region.grid))
-
-    def _merge_work(self, region: Region, schedule: ScheduleModel) -> tuple[KernelWork, float]:
-        """Return what the merge of a split reduction computes without the split axis.
-
-        Arrays beside it are read, reduced and stored by the merge. One that reduces has a program
-        for each position of the grid; others have the shape of their results, each program of which
-        merges the states that it reads: last the bytes of those that are read again.
-        """
-        split = self._lowered_split(region, schedule)
-        parts = members_before(self.units, region, split)
-        arithmetic, touched, again, reduces = 0.0, dict[int, float](), 0, False
-        merged = [u for u, ended in region.reduced_axes.items() if ended & split]
-        states = max((schedule.volume(region.masks[u][0]) for u in merged), default=0)
-        programs = max(schedule.tasks() // schedule.parts, 1)
-        for u, masks in region.masks.items():
-            axes = masks[0] | region.reduced_axes.get(u, 0)
-            if parts >> u & 1 or axes & split:
-                continue
-            arithmetic += self.step_ns[u] * schedule.evaluations(axes)
-            reduces |= u in region.reduced_axes
-            if region.stored >> u & 1:
-                touched[u] = float(self.nbytes[u])
-                again += max(schedule.volume(masks[0]) - states, 0)
-                programs = max(programs, self._programs(self.elements[u]))
-            for v in bits(self.units.operands[u] & ~region.members):
-                volumes = [schedule.volume(m) for m in region.load_masks[v] if not m & split]
-                touched[v] = float(min(self.elements[v], sum(volumes)) * self.itemsize[v])
-        memory, cache, _ = self._traffic(touched)
-        if reduces:
-            programs = max(schedule.tasks() // schedule.parts, 1)
-        work = KernelWork(memory, cache, arithmetic, programs)
-        return work, float(again * schedule.parts * PARTIAL_BYTES)
-
-    def _lowered_split(self, region: Region, schedule: ScheduleModel) -> int:
-        """Return the axis that lowering splits, as a mask.
-
-        Of reductions over several sets of axes it is one that few of them may have.
-        """
-        if len({*region.reduced_axes.values()}) < 2:
-            return schedule.split
-        positions = [p for read in region.loads.values() for p in read]
-        rank = max(map(len, positions), default=0)
-        last = {p[-1] for p in positions if p and len(p) == rank}
-        candidates = [a for a in splittable_axes(self.units, region) if schedule.is_one_pass(a)]
-        least = dict.fromkeys(candidates, self.tiling.max_parts)
-        least |= {a: n * self.tiling.min_lane_rows for a, n in least.items() if a in last}
-        long = [a for a in candidates if schedule.sizes[a] >= least[a]]
-        strided = [a for a in candidates if a not in last] or candidates
-        if long:
-            return 1 << schedule.slowest(long)
-        return 1 << max(strided, key=lambda a: schedule.sizes[a])
-
-    def _scan_parts(self, region: Region, schedule: ScheduleModel) -> int:
-        """Return the parts of a scanned axis along which all results are stored."""
-        scanned = region.scanned
-        stored = (region.masks[u][0] for u in bits(region.stored))
-        if not scanned or region.all_reduced & scanned or not all(m & scanned for m in stored):
-            return 1
-        return scan_parts(schedule.tasks(), schedule.volume(scanned))
-
-    def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
-        """Return the parts of the reduction axis of a lone product, as lowering splits it."""
-        if not schedule.has_contractions or len(region.reduced_axes) != 1:
-            return 1
-        ((_, reduced),) = region.reduced_axes.items()
-        longest = max((self.extents[region.axes[a]] for a in bits(reduced)), default=1)
-        if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
-            return 1
-        return int(evaluate(self.tiling.split_k_parts(longest, schedule.tasks()), {}))
-
-    def _reads(
-        self, region: Region, schedule: ScheduleModel
-    ) -> tuple[dict[int, float], float, float, float]:
-        """Return the bytes of each value that is read, and of further reads.
-
-        Those are tiles that several programs of a product read, the row of one program, and later
-        passes over rows.
-        """
-        touched: dict[int, float] = {}
-        tiles = row_bytes = swept = 0.0
-        for v, positions in region.loads.items():
-            masks, itemsize = region.load_masks[v], self.itemsize[v]
-            distinct = min(self.elements[v], sum(map(schedule.volume, masks)))
-            touched[v] = float(distinct * itemsize)
-            row_bytes += sum([schedule.row(m) for m in masks]) * itemsize
-            passes = schedule.reads_by_nest.get(v)
-            for k, (position, mask) in enumerate(zip(positions, masks, strict=True)):
-                loaded = schedule.evaluations(mask)
-                if any(not isinstance(t, int) for t in position):
-                    loaded = min(loaded, 2.0 * self.elements[v])  # windows share their lines
-                times = 1 if passes is None else passes[k]
-                tiles += max(loaded - distinct, 0.0) * itemsize * (schedule.has_contractions)
-                swept += max(times - (k == 0), 0) * loaded * itemsize
-        return touched, tiles, row_bytes, swept
-
-    def _kept_bytes(self, schedule: ScheduleModel) -> int:
-        """Return the bytes of values that a program keeps between passes over its rows."""
-        region = schedule.region
-        return sum(
-            schedule.row(region.masks[u][0]) * max(self.itemsize[u], f32.itemsize)
-            for u in bits(schedule.kept)
-        )
-
-    def _partial_bytes(self, region: Region, schedule: ScheduleModel) -> float:
-        """Return the bytes of the partial results of a split reduction."""
-        return float(
-            sum(
-                schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
-                for u, ended in region.reduced_axes.items()
-                if ended & schedule.split
-            )
-        )
 
     # ---- questions of the search and of streams --------------------------------------------------
 
@@ -510,18 +264,7 @@ class DeviceModel(CostModel):
         loads: Loads,
     ) -> float:
         """Return the time of computing a term, with every processor busy."""
-        dtype = max((a.dtype for a in t.args or (t,)), key=lambda d: d.itemsize)
-        if len(t.args) == 2 and _is_product(t):
-            left, right = t.args
-            rows, columns = (
-                prod([sizes[n] for n in side if n in sizes])
-                for side in (left.axes - right.axes, right.axes - left.axes)
-            )
-            types = self._term_type(left, loads), self._term_type(right, loads)
-            return times * self.gpu.product_ns(types[0], types[1], rows, columns)
-        if t.kind == "apply" and cost >= SPECIAL_COST:
-            return times * self._special_ns(1, cost, dtype)
-        return times * self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
+        return term_ns(self, t, cost, times, sizes, loads)
 
     def shared_level(self, level: Level) -> Level:
         """Return the shared cache: programs of a wave visit the same blocks at the same time."""
@@ -571,19 +314,6 @@ class DeviceModel(CostModel):
         hidden = min(arithmetic, moving)
         total = launch + max(arithmetic, moving)
         return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
-
-
-def _is_product(t: Term) -> bool:
-    """Return whether a term is a contraction of two operands."""
-    if t.kind == "opaque" and isinstance(t.value, tuple) and t.value[0] == "reduce":
-        return t.value[1] not in COMBINES
-    return t.kind == "dot"
-
-
-def _axes_read(terms: tuple[int | Expr, ...]) -> set[int]:
-    """Return the axes that the terms of a read depend on."""
-    named = {int(x[1:]) for t in terms if isinstance(t, Expr) for x in axes_of(t)}
-    return named | {t for t in terms if isinstance(t, int) and t >= 0}
 
 
 __all__ = ["DeviceModel"]

@@ -10,7 +10,7 @@ machine's (`smelt.tiling`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
@@ -36,7 +36,7 @@ from smelt.fusion.vectorization_cost import (
 )
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
 from smelt.ops.cost import MOVE_COST
-from smelt.tiling import Tiling
+from smelt.tiling import ReducedAxis, Tiling, split_axis
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 
@@ -368,10 +368,9 @@ class ScheduleModel:
         if region.scanned or self._grid_tasks() >= self.tiling.min_tasks:
             return 0
         candidates = [a for a in splittable_axes(self.units, region) if self.is_one_pass(a)]
-        long = [a for a in candidates if self.sizes[a] >= self.tiling.max_parts]
         if not candidates:
             return 0
-        best = self.slowest(long) if long else max(candidates, key=lambda a: self.sizes[a])
+        best = self._split_axis(candidates)
         work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
         if work < self.tiling.split_elements:
             return 0
@@ -392,36 +391,37 @@ class ScheduleModel:
         return max((region.levels[u] for u in region.reduced_axes if u not in split), default=0) > 1
 
     def _grid_tasks(self) -> int:
-        """Return the number of tasks of the grid; blocks of contiguous positions are one task.
+        """Return the number of tasks of the grid; blocks of contiguous positions are one task."""
+        contiguous = self._contiguous_axes()
+        count = self.volume(self.region.grid & ~contiguous)
+        for a in bits(self.region.grid & contiguous):
+            count *= -(-self.sizes[a] // self.block)
+        return count
 
-        Contiguous are the axes along which the arrays of highest rank are stored (`fastest` in
-        lowering).
-        """
+    def _contiguous_axes(self) -> int:
+        """Return the axes of the last dimension of the arrays of highest rank, as a mask."""
         positions = [
             [t for t in position if t != AT_ZERO]
             for positions in self.region.loads.values()
             for position in positions
         ]
         rank = max(map(len, positions), default=0)
-        contiguous = 0
-        for position in positions:
-            if rank and len(position) == rank:
-                last = position[-1]
-                contiguous |= sum([1 << a for a in axis_numbers(last)])
-        count = self.volume(self.region.grid & ~contiguous)
-        for a in bits(self.region.grid & contiguous):
-            count *= -(-self.sizes[a] // self.block)
-        return count
+        last = {a for p in positions if rank and len(p) == rank for a in axis_numbers(p[-1])}
+        return sum(1 << a for a in last)
 
-    def slowest(self, axes: Iterable[int]) -> int:
-        """Return the axis that is the farthest outside of its arrays; of equals the longest."""
-        tie = self.tiling.splits_longest
-        return min(axes, key=lambda a: (self._depth(a), -self.sizes[a] * tie))
-
-    def _depth(self, a: int) -> int:
-        """Return how far inside its arrays an axis is, 0 for the slowest."""
-        positions = [p for reads in self.region.loads.values() for p in reads]
-        return min((p.index(a) for p in positions if a in p), default=0)
+    def _split_axis(self, candidates: Sequence[int]) -> int:
+        """Return the reduced axis of some that lowering splits."""
+        contiguous, depths = self._contiguous_axes(), dict[int, int]()
+        for positions in self.region.loads.values():
+            for position in positions:
+                for k, t in enumerate(position):
+                    for a in axis_numbers(t):
+                        depths[a] = min(k, depths.get(a, k))
+        axes = [
+            ReducedAxis(self.sizes[a], depths.get(a, 0), bool(contiguous >> a & 1))
+            for a in candidates
+        ]
+        return candidates[split_axis(axes, self.tiling)]
 
     def is_one_pass(self, a: int) -> bool:
         """Return whether nothing along axis `a` waits for a reduction over `a`."""

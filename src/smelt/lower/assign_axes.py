@@ -38,7 +38,7 @@ from smelt.kernel.ir import (
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
-from smelt.tiling import Tiling
+from smelt.tiling import ReducedAxis, Tiling, split_axis
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, product
@@ -298,17 +298,12 @@ def _split_axis(
     if not candidates:
         return None
     contiguous = fastest_axes(d)
-    # Parts of a contiguous axis must be whole vectors, or cache lines are read twice.
-    parts, lanes = tiling.max_parts, tiling.min_lane_rows
-    min_extents = {a.name: parts * (lanes if a.name in contiguous else 1) for a in candidates}
-    long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
-    strided = [a for a in candidates if a.name not in contiguous] or candidates
-    tie = tiling.splits_longest
-    best = (
-        min(long, key=lambda a: (_memory_depth(d, a), -estimate_size(a.extent, hints) * tie))
-        if long
-        else max(strided, key=lambda a: estimate_size(a.extent, hints))
-    )
+    sizes = [estimate_size(a.extent, hints) for a in candidates]
+    axes = [
+        ReducedAxis(n, _memory_depth(d, a), a.name in contiguous)
+        for n, a in zip(sizes, candidates, strict=True)
+    ]
+    best = candidates[split_axis(axes, tiling)]
     work = mul(best.extent, _elements_per_position(d, facts, grid, best))
     positions = estimate_size(product(a.extent for a in grid), hints)
     if estimate_size(work, hints) * max(positions, 1) < tiling.split_elements:

@@ -27,7 +27,7 @@ from smelt.errors import DeviceCompileError
 
 __all__ = ["AheadProgram", "Store", "TritonCompiler", "has_triton"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Version of the stored form and of the options that programs are compiled with."""
 _WORKER: Final = Worker()
 _SCRATCH_ARGUMENTS: Final = 2
@@ -182,6 +182,7 @@ def _program(facts: Mapping[str, Any], image: bytes) -> AheadProgram:
         resources=Resources(
             registers=int(facts["registers"]),
             spills=int(facts["spills"]),
+            loops_spill=bool(facts["loops_spill"]),
             shared_bytes=static + dynamic,
             warps=int(facts["warps"]),
             instructions={str(m): int(n) for m, n in facts["instructions"].items()},

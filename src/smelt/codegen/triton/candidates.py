@@ -130,7 +130,7 @@ def candidates(
     of_call = sizes if of_call is None else of_call
 
     def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
-        looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers)
+        looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers, device.processors)
         forms = [
             (*_with_flat(k, of_call), _with_matrices(k, sizes, policy), *_with_flat(row, of_call))
             for k, row in zip(whole, looped, strict=True)
@@ -139,7 +139,10 @@ def candidates(
 
     registers = device.limits.registers
     few = registers // REGISTER_SHARE
-    whole, divided = (prepare(kernel, sizes, policy=policy, registers=n) for n in (registers, few))
+    whole, divided = (
+        prepare(kernel, sizes, policy=policy, registers=n, processors=device.processors)
+        for n in (registers, few)
+    )
     result = of_launches(whole, registers)
     if divided == whole:
         return result

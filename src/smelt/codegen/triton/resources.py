@@ -17,24 +17,33 @@ from smelt.dataclass import dataclass
 
 __all__ = ["Resources", "can_run", "gate", "key_instructions"]
 
+AROUND_LOOPS_BYTES = 32
+"""Bytes that a thread may store before its loops and load behind them: eight registers.
+
+Assemblers spill addresses that are computed early, however many registers are free; the accesses
+are as many as those of one block of a loop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a program needs: registers and spilled bytes of a thread, shared memory, warps.
 
-    `shared_bytes` is static and dynamic shared memory; `instructions` counts mnemonics.
+    `shared_bytes` is static and dynamic shared memory; `instructions` counts mnemonics. Without
+    `loops_spill`, the program has loops and stores or loads no spilled register in them.
     """
 
     registers: int
     spills: int
     shared_bytes: int
     warps: int
+    loops_spill: bool = True
     instructions: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def gate(needs: Resources, limits: DeviceLimits) -> str | None:
     """Return why a program is not used; None for one that may run fast."""
-    if needs.spills and _excess(needs, limits) is None:
+    most = 0 if needs.loops_spill else AROUND_LOOPS_BYTES
+    if needs.spills > most and _excess(needs, limits) is None:
         return f"spills {needs.spills} bytes a thread"
     return _excess(needs, limits)
 

@@ -46,7 +46,7 @@ class SelectedLaunch:
 
     `program` is None without a compiler, and for a table of arrays. `dropped` failed a gate,
     `others` are predicted slower and not compiled. `warning` says that
-    every candidate spills registers, this one the least.
+    every candidate spills registers that its loops need, or many; this one spills the least.
     """
 
     stage: Stage
@@ -109,7 +109,7 @@ class SelectingCompiler:
     @property
     def identity(self) -> str:
         """The compiler with its version, for cache keys."""
-        return f"selected 1 {self._compiler.identity}"
+        return f"selected 2 {self._compiler.identity}"
 
     def prepare(
         self, kernel: Kernel, sizes: Mapping[str, int]

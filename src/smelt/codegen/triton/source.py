@@ -22,7 +22,7 @@ from smelt.codegen.triton.merge_launches import merge_rows
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.split_products import split_products
-from smelt.codegen.triton.split_scans import split_scans
+from smelt.codegen.triton.split_scans import PROCESSORS, split_scans
 from smelt.codegen.triton.split_states import PROCESSOR_REGISTERS, split_states
 from smelt.codegen.triton.statements import print_program
 from smelt.codegen.triton.widen_columns import widen_columns
@@ -47,18 +47,19 @@ def prepare(
     register_lanes: int = REGISTER_LANES,
     policy: Policy = EXACT,
     registers: int = PROCESSOR_REGISTERS,
+    processors: int = PROCESSORS,
 ) -> tuple[Kernel, ...]:
     """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
 
     Rows of more than `register_lanes` elements are looped over. Launches that carry more than the
-    `registers` of a processor are divided. Raises DeviceKernelError for a kernel without such
-    loops.
+    `registers` of a processor are divided; few long rows are scanned in parts by all `processors`.
+    Raises DeviceKernelError for a kernel without such loops.
     """
     launches = split_products(kernel, sizes)
     if not launches:
         combining = combining_launches(kernel, policy, sizes) or (kernel,)
         launches = tuple(x for k in combining for x in split_launches(k))
-    launches = tuple(x for k in launches for x in split_scans(k, sizes))
+    launches = tuple(x for k in launches for x in split_scans(k, sizes, processors))
     merged = [k for launch in launches for k in merge_rows(launch, sizes)]
     divided = [k for launch in merged for k in split_states(launch, sizes, registers)]
     return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in divided)

@@ -52,7 +52,10 @@ from smelt.ops.combine import CHOICE, COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, evaluate, floordiv, minimum, mul
 
-__all__ = ["split_scans"]
+__all__ = ["PROCESSORS", "split_scans"]
+
+PROCESSORS = 128
+"""Processors of a device that is not known: about a large one's."""
 
 
 class _Split(NamedTuple):
@@ -76,8 +79,13 @@ class _Split(NamedTuple):
         return Update(state, Apply(COMBINES[self.scan.combine].scalar, (Ref(state), block)))
 
 
-def split_scans(launch: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, ...]:
-    """Return two launches in place of one that scans few long rows; itself for others."""
+def split_scans(
+    launch: Kernel, sizes: Mapping[str, int] | None, processors: int = PROCESSORS
+) -> tuple[Kernel, ...]:
+    """Return two launches in place of one that scans few long rows; itself for others.
+
+    Each of the device's processors has programs for some of the parts.
+    """
     scans = {
         s.name: s.value for s in launch.body if isinstance(s, Let) and isinstance(s.value, Scan)
     }
@@ -86,7 +94,7 @@ def split_scans(launch: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel
         return (launch,)
     axis = launch.axis(along.pop())
     rows = math.prod(int(evaluate(launch.axis(a).extent, sizes)) for a in _grid(launch))
-    parts = scan_parts(rows, int(evaluate(axis.extent, sizes)))
+    parts = scan_parts(rows, int(evaluate(axis.extent, sizes)), processors)
     return _launches(launch, axis, parts, scans) if parts > 1 else (launch,)
 
 

@@ -27,6 +27,9 @@ from typing import Any
 MNEMONIC = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 AMD_MNEMONIC = re.compile(r"^\t([a-z][a-z0-9_]+)", re.MULTILINE)
 LOCAL_ARRAY = re.compile(r"\.local \.align \d+ \.b8\s+\w+\[(\d+)\]")
+LABEL = re.compile(r"^\s*([.$]\w+):")
+BRANCH = re.compile(r"\bBRA\b[^`]*`\(([.$]\w+)\)")
+LOCAL_ACCESS = re.compile(r"\b(?:LDL|STL)\b")
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 ENTRY = re.compile(r"\.entry\s+\w+\(([^)]*)\)")
 PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\n\[]*(?:\[(\d+)\])?")
@@ -149,16 +152,47 @@ def nvidia_resources(
     registers, stack, shared = map(int, usage.groups())
     arrays = sum(-(-int(n) // 8) * 8 for n in LOCAL_ARRAY.findall(ptx))
     counts: collections.Counter[str] = collections.Counter()
-    for name in MNEMONIC.findall(run(tools / "nvdisasm", "-c", cubin)):
+    listing = run(tools / "nvdisasm", "-c", cubin)
+    for name in MNEMONIC.findall(listing):
         stem, *suffixes = name.split(".")
         counts[f"{stem}.128" if "128" in suffixes and stem in ("LDG", "STG") else stem] += 1
     return {
         "registers": registers,
         "spills": max(stack - arrays, 0),
+        "loops_spill": loops_spill(listing),
         "parameters": parameter_bytes(ptx),
         "static_shared": max(shared - reserved, 0),
         "instructions": dict(counts),
     }
+
+
+def loops_spill(listing: str) -> bool:
+    """Return whether a loop accesses local memory, or the program has no loop.
+
+    A loop is what lies between a label and a branch back to it; functions count as called in one.
+    A branch to itself ends every program.
+
+    >>> body = ".L_x_0:\\n FFMA R1, R2, R3, R1 ;\\n @P0 BRA `(.L_x_0) ;\\n"
+    >>> loops_spill("STL [R1], R6 ;\\n" + body + "LDL R6, [R1] ;")
+    False
+    >>> loops_spill(".L_x_0:\\n BRA `(.L_x_0) ;"), loops_spill(body.replace("FFMA", "LDL"))
+    (True, True)
+    """
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    local: list[int] = []
+    functions = 0
+    for number, line in enumerate(listing.splitlines()):
+        if label := LABEL.match(line):
+            labels[label[1]] = number
+            functions = functions or number * label[1].startswith("$")
+        elif (branch := BRANCH.search(line)) and branch[1] in labels:
+            loops.append((labels[branch[1]] + 1, number))
+        elif LOCAL_ACCESS.search(line):
+            local.append(number)
+    end = functions or len(listing)
+    loops = [(first, last) for first, last in loops if first < last < end]
+    return not loops or any(n > end or first <= n < last for n in local for first, last in loops)
 
 
 def parameter_bytes(ptx: str) -> list[int]:
@@ -180,6 +214,7 @@ def amd_resources(text: str) -> dict[str, Any]:
     return {
         "registers": facts.get("vgpr_count", 0),
         "spills": 4 * facts.get("vgpr_spill_count", 0),
+        "loops_spill": True,
         "static_shared": 0,
         "instructions": dict(collections.Counter(AMD_MNEMONIC.findall(text))),
     }
