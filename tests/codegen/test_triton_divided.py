@@ -7,38 +7,26 @@ and registers, with the limits of what is long lowered: small arrays then take t
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, note, seed, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
-from tests.codegen.device_programs import rates
+from tests.codegen.drawn_schedules import devices, drawn, low_limits, mechanisms
 from tests.codegen.test_triton_catalogue import extra_sizes
-from tests.codegen.test_triton_goldens import with_lanes
 from tests.kernel.nan_signs import other_nan_signs
 from tests.kernel.random_launches import DividedGenerator, divided_kernels
 from tests.strategies.effort import NIGHT, NIGHTLY, start
 
-from smelt.codegen.triton.candidates import Candidate, candidates
-from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.schedule import EXACT, LEAST_INTEGER_DOT
-from smelt.codegen.triton.source import print_file, print_stage
 from smelt.errors import DeviceKernelError, SmeltError
-from smelt.kernel.flat_map import over_arrays
-from smelt.kernel.flat_reduction import flat_kernels
 from smelt.kernel.interp import run
-from smelt.kernel.ir import Kernel, Scan, Stream
+from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.kernel.verify import verify
-from smelt.kernel.walk import statements, values_of, visit
 from smelt.types.expr import evaluate
 
 pytestmark = [*NIGHT, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -54,79 +42,6 @@ SIZES = (
 )
 LARGER = (1, 30, 1000)
 """How often larger the sizes are that a kernel is prepared for."""
-LIMITS = {
-    "backend.gpu": {"LEAST_SCAN": 1, "SCAN_PARTS": 8, "SCAN_STEP": 4},
-    "codegen.triton.split_scans": {"SCAN_STEP": 4},
-    "codegen.triton.merge_launches": {"LEAST_ROW": 1},
-    "codegen.triton.split_states": {"COLUMN_LANES": 2},
-    "codegen.triton.split_products": {"MOST_COLUMNS": 1},
-    "codegen.triton.combining_stores": {"FIRST_ELEMENTS": 1, "JOINED_LANES": 2},
-    "codegen.triton.matrix_batches": {"FEW_MATRICES": 1},
-    "codegen.triton.candidates": {
-        "MOST_CANDIDATES": 999,
-        "LOOPED_ROW": 2,
-        "LEAST_SPLIT": 1,
-        "LEAST_GROUPED_ROWS": 1,
-        "SEVERAL_ROWS": 8,
-        "_varied": lambda every: every,
-    },
-    "kernel.flat_reduction": {"CHUNK": 8, "LOADED": 4, "MERGED": 2},
-}
-"""What is long for a launch, and how many schedules are compared: limits of speed alone."""
-
-
-@contextmanager
-def low_limits() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, values in LIMITS.items():
-            module = importlib.import_module(f"smelt.{name}")
-            for limit, value in values.items():
-                assert hasattr(module, limit), limit
-                patch.setattr(module, limit, value)
-        yield
-
-
-@st.composite
-def devices(draw: Any) -> DeviceRates:
-    """A device with few processors and registers."""
-    arch = draw(st.sampled_from(("sm_90", "sm_100", "sm_80", "gfx942")))
-    limits = replace(device_limits(arch), registers=draw(st.sampled_from((1 << 16, 256, 0))))
-    processors = draw(st.sampled_from((1, 3, 132)))
-    return replace(rates("sm_90"), arch=arch, limits=limits, processors=processors)
-
-
-def mechanisms(c: Candidate) -> set[str]:
-    """What a launch with its schedule is an example of."""
-    schedule, name = c.schedule, c.launch.name
-    values = [v for s in statements(c.launch) for root in values_of(s) for v in visit(root)]
-    carried = {t.name for s in statements(c.launch) if isinstance(s, Stream) for t in s.states}
-    is_scan = any(isinstance(v, Scan) for v in values)
-    found = {
-        "parts of a reduction": name.endswith("_parts") and "v" not in name and not is_scan,
-        "merge": "_merge" in name,
-        "second merge": "_merge" in name and name[-1].isdigit(),
-        "rows of a merge": name.endswith("_rows"),
-        "scan in parts": is_scan and any(s.endswith("_carry") for s in carried),
-        "looped scan": is_scan and bool(carried),
-        "first values": name.endswith("_first"),
-        "columns of their own": re.search(r"_(n|m|j|k)$", name) is not None,
-        "merged grid": any(a.name.startswith("flat") for a in c.launch.axes),
-        "lanes along several axes": sum(n > 1 for n in schedule.grid.values()) > 1,
-        "looped row": bool(schedule.streams),
-        "matrices": schedule.has_matrices,
-        "small matrices": schedule.has_matrices
-        and sum(n > 1 for n in (*schedule.grid.values(), *schedule.streams.values())) > 3,
-        "grouped blocks": schedule.group > 1,
-        "tensor copies": bool(schedule.copied),
-        "tensor stores": bool(schedule.stored),
-        "persistent": schedule.programs is not None,
-        "specialised warps": bool(schedule.specialised),
-        "loops without masks": schedule.splits_loops,
-        "table of arrays": any(p.each for p in c.launch.outputs),
-    }
-    return {what for what, is_so in found.items() if is_so}
-
-
 def arrays_of(kernel: Kernel, sizes: Mapping[str, int], random: np.random.Generator) -> dict[str, Any]:
     """Inputs with round numbers, and rarely with NaN and infinities."""
     arrays: dict[str, Any] = {}
@@ -193,14 +108,10 @@ def check(kernel: Kernel, data: st.DataObject, seen: Counter[str]) -> None:
     with low_limits():
         large = {name: n * larger for name, n in sizes.items()}
         try:
-            every = candidates(kernel, large, device, EXACT, sizes)
+            chosen, source = drawn(data, kernel, large, sizes, device)
         except DeviceKernelError:
             seen["refused"] += 1
             return
-        chosen = [data.draw(st.sampled_from(of), f"launch {i}") for i, of in enumerate(every)]
-        source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
-    lanes = data.draw(st.sampled_from((2, 4, 16, 64)), "lanes")
-    source = with_lanes(source, max(lanes, LEAST_INTEGER_DOT) if "tl.dot" in source else lanes)
     results = launch(source, [arrays[p.name] for p in kernel.inputs], **extra_sizes(source, sizes))
     seen.update(what for c in chosen for what in mechanisms(c))
     seen["judged"] += 1
