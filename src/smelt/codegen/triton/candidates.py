@@ -456,7 +456,7 @@ def _tiles(
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {
-            a: min(b, max(power_of_two(extents[a]), least.get(a, LEAST_DOT)))
+            a: max(min(b, power_of_two(extents[a])), least.get(a, LEAST_DOT))
             for a, b in wanted.items()
         }
         kind = "product" if is_product else "stream of products"
