@@ -8,6 +8,7 @@ which of them a launch has, so that tests can count what they reach.
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,7 +82,20 @@ def drawn(
     chosen = [data.draw(st.sampled_from(of), f"launch {k}") for k, of in enumerate(every)]
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
     lanes = data.draw(st.sampled_from(LANES), "lanes")
-    return chosen, with_lanes(source, max(lanes, LEAST_INTEGER_DOT) if "tl.dot" in source else lanes)
+    return chosen, with_lanes(
+        source, max(lanes, LEAST_INTEGER_DOT) if "tl.dot" in source else lanes
+    )
+
+
+def every_source(
+    kernel: Kernel, sizes: Mapping[str, int], device: DeviceRates, of_call: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield the files of a kernel with every candidate of its launches."""
+    every = candidates(kernel, sizes, device, EXACT, of_call)
+    for of_launches in itertools.zip_longest(*every):
+        chosen = [c or of[0] for c, of in zip(of_launches, every, strict=True)]
+        source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
+        yield with_lanes(source, LEAST_INTEGER_DOT if "tl.dot" in source else 4)
 
 
 def mechanisms(c: Candidate) -> set[str]:
@@ -95,13 +109,14 @@ def mechanisms(c: Candidate) -> set[str]:
     examples = {
         "parts": is_parts,
         "merge": is_merge,
-        "second merge": is_merge and name[-1].isdigit(),
+        "second merge": re.search(r"_merge\d", name) is not None,
         "rows of a merge": name.endswith("_rows"),
         "scan in parts": is_scan and any(s.endswith("_carry") for s in carried),
         "first values": name.endswith("_first"),
         "columns of their own": re.search(r"_([nmjk]|\d)$", name) is not None,
         "merged grid": any(a.name.startswith("flat") for a in c.launch.axes),
         "lanes along several axes": sum(n > 1 for n in schedule.grid.values()) > 1,
+        "looped scan": is_scan and bool(carried),
         "loop": bool(schedule.streams),
         "matrices": schedule.has_matrices,
         "small matrices": schedule.has_matrices and len(lanes) > 3,

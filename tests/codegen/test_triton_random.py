@@ -42,7 +42,9 @@ def arrays_of(kernel):
 
 def printed_blocks(kernel, source: str) -> dict[str, int]:
     """The lanes of each axis: what a block sees may depend on its size."""
-    named = re.findall(r"BLOCK_(\w+) = ", source)  # a loop in steps of one has no name for its block
+    named = re.findall(
+        r"BLOCK_(\w+) = ", source
+    )  # a loop in steps of one has no name for its block
     lanes = {b.axis: 1 for b in blocks(kernel) if b.size is not None or b.axis not in named}
     numbers = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
     axes = {a.name for a in kernel.axes}
@@ -76,7 +78,9 @@ def check(kernel, print_source: Callable[[Kernel], str]) -> None:
         rtol = 1e-2 if p.dtype.bits == 16 else 1e-4
         with np.errstate(all="ignore"):
             a, b, c = (np.asarray(x, np.float64) for x in (actual, wanted[p.name], other[p.name]))
-        is_said = (b == c) | (np.isnan(b) & np.isnan(c))  # the sign of a NaN that is computed is not
+        is_said = (b == c) | (
+            np.isnan(b) & np.isnan(c)
+        )  # the sign of a NaN that is computed is not
         np.testing.assert_allclose(np.where(is_said, a, b), b, rtol, 1e-5)
 
 

@@ -22,7 +22,12 @@ from smelt.types.expr import Index, minimum, mod, size
 
 Draw = Any
 n, m, k = size("n"), size("m"), size("k")
-SUMMED = {f32: ("sum", "max", "min"), f64: ("sum", "max"), i64: ("sum", "max", "min"), bool_: ("any", "all")}
+SUMMED = {
+    f32: ("sum", "max", "min"),
+    f64: ("sum", "max"),
+    i64: ("sum", "max", "min"),
+    bool_: ("any", "all"),
+}
 PARTS = (2, 3, 5, 18)
 """Parts of an axis: few are merged one after another, more by a reduction."""
 OPERANDS = (f32, bf16, f16, i8, bf16, f16)
@@ -166,7 +171,10 @@ class DividedGenerator(Generator):
         states = [b.state(s, COMBINES[c].identity(d), *axes, dtype=d) for s, d, c, axes in folds]
         online = self.some(rows) if self.chance(30) else None
         if online is not None:
-            states += [b.state("r", NO_EXPONENT, *online, dtype=i32), b.state("l", 0.0, *online, dtype=f32)]
+            states += [
+                b.state("r", NO_EXPONENT, *online, dtype=i32),
+                b.state("l", 0.0, *online, dtype=f32),
+            ]
         outer = self.visible, self.needed
         self.visible, self.needed = [*outer[0], axis], [*outer[1], axis]
         self.hidden = () if block.size == 1 and not block.part else [s.name for s in states]
@@ -278,7 +286,10 @@ class DividedGenerator(Generator):
         self.needed = self.visible = ["m", "n"]
         dtype = self.pick(OPERANDS)
         total = i32 if dtype == i8 else f32
-        with b.stream(Block("k", self.pick((16, 64)), None, "p"), states=[b.state("s", 0, "m", "n", dtype=total)]):
+        with b.stream(
+            Block("k", self.pick((16, 64)), None, "p"),
+            states=[b.state("s", 0, "m", "n", dtype=total)],
+        ):
             b.update("s", b.apply("add", Ref("s"), self.contraction((), dtype)))
         b.merge("p", "s")
         self.lets()
@@ -311,7 +322,11 @@ class DividedGenerator(Generator):
         p = self.operand("x", dtype, *columns, "k")
         y = b.output("y", dtype, (n, *(m for _ in columns)))
         index = [b.axes[a].index for a in columns]
-        first = self.load(b.inputs[0]) if dtype == f32 and self.chance(30) else b.as_value(self.upto(0, 2), dtype)
+        first = (
+            self.load(b.inputs[0])
+            if dtype == f32 and self.chance(30)
+            else b.as_value(self.upto(0, 2), dtype)
+        )
         b.store(y, [b.axes["n"].index, *index], first)
         self.visible = self.needed = [*columns, "k"]
         place = b.load(ids, b.axes["k"].index)
@@ -361,7 +376,9 @@ class DividedGenerator(Generator):
         if combine in ("any", "all"):
             v = b.apply("gt", v, 0.0)
         total = b.let(f"t{number}", b.reduce(combine, v, "n", "m"))
-        return b.apply("sqrt", total) if combine not in ("any", "all") and self.chance(50) else total
+        return (
+            b.apply("sqrt", total) if combine not in ("any", "all") and self.chance(50) else total
+        )
 
 
 @st.composite
