@@ -8,15 +8,17 @@ results of scatters stored in launches of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
-from tests.codegen.device_catalogue import planned
+from tests.codegen.device_catalogue import DevicePlan, planned
+from tests.codegen.drawn_schedules import devices, drawn, low_limits, mechanisms
 from tests.codegen.test_triton_catalogue import extra_sizes, sources_of
 from tests.codegen.test_triton_goldens import stored
 from tests.property.oracles import agree, interpret, sizes_at, spread
@@ -41,13 +43,22 @@ LARGER = {"small": 1, "looped": 700, "split": 40_000}
 """How often larger the sizes are that a program is planned for."""
 
 
+Sources = Callable[[DevicePlan, Sequence[Mapping[str, int]]], dict[int, str]]
+"""Prints the kernels of a plan with some of their schedules."""
+
+
 def emulated(
-    graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int], larger: int, arch: str
+    graph: Graph,
+    arrays: Sequence[Any],
+    sizes: Mapping[str, int],
+    larger: int,
+    arch: str,
+    print_sources: Sources = sources_of,
 ) -> list[Any]:
     """Return the results of a program whose kernels are printed for larger sizes."""
     large = {name: n * larger for name, n in sizes.items()}
     plan = planned(SimpleNamespace(graph=graph), large, gpu(arch))
-    sources = sources_of(plan, cluster_sizes(plan.plan, sizes))
+    sources = print_sources(plan, cluster_sizes(plan.plan, sizes))
 
     def run(kernel: Any, operands: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, Any]:
         source = sources[id(kernel)]
@@ -60,11 +71,17 @@ def emulated(
         return plans.run(plan.plan, plan.kernels, arrays, sizes)
 
 
-def complaint(graph: Graph, arrays: Sequence[Any], larger: int, arch: str = "sm_90") -> str:
+def complaint(
+    graph: Graph,
+    arrays: Sequence[Any],
+    larger: int,
+    arch: str = "sm_90",
+    print_sources: Sources = sources_of,
+) -> str:
     """Return where the emulated results differ from the interpreter's; empty if nowhere."""
     sizes = sizes_at(graph, arrays)
     wanted, allowed = interpret(graph, arrays, sizes), spread(graph, arrays, sizes)
-    results = emulated(graph, arrays, sizes, larger, arch)
+    results = emulated(graph, arrays, sizes, larger, arch, print_sources)
     for k, (a, b) in enumerate(zip(wanted, results, strict=True)):
         problem = agree(a, np.asarray(b).astype(a.dtype), allowed[k])
         if problem:
@@ -90,10 +107,16 @@ def with_gradients(program: Program) -> Program | None:
     return Program(whole, [*arrays, *slopes])
 
 
-def judge(program: Program, larger: int, arch: str, seen: Counter[str]) -> None:
+def judge(
+    program: Program,
+    larger: int,
+    arch: str,
+    seen: Counter[str],
+    print_sources: Sources = sources_of,
+) -> None:
     """Compare a program's results; count those that no kernel can be printed for."""
     try:
-        problem = complaint(*program, larger, arch)
+        problem = complaint(*program, larger, arch, print_sources)
     except DeviceKernelError:
         seen["refused"] += 1
         return
@@ -120,6 +143,45 @@ def test_a_random_program_computes_the_same(larger, arch):
 
     check()
     assert seen["refused"] <= 0.02 * seen["judged"]
+
+
+REACHED = {
+    "small": ("merged grid", "lanes along several axes", "looped scan"),
+    "looped": ("loop", "matrices", "merged grid", "first values"),
+    "split": ("parts", "merge", "scan in parts", "columns of their own"),
+}
+"""What programs of a size have among their launches and schedules."""
+
+
+@pytest.mark.parametrize("larger", LARGER)
+def test_a_random_program_with_any_of_its_schedules_computes_the_same(larger):
+    """On devices with few processors and registers, on which little is long."""
+    seen: Counter[str] = Counter()
+
+    def print_drawn(data: st.DataObject) -> Sources:
+        device = data.draw(devices(), "device")
+
+        def sources(plan: DevicePlan, small: Sequence[Mapping[str, int]]) -> dict[int, str]:
+            result: dict[int, str] = {}
+            for kernel, sizes, of_call in zip(plan.kernels, plan.sizes, small, strict=True):
+                if kernel is not None:
+                    chosen, result[id(kernel)] = drawn(data, kernel, sizes, of_call, device)
+                    seen.update(what for c in chosen for what in mechanisms(c))
+            return result
+
+        return sources
+
+    @seed(start(100 + len(larger)))
+    @MANY
+    @given(graphs(max_nodes=8), st.data())
+    def check(program: Program, data: st.DataObject) -> None:
+        if not any(node.op.name == "scan.prod" for node in program.graph.nodes()):
+            with low_limits():
+                judge(program, LARGER[larger], "sm_90", seen, print_drawn(data))
+
+    check()
+    assert seen["refused"] <= 0.02 * seen["judged"]
+    assert not set(REACHED[larger]) - set(seen), seen
 
 
 @pytest.mark.parametrize("larger", LARGER)

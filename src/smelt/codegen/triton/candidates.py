@@ -28,6 +28,7 @@ from smelt.codegen.triton.schedule import (
     Schedule,
     choose_schedule,
     is_atomic,
+    least_dot,
     nested_streams,
     spread_lanes,
 )
@@ -443,6 +444,7 @@ def _tiles(
     rows = base.blocked
     summed, columns = _streamed(launch, base)
     is_product = _is_product(launch, base)
+    least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over}
     if not is_product and (len(rows), len(columns)) != (1, 1):
         yield from _warps(base)
         return
@@ -456,7 +458,10 @@ def _tiles(
     for m, n, k, warps, stages in tiles:
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
-        lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
+        lanes = {
+            a: max(min(b, power_of_two(extents[a])), least.get(a, LEAST_DOT))
+            for a, b in wanted.items()
+        }
         kind = "product" if is_product else "stream of products"
         tile = replace(
             base,

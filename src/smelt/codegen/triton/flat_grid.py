@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.schedule import is_atomic
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
@@ -64,11 +64,13 @@ def flat_grid(launch: Kernel) -> Kernel | None:
         extent = launch.axis(b.axis).extent
         places[b.axis], rest = mod(rest, extent), floordiv(rest, extent)
     kept = tuple(a for a in launch.axes if a.name not in places)
+    merged = Axes(b.axis for b in several)
+    body = with_state_axes(launch.body, merged, axes_of_body(launch.body))
     return replace(
         launch,
         axes=(flat, *kept),
         grid=(Block(name, blocks[-1].size),),
-        body=tuple(_substituted(launch.body, places, name)),
+        body=tuple(_substituted(body, places, name)),
     )
 
 
@@ -114,7 +116,7 @@ def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
 def _substituted(
     body: Iterable[Statement], places: Mapping[str, Index], name: str
 ) -> Iterator[Statement]:
-    """Yield statements with other indices for axes; states vary along the new one."""
+    """Yield statements with other indices for axes; states of such axes vary along the new one."""
     for s in body:
         if isinstance(s, Store):
             s = replace(s, index=tuple(substitute_index(e, places) for e in s.index))

@@ -179,7 +179,9 @@ def choose_schedule(
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
-        return Schedule(_for_dots(grid), _for_dots(streams), least, policy, has_matrices=True)
+        steps = {a: least_dot(kernel) for d in dots for a in d.over}
+        lanes = _for_dots(grid, {}), _for_dots(streams, steps)
+        return Schedule(*lanes, least, policy, has_matrices=True)
     joins = any(s.join for s in stores(kernel)) and not is_atomic(kernel)
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
@@ -284,8 +286,11 @@ def _check_rows(kernel: str, extents: list[int]) -> None:
         refuse(kernel, f"all {longest} elements of a row at once")
 
 
-def _for_dots(lanes: Mapping[str, int]) -> dict[str, int]:
-    return {a: n if n == 1 else min(max(n, LEAST_DOT), DOT_LANES) for a, n in lanes.items()}
+def _for_dots(lanes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
+    return {
+        a: n if n == 1 else min(max(n, least.get(a, LEAST_DOT)), DOT_LANES)
+        for a, n in lanes.items()
+    }
 
 
 def _within(lanes: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -1,0 +1,40 @@
+"""Run kernels with the other sign of every NaN that arithmetic makes.
+
+IEEE 754 gives the result of an operation that is not a number no sign, and processors differ: of
+`inf - inf` it is negative on x86 and positive on Arm and GPUs; of `nan + -nan` that of either operand.
+A result that depends on it, by `signbit` or `copysign`, is any of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from smelt.kernel.evaluate import Evaluator
+from smelt.kernel.ir import Apply, Cast, Dot, Reduce, Scan, Value
+from smelt.kernel.tile import Tile
+
+MOVES = ("neg", "abs", "copysign", "select")
+"""Operators that say which sign their result has, or take it from an operand."""
+
+
+@contextmanager
+def other_nan_signs() -> Iterator[None]:
+    """Make the interpreter of kernels give computed NaN the other sign."""
+    plain = Evaluator.value
+
+    def changed(self: Evaluator, v: Value) -> Tile:
+        tile = plain(self, v)
+        computes = isinstance(v, Cast | Reduce | Scan | Dot)
+        computes |= isinstance(v, Apply) and v.op not in MOVES
+        if not computes or tile.data.dtype.kind in "iub":
+            return tile
+        data = np.where(np.isnan(tile.data), np.negative(tile.data), tile.data)
+        return Tile(tile.axes, tile.start, data.astype(tile.data.dtype))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluator, "value", changed)
+        yield
