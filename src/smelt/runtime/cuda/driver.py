@@ -60,6 +60,7 @@ SIGNATURES: Final = {
     "cuModuleUnload": "p",
     "cuModuleGetFunction": "pps",
     "cuFuncSetAttribute": "pii",
+    "cuFuncSetCacheConfig": "pi",
     "cuLaunchKernel": "puuuuuuuppp",
     "cuStreamCreate": "pu",
     "cuStreamDestroy_v2": "p",
@@ -100,6 +101,10 @@ SIGNATURES: Final = {
 
 SHARED_ON_REQUEST: Final = 8
 """Attribute of a function: bytes of dynamic shared memory that a launch may have."""
+PREFER_SHARED: Final = 1
+"""Configuration of a function: its processor has more shared memory than cache."""
+PLAIN_SHARED_BYTES: Final = 48 << 10
+"""Shared memory that a program may have without a request."""
 MULTIPROCESSORS: Final = 16
 """Attribute of a device: its multiprocessors."""
 MAJOR: Final = 75
@@ -271,6 +276,8 @@ class Module:
             # Requested from the first byte on: static shared memory of the image counts as well.
             if shared_bytes:
                 driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
+            if shared_bytes > PLAIN_SHARED_BYTES:  # as many programs of a processor as fit
+                driver.call("cuFuncSetCacheConfig", handle, PREFER_SHARED)
         self._functions[symbol] = handle, shared_bytes
         return handle
 
