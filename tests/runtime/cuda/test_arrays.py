@@ -187,6 +187,39 @@ def test_foreign_arrays_are_read_where_they_lie(fake, version):
     assert not fake.live and not dlpack._EXPORTED
 
 
+def test_another_library_keeps_its_memory_until_kernels_have_read_it(fake):
+    """CuPy's and JAX's streams do not wait for the default one, in which our kernels run."""
+    double = sm.jit(lambda x: x * 2)
+    double(sm.asarray(X, device="cuda:0"))
+    fake.synchronize()
+    y = double(Foreign(sm.asarray(X, device="cuda:0")))
+    gc.collect()
+    assert len(dlpack._EXPORTED) == 1  # nobody else has the array, and the kernel has not run
+    np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), X * 2)
+    assert not dlpack._EXPORTED
+    z = double(Foreign(sm.asarray(X, device="cuda:0")))
+    fake.synchronize()
+    double(Foreign(sm.asarray(X, device="cuda:0")))  # the next call finds that it has run
+    gc.collect()
+    assert len(dlpack._EXPORTED) == 1 and z.shape == X.shape
+    fake.synchronize()
+    system_driver().device(0).call_finished()
+    assert not dlpack._EXPORTED
+
+
+def test_another_library_keeps_memory_that_a_second_stream_reads(fake, device):
+    x = sm.asarray(Foreign(sm.asarray(X, device="cuda:0")), device="cuda:0")
+    stream = fake.new_stream()
+    x.buffer.owner.used_by(stream)
+    fake.calls.clear()
+    del x
+    gc.collect()
+    assert "cuStreamWaitEvent" in fake.calls
+    fake.synchronize()
+    device.call_finished()
+    assert not dlpack._EXPORTED
+
+
 def test_a_capsule_that_nobody_takes_frees_its_struct():
     x = sm.asarray(X, device="cuda:0")
     capsule = x.__dlpack__(max_version=(1, 0))

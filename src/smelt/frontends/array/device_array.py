@@ -324,4 +324,4 @@ def buffer_of(x: Any) -> DeviceBuffer:
     stream = int(torch.cuda.current_stream(x.device).cuda_stream)
     with torch.cuda.device(x.device):  # torch exports tensors of the current device alone
         capsule = x.detach().__dlpack__(stream=-1)  # the tensor's stream is ours: no order
-    return import_capsule(capsule, driver, stream, what)
+    return import_capsule(capsule, driver, stream, what, is_ordered=True)

@@ -14,7 +14,7 @@ import ctypes
 import os
 import threading
 from array import array
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -303,6 +303,8 @@ class Device:
         self.fill: Module | None = None
         """Code that writes tables; see `array_tables`."""
         self._unused: list[tuple[str, int]] = []
+        self._running: list[tuple[int, Callable[[], object]]] = []
+        """Events, and what is called when they have passed; see `call_behind`."""
         self.captured: set[object] = set()
         """What owns code that other libraries' graphs launch; it is never unloaded."""
         self._process = os.getpid()
@@ -411,6 +413,37 @@ class Device:
             raise CaptureError(reason="an array was written in a stream that is not captured")
         if code:
             raise driver.error("cuStreamWaitEvent", code)
+
+    def call_behind(self, stream: int, function: Callable[[], object]) -> None:
+        """Call a function when what is queued in a stream has run; nothing waits for that.
+
+        If it runs still, `call_finished` calls the function. A finalizer may be the caller.
+        """
+        try:
+            if self.is_ours and not self.is_capturing(stream):
+                with self.current(), self.relaxed():
+                    event = self.driver.word("cuEventCreate", status.NO_TIMING)
+                    self._running.append((event, function))
+                    self.driver.call("cuEventRecord", event, stream)
+                self.call_finished()
+                return
+        except Exception:  # noqa: BLE001 - the driver may be gone at the end of the process
+            self._running = [x for x in self._running if x[1] is not function]
+        function()
+
+    def call_finished(self) -> None:
+        """Call the functions whose events have passed."""
+        if not self._running or not self.is_ours:
+            return
+        running, self._running = self._running, []
+        for event, function in running:
+            with self.current(), self.relaxed():
+                code = self.driver.result("cuEventQuery", event)
+            if code == status.NOT_READY:
+                self._running.append((event, function))
+            else:
+                self.forget("cuEventDestroy_v2", event)
+                function()
 
     @property
     def is_ours(self) -> bool:
