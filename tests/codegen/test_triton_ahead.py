@@ -448,9 +448,9 @@ def test_a_triton_of_torch_has_the_version_of_its_package(monkeypatch, packages)
 
     monkeypatch.setattr(triton_package, "version", version)
     monkeypatch.setattr(triton_package, "packages_distributions", lambda: packages)
-    found = triton_package.triton_version.__wrapped__()
-    assert found == ("3.5.0 as pytorch-triton" if packages else "unknown")
-    assert not triton_package.is_too_old(found)
+    present = triton_package.triton_version.__wrapped__()
+    assert present == ("3.5.0 as pytorch-triton" if packages else "unknown")
+    assert not triton_package.is_too_old(present)
 
 
 def test_report_may_leave_compiling_out():

@@ -81,7 +81,7 @@ def _model(torch: Any, where: str) -> tuple[Any, Any, Any]:
 
 
 def _compare_training(where: str, s: Settings) -> list[Row]:
-    """Results and gradients of a compiled model, by a first call and by a repeated one."""
+    """Results and gradients of a compiled model, on a first and a repeated call."""
     torch = torch_of(s)
     model, compiled, x = _model(torch, where)
     calls: list[list[Any]] = []
@@ -119,7 +119,7 @@ def _compare_compiled_capture(where: str, s: Settings) -> list[Row]:
 
 
 def _agreement(name: str, results: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> Row:
-    """Return the row of tensors that agree up to a tolerance, relative to the largest element."""
+    """Return the row of tensors whose differences count relative to the largest element."""
     pairs = zip(results, wanted, strict=True)
     errors = [float(abs(y - w).max() / abs(w).max()) for y, w in pairs]
     error = max(e if math.isfinite(e) else math.inf for e in errors)
@@ -155,7 +155,7 @@ def cupy_of(s: Settings) -> Any:
 def torch_block(
     name: str, dtype: str, shapes: Sequence[tuple[int, ...]], device: Device, s: Settings
 ) -> list[Row]:
-    """Return the row of a block of a model in torch, compiled by the backend of a name."""
+    """Return the row of a block of a model in torch, compiled by a backend."""
     torch = torch_of(s)
     row: Row = {"name": f"torch {name}", "dtype": dtype}
     if torch is None:
@@ -200,7 +200,7 @@ def peers(device: Device, s: Settings) -> Iterator[Task]:
 
 
 def _peer(maker: str, program: str, row: Row, device: Device, s: Settings) -> list[Row]:
-    """Return the row of a program of torch, by its own kernels or compiled by Inductor."""
+    """Return the row of a program by torch's own kernels or by Inductor's."""
     torch, where = torch_of(s), f"cuda:{device.ordinal}"
     function, shapes = _torch_program(torch, program, row["shape"], where)
     kind = _torch_kind(torch, row["dtype"])

@@ -415,7 +415,7 @@ class Device:
             raise driver.error("cuStreamWaitEvent", code)
 
     def call_behind(self, stream: int, function: Callable[[], object]) -> None:
-        """Call a function when what is queued in a stream has run; nothing waits for that.
+        """Call a function when what is queued in a stream has run, without waiting.
 
         If it runs still, `call_finished` calls the function. A finalizer may be the caller.
         """
