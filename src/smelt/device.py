@@ -11,8 +11,6 @@ kernel's text, the call's sizes, and everything that decides what a compiler mak
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +42,7 @@ from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.steps import Sizes
+from smelt.triton_package import has_triton, triton_version
 from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
@@ -250,9 +249,7 @@ def _compiler_identity() -> str:
     compiler = _COMPILER.get()
     if compiler is not None:
         return compiler.identity
-    if importlib.util.find_spec("triton") is None:
-        return f"llvm {llvmlite.__version__}"
-    return f"triton {importlib.metadata.version('triton')}"
+    return f"triton {triton_version()}" if has_triton() else f"llvm {llvmlite.__version__}"
 
 
 def _plan_key(

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from smelt import fusion, knobs, lower, passes
 from smelt.backend.gpus import GPUS, Gpu
 from smelt.codegen.nvptx.source import ThreadCompiler
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
@@ -41,6 +41,7 @@ from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
+from smelt.triton_package import has_triton
 from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate, mul, product, sizes_of

@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.bench import gpu
+from smelt.bench import gpu, gpu_programs, gpu_torch
 from smelt.bench import gpu_sections as sections
 from smelt.bench.__main__ import main, prepare
 from smelt.bench.gpu_sections import Settings, Task
+from smelt.bench.gpu_tasks import Timer, random_arrays
 from smelt.device import use_compiler
 from smelt.runtime.cuda import code
-from smelt.runtime.cuda.driver import use_library
+from smelt.runtime.cuda.driver import system_driver, use_library
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +47,47 @@ def test_a_run_writes_every_section_and_goes_on_where_it_was(tmp_path, monkeypat
     rates = [r for name in ("rows", "products", "attention") for r in second[name]["rows"]]
     assert all("ms" in r and ("gb_s" in r or "tflop_s" in r) for r in rates)
     assert "rows: 4 rows, 0 failed" in capsys.readouterr().out
+
+
+def test_what_a_timed_run_finds_in_the_caches_is_not_its_own(on_fake_driver):
+    """Caches are filled before every timed run, and the clock begins behind that."""
+    device = system_driver().device(0)
+    settings = Settings(Path("gpu.json"), is_small=True)
+    timer = Timer(device, settings)
+    assert timer.ms(lambda: on_fake_driver.calls.append("work")) >= 0
+    calls = on_fake_driver.calls[-40:]
+    timed = [c for c in calls if c in ("cuMemsetD32Async", "cuEventRecord", "work")]
+    run = ["cuMemsetD32Async", "cuEventRecord", "work", "cuEventRecord"]
+    assert timed == ["work", *run * settings.runs]
+
+
+SHAPES = {"softmax": (6, 40), "rms_norm": (6, 40), "linear_gelu": (6, 8, 10)}
+SHAPES |= {"attention": (1, 2, 128, 16), "flex_attention": (1, 2, 128, 16)}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("program", SHAPES)
+def test_torch_s_programs_compute_what_ours_do(program):
+    torch = pytest.importorskip("torch")
+    function, shapes = gpu_torch._torch_program(torch, program, SHAPES[program], "cpu")
+    arrays = random_arrays([tuple(s) for s in shapes])
+    ours = getattr(gpu_programs, program.removeprefix("flex_"))
+    theirs = function(*map(torch.from_numpy, arrays))
+    np.testing.assert_allclose(theirs.numpy(), np.asarray(sm.jit(ours)(*arrays)), 1e-4, 1e-4)
+
+
+def test_compiled_models_are_compared_with_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(gpu_torch, "torch_of", lambda settings: torch)
+    (row,) = gpu_torch._compare_training("cpu", Settings(Path("gpu.json")))
+    assert row["ok"] and row["error"] < 1e-5
+
+
+@pytest.mark.parametrize(("value", "ok"), [(1.0, True), (1.1, False), (np.nan, False)])
+def test_results_agree_in_every_element(value, ok):
+    x = np.ones(3)
+    row = gpu_torch._agreement("x", [np.full(3, value), x], [x, x], 1e-3)
+    assert row["ok"] == ok and not np.isnan(row["error"])
 
 
 def only(monkeypatch, *names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -27,7 +28,8 @@ from tests.codegen.device_programs import (
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt import triton_package
+from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.device_limits import device_limits
 from smelt.codegen.triton.device_source import (
@@ -48,6 +50,7 @@ from smelt.kernel.text import parse
 from smelt.kernel.verify_sizes import size_names
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.array_tables import FILL_PTX
+from smelt.triton_package import has_triton
 from smelt.types.expr import sizes_of
 
 NEEDS_TRITON = pytest.mark.skipif(
@@ -426,6 +429,30 @@ def test_report_without_triton_says_what_to_install(monkeypatch):
     report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")
     assert "pip install 'smelt-compiler[gpu]'" in report.text(1)
     assert report.data.kernels[0].device.launches[0].code is None
+
+
+def test_a_triton_that_is_too_old_is_named_with_the_one_that_is_needed(monkeypatch):
+    for name in ("smelt.codegen.triton.ahead", "smelt.explain.device_code"):
+        monkeypatch.setattr(sys.modules[name], "triton_version", lambda: "3.3.1")
+    monkeypatch.setattr(sys.modules["smelt.explain.device_code"], "has_triton", lambda: True)
+    with pytest.raises(DeviceKernelError, match=r"compiles \(.*Triton 3.3.1 .* 3.4 or later"):
+        select(PRODUCT, SIZES, rates("sm_90"), TritonCompiler())
+    report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")
+    assert "Triton 3.4 instead of 3.3.1 would show registers" in report.text(1)
+
+
+@pytest.mark.parametrize("packages", [{"triton": ["pytorch-triton"]}, {}])
+def test_a_triton_of_torch_has_the_version_of_its_package(monkeypatch, packages):
+    def version(name):
+        if name == "triton":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return f"3.5.0 as {name}"
+
+    monkeypatch.setattr(triton_package, "version", version)
+    monkeypatch.setattr(triton_package, "packages_distributions", lambda: packages)
+    present = triton_package.triton_version.__wrapped__()
+    assert present == ("3.5.0 as pytorch-triton" if packages else "unknown")
+    assert not triton_package.is_too_old(present)
 
 
 def test_report_may_leave_compiling_out():

@@ -15,12 +15,13 @@ from tests.codegen.test_triton_goldens import with_lanes
 from tests.codegen.triton_faults import plant
 from tests.kernel.goldens import GOLDENS
 
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.select import select
 from smelt.codegen.triton.source import prepare, triton_source
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
+from smelt.triton_package import has_triton
 
 FREE = Policy(order="free")
 COUNTS = """

@@ -22,7 +22,7 @@ from tests.codegen.test_triton_goldens import stored, with_lanes
 
 import smelt as sm
 from smelt.backend import Machine, gpu
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.resources import gate
 from smelt.codegen.triton.schedule import EXACT, FAST
@@ -33,6 +33,7 @@ from smelt.fusion.plan import cluster_sizes
 from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
 from smelt.lower import interp as plans
+from smelt.triton_package import has_triton
 
 QUICK = (
     "row A7",

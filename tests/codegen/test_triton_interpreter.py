@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.kernel.goldens import GOLDENS
 
-from smelt.codegen.triton.ahead import has_triton
+from smelt.triton_package import has_triton
 
 pytestmark = [
     pytest.mark.nightly,

@@ -29,7 +29,7 @@ __all__ = ["LOST", "DeviceLostError", "all_rows", "run", "supervise"]
 
 LOST: Final = 3
 """Exit status of a process whose device has to be set up anew."""
-TASK_SECONDS: Final = 150.0
+TASK_SECONDS: Final = 90.0
 """Time that a task may take, with the compilation of its programs."""
 MOST_LOST: Final = 20
 """Processes that may be lost before a run gives up."""

@@ -15,7 +15,7 @@ from math import isfinite
 
 from smelt import knobs
 from smelt.backend import Gpu
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.launch_time import floor_ns, predict_ns
@@ -33,6 +33,7 @@ from smelt.explain.data import (
 from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
+from smelt.triton_package import LEAST_VERSION, has_triton, is_too_old, triton_version
 from smelt.types.expr import evaluate, product
 
 __all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
@@ -48,7 +49,7 @@ def programs(
     """
     device = rates_of(machine)
     compiler = None
-    if knobs.DEVICE_CODE.get() and has_triton():
+    if knobs.DEVICE_CODE.get() and _missing_triton() is None:
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
     policy = policy_in_force()
     selection = select(kernel, sizes, device, compiler, policy)
@@ -169,9 +170,15 @@ def _schedule_line(schedule: DeviceScheduleData) -> str:
 
 def missing_compiler(kernels: Iterable[DeviceKernelData]) -> str | None:
     """Return what to install for registers and assembly, where printed launches have no code."""
-    if has_triton() or not any(k.launches for k in kernels):
+    missing = _missing_triton()
+    if missing is None or not any(k.launches for k in kernels):
         return None
-    return (
-        "pip install 'smelt-compiler[gpu]' would show registers, spills, shared memory, occupancy"
-        " and PTX."
-    )
+    return f"{missing} would show registers, spills, shared memory, occupancy and PTX."
+
+
+def _missing_triton() -> str | None:
+    """Return what would make Triton compile; None if it does."""
+    if not has_triton():
+        return "pip install 'smelt-compiler[gpu]'"
+    present = triton_version()
+    return f"Triton {LEAST_VERSION} instead of {present}" if is_too_old(present) else None

@@ -233,6 +233,14 @@ def test_bfloat16_passes_without_a_copy_which_numpy_refuses() -> None:
         sm.asarray(torch.ones(3, dtype=torch.float8_e4m3fn))
 
 
+def test_a_tensor_whose_signs_torch_keeps_apart_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    with pytest.raises(sm.errors.DLPackError, match=r"negated elements: pass x.resolve_neg\(\)"):
+        sm.asarray(x)
+    assert sm.asarray(x.resolve_neg()).tolist() == [-2.0, 4.0]
+
+
 class Protocol:
     """Offers memory through one protocol only."""
 

@@ -327,6 +327,10 @@ class FakeDriver:
         self.functions[function]["most_shared"] = value
         return OK
 
+    def cuFuncSetCacheConfig(self, function: int, preference: int) -> int:
+        self.functions[function]["prefers"] = preference
+        return OK
+
     def cuLaunchKernel(self, function: int, *launch_arguments: Any) -> int:
         x, y, z, bx, _, _, shared, stream, parameters, _ = launch_arguments
         data = self.functions[function]

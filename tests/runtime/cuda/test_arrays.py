@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -186,6 +187,39 @@ def test_foreign_arrays_are_read_where_they_lie(fake, version):
     assert not fake.live and not dlpack._EXPORTED
 
 
+def test_another_library_keeps_its_memory_until_kernels_have_read_it(fake):
+    """CuPy's and JAX's streams do not wait for the default one, in which our kernels run."""
+    double = sm.jit(lambda x: x * 2)
+    double(sm.asarray(X, device="cuda:0"))
+    fake.synchronize()
+    y = double(Foreign(sm.asarray(X, device="cuda:0")))
+    gc.collect()
+    assert len(dlpack._EXPORTED) == 1  # nobody else has the array, and the kernel has not run
+    np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), X * 2)
+    assert not dlpack._EXPORTED
+    z = double(Foreign(sm.asarray(X, device="cuda:0")))
+    fake.synchronize()
+    double(Foreign(sm.asarray(X, device="cuda:0")))  # the next call finds that it has run
+    gc.collect()
+    assert len(dlpack._EXPORTED) == 1 and z.shape == X.shape
+    fake.synchronize()
+    system_driver().device(0).call_finished()
+    assert not dlpack._EXPORTED
+
+
+def test_another_library_keeps_memory_that_a_second_stream_reads(fake, device):
+    x = sm.asarray(Foreign(sm.asarray(X, device="cuda:0")), device="cuda:0")
+    stream = fake.new_stream()
+    x.buffer.owner.used_by(stream)
+    fake.calls.clear()
+    del x
+    gc.collect()
+    assert "cuStreamWaitEvent" in fake.calls
+    fake.synchronize()
+    device.call_finished()
+    assert not dlpack._EXPORTED
+
+
 def test_a_capsule_that_nobody_takes_frees_its_struct():
     x = sm.asarray(X, device="cuda:0")
     capsule = x.__dlpack__(max_version=(1, 0))
@@ -253,8 +287,14 @@ class FakeTensor:
 
     def __init__(self, array):
         self.array = array
-        self.device = SimpleNamespace(index=0)
+        self.device = SimpleNamespace(index=array.buffer.device.ordinal)
+        self.is_negated = False
         self.recorded = []
+        if not array.buffer.stream:  # elements are in order in torch's own stream
+            array.buffer.device.synchronize(0)
+
+    def is_neg(self):
+        return self.is_negated
 
     def detach(self):
         return self
@@ -272,36 +312,54 @@ class FakeTensor:
         self.recorded.append(stream)
 
     def __dlpack_device__(self):
-        return (2, 0)
+        return (2, self.device.index)
 
     def __dlpack__(self, *, stream):
-        is_current = self.array.buffer.device.is_capturing(stream)  # then torch adds no order
-        return self.array.__dlpack__(stream=-1 if is_current else stream)
+        """Export the array; torch's code says what it refuses."""
+        ordinal = self.array.buffer.device.ordinal
+        if ordinal != sys.modules["torch"].cuda.current_device():
+            raise BufferError("Can't export tensors on a different CUDA device index.")
+        return self.array.__dlpack__(stream=stream)
 
 
 @pytest.fixture
 def torch(monkeypatch, fake):
     """A stand-in of torch's interface to its streams and its allocator."""
+    module = torch_of(fake)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+def torch_of(fake):
     driver = system_driver()
     stream = fake.new_stream()
-    module = SimpleNamespace(Tensor=FakeTensor, uint8="uint8", allocated=[])
+    module = SimpleNamespace(Tensor=FakeTensor, uint8="uint8", allocated=[], current=0)
 
     def empty(n, dtype, device):
-        captured = driver.device(0).is_capturing(stream)  # then from the pool of the graph
-        block = driver_memory(driver.device(0)).allocate(n, 0 if captured else stream)
-        buffer = DeviceBuffer(block.address, (n,), (1,), u8, driver.device(0), stream, block)
+        place = driver.device(device[1])
+        captured = place.is_capturing(stream)  # then from the pool of the graph
+        block = driver_memory(place).allocate(n, 0 if captured else stream)
+        buffer = DeviceBuffer(block.address, (n,), (1,), u8, place, stream, block)
         module.allocated.append(n)
         return FakeTensor(DeviceArray.of(buffer))
 
     module.empty = empty
     module.device = lambda kind, index: (kind, index)
     module.OutOfMemoryError = MemoryError
+
+    @contextmanager
+    def on_device(device):
+        before, module.current = module.current, device.index
+        yield
+        module.current = before
+
     module.cuda = SimpleNamespace(
+        device=on_device,
+        current_device=lambda: module.current,
         current_stream=lambda device: SimpleNamespace(cuda_stream=stream),
         ExternalStream=lambda handle, device: handle,
         memory_reserved=lambda place: 0,
     )
-    monkeypatch.setitem(sys.modules, "torch", module)
     module.stream = stream
     return module
 
@@ -314,6 +372,25 @@ def test_tensors_of_torch_use_its_stream_and_allocator(fake, torch):
     np.testing.assert_allclose(
         np.asarray(y.to_device("cpu")), np.asarray(normalize(X, 3.0)), 1e-5, 1e-6
     )
+
+
+def test_a_tensor_of_another_device_than_torch_s_current_one_is_an_argument(monkeypatch):
+    with use_library(fake := FakeDriver(devices=2)):
+        torch = torch_of(fake)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        x = FakeTensor(sm.asarray(X, device="cuda:1"))
+        with pytest.raises(BufferError):
+            x.__dlpack__(stream=-1)
+        y = sm.jit(lambda x: x * 2)(x)
+        assert y.device == "cuda:1" and torch.current == 0
+        np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), X * 2)
+
+
+def test_a_tensor_whose_signs_torch_keeps_apart_is_refused(fake, torch):
+    x = FakeTensor(sm.asarray(X, device="cuda:0"))
+    x.is_negated = True
+    with pytest.raises(DLPackError, match=r"negated elements: pass x.resolve_neg\(\)"):
+        sm.jit(lambda x: x * 2)(x)
 
 
 def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):

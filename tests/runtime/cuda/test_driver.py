@@ -144,6 +144,10 @@ def test_a_function_may_have_the_most_shared_memory_of_its_launches(fake, device
     for shared_bytes in (48 << 10, 100 << 10, 60 << 10, 0):
         handle = module.function("f", shared_bytes)
         assert fake.functions[handle]["most_shared"] >= shared_bytes
+        # Triton's launcher asks for more shared memory than cache in the same cases.
+        assert ("prefers" in fake.functions[handle]) == (
+            fake.functions[handle]["most_shared"] > 48 << 10
+        )
 
 
 def test_a_thread_without_a_context_calls_as_any_other(fake):

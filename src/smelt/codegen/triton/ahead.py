@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -24,8 +22,9 @@ from smelt.codegen.triton.resources import Resources
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.dataclass import dataclass
 from smelt.errors import DeviceCompileError
+from smelt.triton_package import LEAST_VERSION, is_too_old, triton_version
 
-__all__ = ["AheadProgram", "Store", "TritonCompiler", "has_triton"]
+__all__ = ["AheadProgram", "Store", "TritonCompiler"]
 
 _VERSION: Final = 3
 """Version of the stored form and of the options that programs are compiled with."""
@@ -85,11 +84,6 @@ class AheadProgram:
     """Bytes of each parameter; None: not known."""
 
 
-def has_triton() -> bool:
-    """Return whether Triton is installed; it is not imported."""
-    return importlib.util.find_spec("triton") is not None
-
-
 class TritonCompiler:
     """Compiles entries by Triton; `store` keeps the results."""
 
@@ -99,7 +93,7 @@ class TritonCompiler:
     @cached_property
     def identity(self) -> str:
         """The compiler with its version, for cache keys."""
-        return f"triton {importlib.metadata.version('triton')} {_VERSION}"
+        return f"triton {triton_version()} {_VERSION}"
 
     def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
         """Compile an entry; raise DeviceCompileError as `program` does."""
@@ -130,8 +124,11 @@ class TritonCompiler:
     def program(self, text: str, entry: Entry, arch: str) -> AheadProgram:
         """Compile an entry of a text for an architecture.
 
-        Raises DeviceCompileError if Triton fails, ends or does not answer in time.
+        Raises DeviceCompileError if Triton is too old, fails, ends or does not answer in time.
         """
+        if is_too_old(triton_version()):
+            reason = f"Triton {triton_version()} is installed, {LEAST_VERSION} or later is needed"
+            raise DeviceCompileError(kernel=entry.symbol, arch=arch, reason=reason)
         request = {
             "text": text,
             "symbol": entry.symbol,

@@ -163,6 +163,7 @@ def _best(
     compiler: TritonCompiler | None,
 ) -> SelectedLaunch:
     dropped: list[Dropped] = []
+    failed: list[Dropped] = []
     spilling: list[SelectedLaunch] = []
     for k, c in enumerate(every):
         stage = print_stage(c.launch, c.schedule)
@@ -174,7 +175,8 @@ def _best(
         try:
             program = compiler.program(source.text, entry, device.arch)
         except DeviceCompileError as error:
-            dropped.append(Dropped(c, error.message))
+            failed.append(Dropped(c, error.message))
+            dropped.append(failed[-1])
             continue
         reason = gate(program.resources, device.limits)
         if reason is None:
@@ -183,7 +185,9 @@ def _best(
         if can_run(program.resources, device.limits):
             spilling.append(SelectedLaunch(stage, c, entry, program, (), (), reason))
     if not spilling:
-        refuse(kernel.name, f"a schedule within the device's limits ({dropped[-1].reason})")
+        limits = [d for d in dropped if d not in failed]
+        what = "a schedule within the device's limits" if limits else "a program that compiles"
+        refuse(kernel.name, f"{what} ({(limits or failed)[-1].reason})")
     least = min(spilling, key=_spills)
     rest = tuple(d for d in dropped if d.candidate is not least.chosen)
     return replace(least, dropped=rest)

@@ -28,6 +28,7 @@ __all__ = [
     "is_foreign_array",
     "is_on_gpu",
     "number_dtype",
+    "refuse_lazy_signs",
 ]
 
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
@@ -89,12 +90,22 @@ def import_array(x: Any) -> np.ndarray[Any, Any]:
 
     Raises the exceptions of NumPy and of the object.
     """
+    refuse_lazy_signs(x)
     try:
         return np.from_dlpack(x)
     except (BufferError, RuntimeError):
         wrapper = _AsShort(x)
         view = np.from_dlpack(wrapper)
         return view.view(bf16.numpy) if wrapper.renamed else view
+
+
+def refuse_lazy_signs(x: Any) -> None:
+    """Raise BufferError for a tensor whose memory has its elements with the other sign.
+
+    Torch exports such a view of a conjugated one without a word.
+    """
+    if hasattr(x, "is_neg") and x.is_neg():
+        raise BufferError("its memory has negated elements: pass x.resolve_neg()")
 
 
 def export_array(data: np.ndarray[Any, Any], **options: Any) -> Any:

@@ -18,11 +18,13 @@ import numpy as np
 from smelt.errors import (
     ArgumentError,
     DeviceError,
+    DLPackError,
     DonatedError,
     DTypeError,
     UnsupportedError,
 )
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.convert import refuse_lazy_signs
 from smelt.frontends.array.creation import asarray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.value import leaf
@@ -312,9 +314,14 @@ def buffer_of(x: Any) -> DeviceBuffer:
     if isinstance(x, DeviceArray):
         return x.buffer
     driver, torch = system_driver(), _torch_tensor(x)
-    stream = 0
-    if torch is not None:
-        x = x.detach()
-        stream = int(torch.cuda.current_stream(x.device).cuda_stream)
-    capsule = x.__dlpack__(stream=stream_number(stream))
-    return import_capsule(capsule, driver, stream, type(x).__name__)
+    what = type(x).__name__
+    if torch is None:
+        return import_capsule(x.__dlpack__(stream=stream_number(0)), driver, 0, what)
+    try:
+        refuse_lazy_signs(x)
+    except BufferError as error:
+        raise DLPackError(what=what, reason=str(error)) from error
+    stream = int(torch.cuda.current_stream(x.device).cuda_stream)
+    with torch.cuda.device(x.device):  # torch exports tensors of the current device alone
+        capsule = x.detach().__dlpack__(stream=-1)  # the tensor's stream is ours: no order
+    return import_capsule(capsule, driver, stream, what, is_ordered=True)

@@ -130,3 +130,4 @@ def _read(buffer: DeviceBuffer, first: int, result: Array) -> None:
                 stream,
             )
         device.driver.call("cuStreamSynchronize", stream)
+    device.call_finished()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from smelt.errors import DLPackError, DTypeError
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
-from smelt.runtime.cuda.driver import Driver
+from smelt.runtime.cuda.driver import Device, Driver
 from smelt.types.dtype import DTYPES, DType
 
 __all__ = ["CUDA", "export_capsule", "import_capsule", "stream_number"]
@@ -94,21 +96,45 @@ _NAMES: Final = {
 
 
 class _Imported:
-    """Another library's struct; its deleter is called with the last reference."""
+    """Another library's struct; its deleter is called behind what uses the memory.
 
-    __slots__ = ("_deleter", "_struct")
+    A library that frees memory in the order of `stream` itself is told with the last reference.
+    """
 
-    def __init__(self, struct: int, deleter: int) -> None:
+    __slots__ = ("_deleter", "_device", "_is_ordered", "_others", "_stream", "_struct")
+
+    def __init__(
+        self, struct: int, deleter: int, device: Device, stream: int, *, is_ordered: bool
+    ) -> None:
         self._struct = struct
         self._deleter = deleter
+        self._device, self._stream, self._is_ordered = device, stream, is_ordered
+        self._others: set[int] = set()
+
+    def used_by(self, stream: int) -> None:
+        """Record that another stream uses the memory."""
+        self._others.add(stream)
 
     def __del__(self) -> None:
-        if self._deleter:
-            ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._deleter)(self._struct)
+        if not self._deleter:
+            return
+        delete = partial(ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._deleter), self._struct)
+        device, stream = self._device, self._stream
+        for other in self._others - {stream}:
+            with suppress(Exception):  # the driver may be gone at the end of the process
+                device.order(other, stream)
+        if self._is_ordered:
+            delete()
+        else:
+            device.call_behind(stream, delete)
 
 
-def import_capsule(capsule: Any, driver: Driver, stream: int, what: str) -> DeviceBuffer:
+def import_capsule(
+    capsule: Any, driver: Driver, stream: int, what: str, *, is_ordered: bool = False
+) -> DeviceBuffer:
     """Return the buffer of a capsule, which is ordered in `stream`.
+
+    With `is_ordered` the other library frees its memory in the order of this stream.
 
     Raises DLPackError for memory that is not on a device or that is misdescribed, DTypeError for
     elements of another type than ours.
@@ -138,7 +164,9 @@ def import_capsule(capsule: Any, driver: Driver, stream: int, what: str) -> Devi
         raise DLPackError(what=what, reason=f"an address that {dtype.name} is not aligned at")
     device = driver.device(int(tensor.device_id))
     _rename(capsule, ctypes.addressof(_NAMES[b"used_" + name]))
-    owner = _Imported(address, struct.deleter or 0)
+    device.call_finished()
+    deleter = struct.deleter or 0
+    owner = _Imported(address, deleter, device, stream, is_ordered=is_ordered)
     return DeviceBuffer(start, shape, strides, dtype, device, stream, owner)
 
 

@@ -14,7 +14,7 @@ import ctypes
 import os
 import threading
 from array import array
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -60,6 +60,7 @@ SIGNATURES: Final = {
     "cuModuleUnload": "p",
     "cuModuleGetFunction": "pps",
     "cuFuncSetAttribute": "pii",
+    "cuFuncSetCacheConfig": "pi",
     "cuLaunchKernel": "puuuuuuuppp",
     "cuStreamCreate": "pu",
     "cuStreamDestroy_v2": "p",
@@ -100,6 +101,10 @@ SIGNATURES: Final = {
 
 SHARED_ON_REQUEST: Final = 8
 """Attribute of a function: bytes of dynamic shared memory that a launch may have."""
+PREFER_SHARED: Final = 1
+"""Configuration of a function: its processor has more shared memory than cache."""
+PLAIN_SHARED_BYTES: Final = 48 << 10
+"""Shared memory that a program may have without a request."""
 MULTIPROCESSORS: Final = 16
 """Attribute of a device: its multiprocessors."""
 MAJOR: Final = 75
@@ -271,6 +276,8 @@ class Module:
             # Requested from the first byte on: static shared memory of the image counts as well.
             if shared_bytes:
                 driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
+            if shared_bytes > PLAIN_SHARED_BYTES:  # as many programs of a processor as fit
+                driver.call("cuFuncSetCacheConfig", handle, PREFER_SHARED)
         self._functions[symbol] = handle, shared_bytes
         return handle
 
@@ -296,6 +303,8 @@ class Device:
         self.fill: Module | None = None
         """Code that writes tables; see `array_tables`."""
         self._unused: list[tuple[str, int]] = []
+        self._running: list[tuple[int, Callable[[], object]]] = []
+        """Events, and what is called when they have passed; see `call_behind`."""
         self.captured: set[object] = set()
         """What owns code that other libraries' graphs launch; it is never unloaded."""
         self._process = os.getpid()
@@ -404,6 +413,37 @@ class Device:
             raise CaptureError(reason="an array was written in a stream that is not captured")
         if code:
             raise driver.error("cuStreamWaitEvent", code)
+
+    def call_behind(self, stream: int, function: Callable[[], object]) -> None:
+        """Call a function when what is queued in a stream has run, without waiting.
+
+        If it runs still, `call_finished` calls the function. A finalizer may be the caller.
+        """
+        try:
+            if self.is_ours and not self.is_capturing(stream):
+                with self.current(), self.relaxed():
+                    event = self.driver.word("cuEventCreate", status.NO_TIMING)
+                    self._running.append((event, function))
+                    self.driver.call("cuEventRecord", event, stream)
+                self.call_finished()
+                return
+        except Exception:  # noqa: BLE001 - the driver may be gone at the end of the process
+            self._running = [x for x in self._running if x[1] is not function]
+        function()
+
+    def call_finished(self) -> None:
+        """Call the functions whose events have passed."""
+        if not self._running or not self.is_ours:
+            return
+        running, self._running = self._running, []
+        for event, function in running:
+            with self.current(), self.relaxed():
+                code = self.driver.result("cuEventQuery", event)
+            if code == status.NOT_READY:
+                self._running.append((event, function))
+            else:
+                self.forget("cuEventDestroy_v2", event)
+                function()
 
     @property
     def is_ours(self) -> bool:
