@@ -167,6 +167,15 @@ class Tiling:
         most = self.max_product_parts
         return maximum(1, minimum(most, floordiv(extent, self.min_split_k // most)))
 
+    def scatter_parts(self, rows: Index, width: Index, *, in_batches: bool) -> Index:
+        """Return the parts of a scatter-reduced result's rows, which have `width` elements.
+
+        Each part examines all positions, so that only long rows pay for several; batches are tasks
+        by themselves.
+        """
+        parts = 1 if in_batches else floordiv(width, self.scatter_part_width)
+        return maximum(minimum(parts, self.max_scatter_parts), 1)
+
     # ---- streams -------------------------------------------------------------------------------
 
     def stream_task_rows(self, width: int) -> int:
