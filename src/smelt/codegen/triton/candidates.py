@@ -35,7 +35,8 @@ from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.walk import stores
+from smelt.kernel.walk import loads, stores
+from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
@@ -45,6 +46,8 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+LOOPED_COLUMN = 1 << 9
+"""The same for columns: a program that has all of long ones has few neighbours."""
 MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
 """Positions of a program of a map, and warps."""
 TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
@@ -131,6 +134,11 @@ def candidates(
 
     def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
         looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers)
+        columns = [_reads_columns(k) for k in whole]
+        if any(columns):
+            short = prepare(kernel, sizes, LOOPED_COLUMN, policy, registers)
+            every = zip(columns, short, looped, strict=True)
+            looped = tuple(a if is_column else b for is_column, a, b in every)
         forms = [
             (*_with_flat(k, of_call), _with_matrices(k, sizes, policy), *_with_flat(row, of_call))
             for k, row in zip(whole, looped, strict=True)
@@ -144,6 +152,15 @@ def candidates(
     if divided == whole:
         return result
     return min(result, of_launches(divided, few), key=_total_ns)
+
+
+def _reads_columns(launch: Kernel) -> bool:
+    """Return whether a launch reduces or scans along axes before the last one of an array."""
+    grid = [b.axis for b in launch.grid]
+    if not grid or len(launch.axes) == len(grid) or dots_of(launch.body):
+        return False
+    last = grid[-1]
+    return any(len(x.index) > 1 and bare_axis(x.index[-1]) == last for x in loads(launch))
 
 
 def _total_ns(every: Iterable[Sequence[Candidate]]) -> float:
