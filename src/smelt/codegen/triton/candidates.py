@@ -58,6 +58,12 @@ ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
 """Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
+PAIR_TILES = ((16, 64), (16, 32), (8, 32), (8, 16), (4, 16))
+"""Positions of two axes of a program that reduces something of each pair along another one."""
+ROW_BLOCKS = (4, 8, 16)
+"""Rows of a program that pass over the same elements."""
+PAIR_ELEMENTS = 32
+"""Elements of a thread that has all positions along which such pairs are reduced."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 REGISTER_SHARE = 2
@@ -348,6 +354,13 @@ def _rows(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
             if 4 <= columns * row // (32 * warps) <= 64:
                 grid = spread_lanes(base.grid, extents, columns)
                 yield replace(base, grid=grid, warps=warps, reason=f"{columns} columns a program")
+    if len(base.whole) == 1:
+        for tile in _pair_tiles(base, extents, work, *base.whole):
+            lanes = math.prod(tile.values()) * row
+            warps = max(min(lanes // PAIR_ELEMENTS // 32, 16), 1)
+            if lanes <= 64 * 32 * warps:
+                reason = f"pairs of {' x '.join(str(n) for n in tile.values() if n > 1)}"
+                yield replace(base, grid=tile, warps=warps, reason=reason)
     grid = dict.fromkeys(base.grid, 1)
     for warps in (1, 2, 4, 8, 16, 32):
         each = row // (32 * warps)
@@ -367,7 +380,12 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
-    for grid in _pass_grids(base):
+    tiles = (
+        [*_pair_tiles(base, extents, work, axes[-1]), *_row_blocks(base, work, axes[-1])]
+        if axes
+        else []
+    )
+    for grid in (*_pass_grids(base), *tiles):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
@@ -383,6 +401,34 @@ def _passes(
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _pair_tiles(
+    base: Schedule, extents: Mapping[str, int], work: LaunchWork, reduced: str
+) -> Iterator[dict[str, int]]:
+    """Yield tiles of the last axis and another one, of pairs whose sides are reduced together.
+
+    Each of both sides is read without the axis of the other, so that a tile reads it once.
+    """
+    last = list(base.grid)[-1] if base.grid else ""
+    sides = [x.axes for x in work.accesses if reduced in x.axes]
+    for axis in base.grid:
+        if any(axis in s and last not in s for s in sides) and any(
+            last in s and axis not in s for s in sides
+        ):
+            for rows, columns in PAIR_TILES:
+                tile = {axis: rows, last: columns}
+                fitting = {a: min(n, power_of_two(extents[a])) for a, n in tile.items()}
+                yield {**dict.fromkeys(base.grid, 1), **fitting}
+
+
+def _row_blocks(base: Schedule, work: LaunchWork, looped: str) -> Iterator[dict[str, int]]:
+    """Yield blocks of rows that pass over the same elements, which then are read once for all."""
+    last = list(base.grid)[-1] if base.grid else ""
+    passed = [x.axes for x in work.accesses if looped in x.axes]
+    if last and any(last not in axes for axes in passed):
+        for rows in ROW_BLOCKS:
+            yield {**dict.fromkeys(base.grid, 1), last: rows}
 
 
 def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
@@ -458,7 +504,7 @@ def _tiles(
     summed, columns = _streamed(launch, base)
     is_product = _is_product(launch, base)
     if not is_product and (len(rows), len(columns)) != (1, 1):
-        yield from _warps(base)
+        yield from _warps(base, extents)
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
@@ -493,9 +539,17 @@ def _row_tiles(columns: int) -> Iterator[Tile]:
                 yield columns, rows, 32, warps, 3
 
 
-def _warps(base: Schedule) -> Iterator[Schedule]:
-    for warps in (4, 8):
-        yield replace(base, warps=warps, stages=2, reason=f"contractions in {warps} warps")
+def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+    """Yield numbers of warps, of blocks that no axis exceeds by more than a contraction needs."""
+
+    def fitting(lanes: Mapping[str, int]) -> dict[str, int]:
+        return {a: min(n, max(power_of_two(extents[a]), LEAST_DOT)) for a, n in lanes.items()}
+
+    base = replace(base, grid=fitting(base.grid), streams=fitting(base.streams))
+    for warps in (1, 4, 8):
+        yield replace(
+            base, warps=warps, stages=2, reason=f"contractions in {warps} warp{'s' * (warps > 1)}"
+        )
 
 
 def _streamed(launch: Kernel, schedule: Schedule) -> tuple[list[str], list[str]]:
