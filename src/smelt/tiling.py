@@ -105,6 +105,8 @@ class Tiling:
     """Least blocks of a streamed axis for splitting it over the grid."""
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
+    splits_produced_streams: bool = False
+    """Whether a stream is split whose states reduce products along its axis, as a search does."""
 
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
@@ -167,6 +169,15 @@ class Tiling:
         """Return the split-K parts of a product's reduction axis, with `tasks` tiles of results."""
         most = self.max_product_parts
         return maximum(1, minimum(most, floordiv(extent, self.min_split_k // most)))
+
+    def scatter_parts(self, rows: Index, width: Index, *, in_batches: bool) -> Index:
+        """Return the parts of a scatter-reduced result's rows, which have `width` elements.
+
+        Each part examines all positions, so that only long rows pay for several; batches are tasks
+        by themselves.
+        """
+        parts = 1 if in_batches else floordiv(width, self.scatter_part_width)
+        return maximum(minimum(parts, self.max_scatter_parts), 1)
 
     # ---- streams -------------------------------------------------------------------------------
 

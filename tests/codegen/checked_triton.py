@@ -602,6 +602,9 @@ class Language:
     def sum(self, x: Value, axis: int) -> Value:
         return self.reduce(x, axis, lambda a, b: a + b)
 
+    def min(self, x: Value, axis: int) -> Value:
+        return self.reduce(x, axis, self.minimum)
+
     def reduce(self, x: Any, axis: int, combine: Any) -> Any:
         """Reduce a tensor, or a tuple of tensors, by halves."""
         parts = x if isinstance(x, tuple) else (x,)

@@ -9,12 +9,14 @@ from tests.kernel.goldens import GOLDENS
 
 from smelt.codegen.triton import self_check as checks
 from smelt.codegen.triton.source import triton_source
+from smelt.errors import NoDriverError
 from smelt.kernel.text import parse
 from smelt.kernel.text_print import text
 
 
 @pytest.fixture(autouse=True)
 def on_the_stand_in(monkeypatch):
+    monkeypatch.setattr(checks, "_check_device", lambda: None)
     monkeypatch.setattr(checks, "_to_device", lambda array: array)
     monkeypatch.setattr(checks, "_to_host", np.asarray)
 
@@ -44,6 +46,15 @@ def test_wrong_program_is_found(tmp_path):
     wrong = source.replace("tl.sum(", "0.5 * tl.sum(", 1)
     with pytest.raises(AssertionError, match="y differs by"):
         checks.self_check(str(path), launch_of(wrong))
+
+
+def test_a_machine_without_a_gpu_is_told_what_the_file_needs(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(NoDriverError, match="finds none on this machine") as error:
+        checks.self_check("no_file.py", launch_of(""))
+    assert "smelt explain" in error.value.help
 
 
 @pytest.mark.parametrize("name", GOLDENS)

@@ -49,6 +49,11 @@ __all__ = [
 
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""
+SCATTER_PROGRAMS = 4
+"""Programs of each processor that share the rows of a scatter-reduced result.
+
+Each examines all positions, so that more of them read these from the shared cache again, and fewer
+wait longer for updates."""
 MATRIX_SHARE = 0.7
 """Share of the published rate of matrix units that programs with the largest tiles reach."""
 TILE_SHARES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
@@ -197,6 +202,13 @@ class GpuTiling(Tiling):
         """Return the split-K parts of a product: a program for each processor, not too short."""
         most = max(self.min_product_tasks // max(tasks, 1), 2)
         return maximum(1, minimum(most, floordiv(extent, MIN_PART_K)))
+
+    def scatter_parts(self, rows: Index, width: Index, *, in_batches: bool) -> Index:
+        """Return the parts of a scatter-reduced result's rows: a program for each.
+
+        Lanes examine positions together; it is the updates that wait for one another.
+        """
+        return maximum(minimum(rows, self.max_scatter_parts), 1)
 
     def rows_per_task(self, columns: Index) -> Index:
         """Return the rows that a program of an elementwise kernel takes: one."""
@@ -469,6 +481,7 @@ def _tiling(processors: int) -> GpuTiling:
         min_stream_rows=16,
         min_stream_visits=8,
         splits_stored_streams=True,
+        splits_produced_streams=True,
         thin=8,
         thin_columns=128,
         product_columns=128,
@@ -482,5 +495,6 @@ def _tiling(processors: int) -> GpuTiling:
         packs_stencils=False,
         min_gated_rows=2 * FULL_TILE,
         min_gated_columns=FULL_TILE,
+        max_scatter_parts=SCATTER_PROGRAMS * processors,
         least_late_bytes=1 << 12,  # kernels that start together may share a launch
     )

@@ -90,7 +90,14 @@ class KernelReport:
 
     @cached_property
     def asm(self) -> str:
-        """The assembly of the form for all sizes; `schedule` says which form the sizes take."""
+        """The assembly of the form for all sizes; `schedule` says which form the sizes take.
+
+        For a GPU that of the kernel's compiled launches (PTX); empty where none was compiled.
+        """
+        program = self.data.device
+        if program is not None:
+            codes = (x.code for x in program.launches)
+            return "\n".join(c.assembly for c in codes if c is not None)
         return self._text("asm")
 
     def _text(self, language: str) -> str:

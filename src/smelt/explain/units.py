@@ -52,8 +52,13 @@ def show_time(ns: float) -> str:
 
 
 def show_rate(per_second: float) -> str:
-    """Format bytes per second, as in `61 GB/s`."""
-    return f"{per_second / 1e9:.3g} GB/s"
+    """Format bytes per second, as in `61 GB/s`.
+
+    >>> show_rate(9.61e9), show_rate(4.7536e12)
+    ('9.61 GB/s', '4754 GB/s')
+    """
+    rate = per_second / 1e9
+    return f"{rate:.0f} GB/s" if rate >= 1000 else f"{rate:.3g} GB/s"
 
 
 def show_count(number: int, one: str) -> str:

@@ -17,7 +17,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import REASONS
 from smelt.explain.data import DecisionData, NodeData, ReportData
 from smelt.explain.names import short_place
-from smelt.explain.units import show_bytes, show_count, show_time
+from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 
 __all__ = ["Why", "decision_text", "is_net", "why"]
 
@@ -302,7 +302,7 @@ def _amount(word: str, nbytes: int, ns: float) -> str:
         return f"  {word:<12} {moved}".rstrip()
     if not moved:
         return f"  {word:<12} {show_time(ns)}"
-    return f"  {word:<12} {moved:<27} = {show_time(ns)} at {nbytes / ns:.3g} GB/s"
+    return f"  {word:<12} {moved:<27} = {show_time(ns)} at {show_rate(1e9 * nbytes / ns)}"
 
 
 def _comparison(d: DecisionData) -> str:

@@ -40,7 +40,7 @@ from smelt.fusion.device_product_tiles import consumed_factor, most_programs
 from smelt.fusion.device_splits import merge_work, partial_bytes, scanned_parts, split_k_parts
 from smelt.fusion.device_traffic import kept_bytes, reads, traffic
 from smelt.fusion.region import Region
-from smelt.fusion.scatter import update_axes
+from smelt.fusion.scatter import scatter_tasks, update_axes
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
@@ -51,6 +51,8 @@ ATOMIC_BYTES = (4, 8)
 """Bytes of an integer that atomic operations change."""
 ATOMIC_INSTRUCTIONS = 8.0
 """Vector instructions per element of a result that updates are added to in memory."""
+POSITION_BYTES = 8
+"""Bytes of a position at which an update is combined with a result."""
 HALVED_TILE_ROWS = 64
 """Rows of the smallest tile of a stream with many rows: schedules try it and one of 128."""
 STATE_BYTES = 128 << 10
@@ -153,18 +155,21 @@ class DeviceModel(CostModel):
             touched[v] = min(self.elements[v], sum(volumes)) * self.itemsize[v]
         region.work = updates * self.gpu.element_ns(ATOMIC_INSTRUCTIONS, f32)
         memory, cache, touch = traffic(self, touched)
-        _, rows = update_axes(self, region)
+        shared, rows = update_axes(self, region)
         width = prod([self.extents[region.axes[a]] for a in rows])
         dtype = self.units.unit(u).node.type.dtype
         is_atomic = not dtype.is_float and self.itemsize[u] in ATOMIC_BYTES
         rereads = combined_bytes(updates, self.itemsize[u], width)
+        batches, parts = (1, 1) if is_atomic else scatter_tasks(self, region, shared, width)
+        visits = updates / max(width, 1)
+        rereads += (parts - 1) * visits * POSITION_BYTES
         work = KernelWork(
             memory,
             cache + rereads,
             region.work,
             self.tiling.map_tasks(updates),
             launches=2,
-            steps=0.0 if is_atomic else updates / width,
+            steps=0.0 if is_atomic else visits / (parts * batches),
         )
         read = int(sum(n for v, n in touched.items() if v != u))
         return self._cost(

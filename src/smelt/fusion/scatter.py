@@ -7,11 +7,13 @@ positions are examined.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
+from smelt.types.expr import evaluate
 
 if TYPE_CHECKING:
     from smelt.fusion.cost_model import CostModel
@@ -39,13 +41,23 @@ def update_axes(model: CostModel, region: Region) -> tuple[list[int], list[int]]
     return shared_axes, [a for a in result_axes[leading:] if a >= 0]
 
 
+def scatter_tasks(
+    model: CostModel, region: Region, shared_axes: Sequence[int], width: int
+) -> tuple[int, int]:
+    """Return the batches of a scatter kernel, and the parts of the rows in each."""
+    leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
+    batches = prod([model.extents[region.axes[a]] for a in shared_axes[:leading]])
+    rows = model.elements[region.stored.bit_length() - 1] // max(width * batches, 1)
+    parts = model.tiling.scatter_parts(rows, width, in_batches=leading > 0)
+    return batches, int(evaluate(parts, {}))
+
+
 def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
     """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
     sizes = [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
     reduced = region.reduced_axes.get(u, 0)  # a single update has no axis
     shared_axes, row_axes = update_axes(model, region)
-    leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
     width = prod([sizes[a] for a in row_axes])
     vector = 1 << row_axes[-1] if row_axes else 0
     lanes = model.lanes
@@ -66,11 +78,8 @@ def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
         model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
     )
     work += model.step_ns[u] * steps(all_axes)
-    tiling = model.tiling
-    parts = (
-        1 if leading else max(min(width // tiling.scatter_part_width, tiling.max_scatter_parts), 1)
-    )
+    batches, parts = scatter_tasks(model, region, shared_axes, width)
     updates = prod([sizes[a] for a in bits(visited)])
     work += updates * VISIT_NS * (parts + 1)
-    tasks = parts * prod([sizes[a] for a in shared_axes[:leading]])
+    tasks = parts * batches
     return work, tasks, updates * width * float(model.itemsize[u])

@@ -79,6 +79,8 @@ def cheapest_stream(model: CostModel, region: Region, *, beyond: bool) -> Cost |
             prediction = _predict(model, region, a)
         except NotCollected:
             continue
+        if not prediction.cascade.states:
+            continue  # a reduction that only a position depends on is not seen
         is_useful = (
             relieves_memory
             or (is_long and prediction.visits > 1)
@@ -373,6 +375,7 @@ class _Prediction:
         """Return the tasks without parts, and the parts of a split stream with contractions."""
         tasks, tiling = int(self._evaluations(frozenset())), self.model.tiling
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
+        dots |= tiling.splits_produced_streams and has_products(self.model, self.region)
         if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
             return tasks, 1
         stored_apart = tiling.splits_stored_streams or not self._is_stored_along()

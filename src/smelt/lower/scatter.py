@@ -44,7 +44,7 @@ from smelt.lower.define import Definition, ScatterReduce
 from smelt.ops.contract import bare_axis
 from smelt.tiling import Tiling
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, floordiv, maximum, minimum, product, sub
+from smelt.types.expr import Index, product, sub
 from smelt.types.expr import value as position_index
 
 
@@ -81,10 +81,10 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
         for _, position in computed
     )
     parts: Index = 1
-    if computed and not (varies_in_visit or leading):
-        parts = _part_count(
-            [n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)], tiling
-        )
+    if computed and not varies_in_visit:
+        width = product(n for n, e in zip(output.shape, index, strict=True) if bare_axis(e))
+        extent = output.shape[computed[0][0]]
+        parts = tiling.scatter_parts(extent, width, in_batches=bool(leading))
     rows = None if parts == 1 else bare_axis(first.index[computed[0][0]])
     conditions: list[Value] = []
     for k, position in computed:
@@ -150,12 +150,6 @@ def _shared_axes(
         if name is not None and counts and axis is not None and name not in shared:
             shared[name] = axis
     return shared
-
-
-def _part_count(width: Iterable[Index], tiling: Tiling) -> Index:
-    """Return the number of parts of a result's rows: more for longer rows."""
-    parts = floordiv(product(width), tiling.scatter_part_width)
-    return maximum(minimum(parts, tiling.max_scatter_parts), 1)
 
 
 def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:

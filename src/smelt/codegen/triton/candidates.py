@@ -36,7 +36,8 @@ from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.walk import stores
+from smelt.kernel.walk import loads, stores
+from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
@@ -46,6 +47,8 @@ FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+LOOPED_COLUMN = 1 << 9
+"""The same for columns: a program that has all of long ones has few neighbours."""
 MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
 """Positions of a program of a map, and warps."""
 TILES = ((64, 64, 8), (32, 64, 4), (32, 64, 8), (32, 32, 4))
@@ -56,6 +59,12 @@ ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
 """Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
+PAIR_TILES = ((16, 64), (16, 32), (8, 32), (8, 16), (4, 16))
+"""Positions of two axes of a program that reduces something of each pair along another one."""
+ROW_BLOCKS = (4, 8, 16)
+"""Rows of a program that pass over the same elements."""
+PAIR_ELEMENTS = 32
+"""Elements of a thread that has all positions along which such pairs are reduced."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 REGISTER_SHARE = 2
@@ -132,6 +141,11 @@ def candidates(
 
     def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
         looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers, device.processors)
+        columns = [_reads_columns(k) for k in whole]
+        if any(columns):
+            short = prepare(kernel, sizes, LOOPED_COLUMN, policy, registers, device.processors)
+            every = zip(columns, short, looped, strict=True)
+            looped = tuple(a if is_column else b for is_column, a, b in every)
         forms = [
             (*_with_flat(k, of_call), _with_matrices(k, sizes, policy), *_with_flat(row, of_call))
             for k, row in zip(whole, looped, strict=True)
@@ -148,6 +162,15 @@ def candidates(
     if divided == whole:
         return result
     return min(result, of_launches(divided, few), key=_total_ns)
+
+
+def _reads_columns(launch: Kernel) -> bool:
+    """Return whether a launch reduces or scans along axes before the last one of an array."""
+    grid = [b.axis for b in launch.grid]
+    if not grid or len(launch.axes) == len(grid) or dots_of(launch.body):
+        return False
+    last = grid[-1]
+    return any(len(x.index) > 1 and bare_axis(x.index[-1]) == last for x in loads(launch))
 
 
 def _total_ns(every: Iterable[Sequence[Candidate]]) -> float:
@@ -335,6 +358,13 @@ def _rows(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Itera
             if 4 <= columns * row // (32 * warps) <= 64:
                 grid = spread_lanes(base.grid, extents, columns)
                 yield replace(base, grid=grid, warps=warps, reason=f"{columns} columns a program")
+    if len(base.whole) == 1:
+        for tile in _pair_tiles(base, extents, work, *base.whole):
+            lanes = math.prod(tile.values()) * row
+            warps = max(min(lanes // PAIR_ELEMENTS // 32, 16), 1)
+            if lanes <= 64 * 32 * warps:
+                reason = f"pairs of {' x '.join(str(n) for n in tile.values() if n > 1)}"
+                yield replace(base, grid=tile, warps=warps, reason=reason)
     grid = dict.fromkeys(base.grid, 1)
     for warps in (1, 2, 4, 8, 16, 32):
         each = row // (32 * warps)
@@ -354,7 +384,12 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
-    for grid in _pass_grids(base):
+    tiles = (
+        [*_pair_tiles(base, extents, work, axes[-1]), *_row_blocks(base, work, axes[-1])]
+        if axes
+        else []
+    )
+    for grid in (*_pass_grids(base), *tiles):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
@@ -370,6 +405,34 @@ def _passes(
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _pair_tiles(
+    base: Schedule, extents: Mapping[str, int], work: LaunchWork, reduced: str
+) -> Iterator[dict[str, int]]:
+    """Yield tiles of the last axis and another one, of pairs whose sides are reduced together.
+
+    Each of both sides is read without the axis of the other, so that a tile reads it once.
+    """
+    last = list(base.grid)[-1] if base.grid else ""
+    sides = [x.axes for x in work.accesses if reduced in x.axes]
+    for axis in base.grid:
+        if any(axis in s and last not in s for s in sides) and any(
+            last in s and axis not in s for s in sides
+        ):
+            for rows, columns in PAIR_TILES:
+                tile = {axis: rows, last: columns}
+                fitting = {a: min(n, power_of_two(extents[a])) for a, n in tile.items()}
+                yield {**dict.fromkeys(base.grid, 1), **fitting}
+
+
+def _row_blocks(base: Schedule, work: LaunchWork, looped: str) -> Iterator[dict[str, int]]:
+    """Yield blocks of rows that pass over the same elements, which then are read once for all."""
+    last = list(base.grid)[-1] if base.grid else ""
+    passed = [x.axes for x in work.accesses if looped in x.axes]
+    if last and any(last not in axes for axes in passed):
+        for rows in ROW_BLOCKS:
+            yield {**dict.fromkeys(base.grid, 1), last: rows}
 
 
 def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
@@ -446,7 +509,7 @@ def _tiles(
     is_product = _is_product(launch, base)
     least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over}
     if not is_product and (len(rows), len(columns)) != (1, 1):
-        yield from _warps(base)
+        yield from _warps(base, extents)
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
@@ -484,9 +547,17 @@ def _row_tiles(columns: int) -> Iterator[Tile]:
                 yield columns, rows, 32, warps, 3
 
 
-def _warps(base: Schedule) -> Iterator[Schedule]:
-    for warps in (4, 8):
-        yield replace(base, warps=warps, stages=2, reason=f"contractions in {warps} warps")
+def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+    """Yield numbers of warps, of blocks that no axis exceeds by more than a contraction needs."""
+
+    def fitting(lanes: Mapping[str, int]) -> dict[str, int]:
+        return {a: min(n, max(power_of_two(extents[a]), LEAST_DOT)) for a, n in lanes.items()}
+
+    base = replace(base, grid=fitting(base.grid), streams=fitting(base.streams))
+    for warps in (1, 4, 8):
+        yield replace(
+            base, warps=warps, stages=2, reason=f"contractions in {warps} warp{'s' * (warps > 1)}"
+        )
 
 
 def _streamed(launch: Kernel, schedule: Schedule) -> tuple[list[str], list[str]]:

@@ -67,7 +67,7 @@ def combining_launches(
         update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
         return (first, update) if is_atomic(update) else ()
     joins_once = not parts.sources and any(s.join in ATOMICS for s in _stores(parts.steps))
-    if joins_once or not sizes or _elements_of_program(kernel, sizes) <= FIRST_ELEMENTS:
+    if joins_once or sizes is None or _elements_of_program(kernel, sizes) <= FIRST_ELEMENTS:
         return ()
     body = kernel.body if parts.rows is None else _stream_body(kernel.body[0])
     rest: tuple[Statement, ...] = (*needed, *body[len(parts.before) :])

@@ -129,7 +129,11 @@ class Lanes:
         """Write the one index of an axis."""
         if place != f"i_{axis}":
             writer.line(f"i_{axis} = {place}")
-        self.index[axis] = Text(f"i_{axis}", (), i32)
+        self.select(axis, f"i_{axis}")
+
+    def select(self, axis: str, name: str) -> None:
+        """Let a variable be the one index of an axis."""
+        self.index[axis] = Text(name, (), i32)
         self.mask.pop(axis, None)
         self.ends.pop(axis, None)
 

@@ -79,6 +79,7 @@ def predict_ns(
     blocks = block_count(schedule, work.extents)
     if not blocks:
         return 0.0
+    lanes = {a: n for a, n in lanes.items() if a not in work.examined}  # visited one by one
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
     threads = schedule.groups * warps * device.limits.lanes
     registers = _registers(work, lanes, threads)
@@ -107,8 +108,7 @@ def predict_ns(
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
     busy = busy_ns(memory, caches, arithmetic * tail * copying) * spilling * masking
-    if work.ordered:
-        busy += MEMORY_LATENCY_NS * math.prod(work.extents[a] for a in work.ordered)
+    busy += _waiting_ns(work, schedule)
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
@@ -116,6 +116,16 @@ def predict_ns(
         busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
+
+
+def _waiting_ns(work: LaunchWork, schedule: Schedule) -> float:
+    """Return the time of visits that wait for one another, and of finding them."""
+    if not work.ordered:
+        return 0.0
+    positions = math.prod(work.extents[a] for a in work.ordered)
+    lanes = math.prod(schedule.streams[a] for a in work.examined)
+    visits = positions / math.prod(work.extents[a] for a in work.owners)
+    return MEMORY_LATENCY_NS * visits + CACHE_LATENCY_NS * positions / lanes * bool(work.examined)
 
 
 def block_count(schedule: Schedule, extents: Mapping[str, int]) -> int:
@@ -223,7 +233,9 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
         repeated = math.prod(
             math.ceil(work.extents[a] / lanes)
             for a, lanes in schedule.grid.items()
-            if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
+            if a not in x.axes
+            and not any(a in work.parts.get(s, ()) for s in x.axes)
+            and not (x.is_visited and a in work.owners)
         )
         elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
         elements *= max(x.share, 1 / _tile(x.axes, schedule.grid))

@@ -27,7 +27,7 @@ from smelt.codegen.triton.lane_work import (
 )
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import product_orders
-from smelt.codegen.triton.schedule import Policy, is_atomic
+from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import (
@@ -62,7 +62,8 @@ class Access(NamedTuple):
     A combined one joins values with those in memory; at computed positions it has no neighbours.
     Along a merged axis of the grid, `share` is that of positions with an element of their own, and
     `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
-    neighbours at once, which is looked at for maps alone.
+    neighbours at once, which is looked at for maps alone. One that is visited is accessed by the
+    program alone that a condition selects.
     """
 
     nbytes: int
@@ -73,6 +74,7 @@ class Access(NamedTuple):
     share: float = 1.0
     waste: float = 1.0
     aligned: int = MOST_ALIGNED
+    is_visited: bool = False
 
 
 class Contraction(NamedTuple):
@@ -112,6 +114,10 @@ class LaunchWork:
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
     """Axes of streams that combine values with memory in their order."""
+    examined: Axes = Axes()
+    """Those of whose positions lanes examine many together, to visit some."""
+    owners: Axes = Axes()
+    """Axes of the grid whose programs each visit their own positions among the examined ones."""
 
     @property
     def bytes(self) -> int:
@@ -129,6 +135,13 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     names, dots = axes_of_body(launch.body), dots_of(launch.body)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
     params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
+    examined = selected_axes(launch)
+    conditions = [
+        x
+        for s in statements(launch)
+        if isinstance(s, Stream) and s.where is not None
+        for x in loads(s.where)
+    ]
     accesses: list[Access] = []
     most: dict[str, int] = {}
     for x in (*loads(launch), *stores(launch)):
@@ -142,6 +155,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         if not dots:
             share, waste = _visited_elements(x, param, launch, sizes)
             access = access._replace(share=share, waste=waste)
+        access = access._replace(is_visited=bool(axes & examined) and x not in conditions)
         if _is_map(launch):
             aligned = _aligned_elements(known_offset(param, x.index), sizes)
             access = access._replace(aligned=aligned)
@@ -179,6 +193,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         live=() if dots else live_sets(launch),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
+        examined=examined,
+        owners=Axes().union(*parts.values()) if examined else Axes(),
         masked=tuple(
             full.axis
             for s in statements(launch)

@@ -26,6 +26,7 @@ __all__ = [
     "ATOMICS",
     "ELEMENTS_PER_WARP",
     "EXACT",
+    "EXAMINED_LANES",
     "FAST",
     "Policy",
     "Schedule",
@@ -33,6 +34,8 @@ __all__ = [
     "is_atomic",
     "least_dot",
     "nested_streams",
+    "selected_axes",
+    "selects_visits",
     "spread_lanes",
 ]
 
@@ -57,6 +60,10 @@ DOT_LANES = 64
 ELEMENTS_PER_WARP = 256
 MOST_WARPS = 16
 """Most warps that follow from a program's lanes."""
+EXAMINED_LANES = 1024
+"""Positions that a program examines together, and visits those where a condition holds."""
+EXAMINING_WARPS = 4
+"""Warps of such a program: with more, each visit waits for more of them."""
 STAGES = 3
 """Triton's default."""
 
@@ -201,7 +208,31 @@ def choose_schedule(
     for axis, inside in reversed(nested_streams(kernel).items()):
         together = math.prod(streams[a] for a in inside)
         streams[axis] = min(streams[axis], max(limit // together, 1))
-    return Schedule(grid, streams, least, policy)
+    selected = selected_axes(kernel)
+    if not selected:
+        return Schedule(grid, streams, least, policy)
+    streams |= dict.fromkeys(selected, EXAMINED_LANES)
+    return Schedule(
+        grid, streams | _rows_of_parts(kernel, sizes), least, policy, warps=EXAMINING_WARPS
+    )
+
+
+def _rows_of_parts(kernel: Kernel, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """Return lanes for all rows of a program, as each block of them examines all positions."""
+    if sizes is None:
+        return {}
+    lanes: dict[str, int] = {}
+    for s in statements(kernel):
+        if isinstance(s, Stream) and any(
+            isinstance(t, Stream) and selects_visits(t) for t in s.body
+        ):
+            (block,) = s.blocks
+            ends = [v for v in (block.start, block.stop) if v is not None]
+            names = Axes().union(*(axes_of_value(v, {}) for v in ends))
+            parts = math.prod(int(evaluate(kernel.axis(a).extent, sizes)) for a in names)
+            rows = -(-int(evaluate(kernel.axis(block.axis).extent, sizes)) // max(parts, 1))
+            lanes[block.axis] = min(power_of_two(max(rows, 1)), MOST_LANES)
+    return lanes
 
 
 def spread_lanes(
@@ -235,6 +266,23 @@ def is_atomic(kernel: Kernel) -> bool:
     """Return whether a launch only combines values with those in memory, in any order."""
     in_order = any(isinstance(s, Stream) for s in kernel.body)
     return not in_order and all(s.join in ATOMICS for s in stores(kernel))
+
+
+def selects_visits(s: Stream) -> bool:
+    """Return whether a stream of single positions has a condition that varies along the last axis.
+
+    Lanes examine it for many positions together, and the program visits those where it holds.
+    """
+    if s.where is None or s.states:
+        return False
+    last = s.blocks[-1]
+    return last == Block(last.axis, 1) and last.axis in axes_of_value(s.where, {})
+
+
+def selected_axes(kernel: Kernel) -> Axes:
+    """Return the axes of whose positions lanes examine many together, to visit some."""
+    every = (s for s in statements(kernel) if isinstance(s, Stream))
+    return Axes(s.blocks[-1].axis for s in every if selects_visits(s))
 
 
 def nested_streams(kernel: Kernel) -> dict[str, list[str]]:

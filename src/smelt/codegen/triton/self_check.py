@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.errors import NoDriverError
 from smelt.imports import fork_safe_import
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Kernel, Param
@@ -27,6 +28,10 @@ OPEN_SIZE = 48
 """A size that the kernel leaves open, unless the call gives it."""
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 """Allowed differences, in the largest magnitude of an output: sums have another order."""
+NO_GPU = (
+    "This file launches its kernel on a GPU and compares the results with NumPy's. Without one, "
+    "`smelt explain --target NAME --level 4` shows what it compiles to."
+)
 _HEAD = "#     "
 
 Array = np.ndarray[Any, Any]
@@ -41,8 +46,10 @@ def self_check(path: str, launch: Launch, **sizes: int) -> None:
         launch: its function, which takes and returns torch's tensors.
         sizes: sizes that the kernel leaves open; 48 by default.
 
-    Raises AssertionError, with the output and the largest difference, if one differs.
+    Raises AssertionError, with the output and the largest difference, if one differs, and
+    NoDriverError where torch finds no GPU.
     """
+    _check_device()
     kernel = kernel_of(Path(path).read_text(encoding="utf-8"))
     arrays, values = random_inputs(kernel, sizes)
     expected = run(kernel, {n: _copied(a) for n, a in arrays.items()}, values)
@@ -56,6 +63,11 @@ def self_check(path: str, launch: Launch, **sizes: int) -> None:
         for a, b in pairs:
             _compare(p, _to_host(a), b)
     print(f"{kernel.name}: {len(kernel.outputs)} outputs agree with NumPy")  # noqa: T201
+
+
+def _check_device() -> None:
+    if not fork_safe_import("torch").cuda.is_available():
+        raise NoDriverError(reason="torch finds none on this machine", hint=NO_GPU)
 
 
 def kernel_of(text: str) -> Kernel:

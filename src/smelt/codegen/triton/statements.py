@@ -8,7 +8,7 @@ from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.members import Members, members_of
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic
+from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic, selects_visits
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
 from smelt.dataclass import dataclass
@@ -163,9 +163,42 @@ def _stream(s: Stream, values: ValuePrinter) -> None:
         _loops(s, full, values)
         return
     with values.scope():
+        if _selects(s):
+            _selected_visits(s, values)
+            return
         for block in s.blocks:
-            _loop(block, values)
+            _loop(block, values, is_aligned=not any(map(_selects, s.body)))
         _visit(s, values)
+
+
+def _selects(s: Statement) -> bool:
+    return isinstance(s, Stream) and selects_visits(s)
+
+
+def _selected_visits(s: Stream, values: ValuePrinter) -> None:
+    """Write a loop over blocks of positions, and one over those where the condition holds.
+
+    These are found one after another, so that their order stays.
+    """
+    for block in s.blocks[:-1]:
+        _loop(block, values)
+    writer, lanes, axis = values.writer, values.lanes, s.blocks[-1].axis
+    lanes.blocks[axis] = lanes.schedule.streams[axis]
+    _blocks(axis, "0", values.indices.text(values.kernel.axis(axis).extent).code, None, values)
+    condition = values.value(s.where) if s.where is not None else None
+    holds = None if condition is None else values.mask((axis,), [condition])
+    if holds is None or holds.axes != (axis,):
+        refuse(values.kernel.name, "a condition of visits that varies along other lanes")
+    writer.line(f"holds_{axis} = {holds.code}")
+    place = f"next_{axis}"
+    writer.line(f"{place} = {lanes.typed(f'start_{axis}')} - 1")
+    writer.line(f"for _ in tl.range(0, tl.sum(holds_{axis}.to(tl.int32), 0)):")
+    writer.indent += 1
+    later = f"holds_{axis} & (i_{axis} > {place})"
+    writer.line(f"{place} = tl.min(tl.where({later}, i_{axis}, i_{axis} + {lanes.block(axis)}), 0)")
+    lanes.select(axis, place)
+    for statement in s.body:
+        print_statement(statement, values)
 
 
 def _visit(s: Stream, values: ValuePrinter) -> None:
@@ -236,8 +269,8 @@ def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
     return None if block.start is None else _end(block.start, extent, values), stop
 
 
-def _loop(block: Block, values: ValuePrinter) -> None:
-    """Open the loop over an axis; blocks begin at multiples of their size."""
+def _loop(block: Block, values: ValuePrinter, *, is_aligned: bool = True) -> None:
+    """Open the loop over an axis; aligned blocks begin at multiples of their size."""
     writer, lanes, axis = values.writer, values.lanes, block.axis
     start, stop = _ends(block, values)
     count = 1 if block.size == 1 else lanes.schedule.streams[axis]
@@ -250,7 +283,7 @@ def _loop(block: Block, values: ValuePrinter) -> None:
         return
     lanes.blocks[axis] = count
     name = lanes.block(axis)
-    if start is not None:
+    if start is not None and is_aligned:
         first = f"{first} // {name} * {name}"
     _blocks(axis, first, stop.code, start, values)
 

@@ -72,7 +72,10 @@ def _check_key(key: Any) -> Value:
         )
     node = value(key, "random")
     if node.type.shape or node.type.dtype is not u64:
-        raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.type_text}")
+        raise DTypeError(
+            f"a random key is uint64 of rank 0, not {node.type_text}",
+            hint="sm.random.key(0) makes one of a number, sm.random.split several of a key.",
+        )
     return node
 
 
