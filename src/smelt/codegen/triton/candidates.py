@@ -34,8 +34,8 @@ from smelt.codegen.triton.schedule import (
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.walk import loads, stores
+from smelt.kernel.ir import Block, Kernel, Stream, Value
+from smelt.kernel.walk import loads, statements, stores
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
@@ -380,10 +380,12 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
+    fixed = _axes_of_ends(launch)
     tiles = (
-        [*_pair_tiles(base, extents, work, axes[-1]), *_row_blocks(base, work, axes[-1])]
-        if axes
-        else []
+        t
+        for looped in axes[-1:]
+        for t in (*_pair_tiles(base, extents, work, looped), *_row_blocks(base, work, looped))
+        if fixed.isdisjoint(a for a, n in t.items() if n > 1)
     )
     for grid in (*_pass_grids(base), *tiles):
         if not axes:
@@ -401,6 +403,16 @@ def _passes(
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _axes_of_ends(launch: Kernel) -> Axes:
+    """Return the axes along which a stream's ends and conditions vary: they have no lanes."""
+    names = axes_of_body(launch.body)
+    ends: list[Value | None] = []
+    for s in statements(launch):
+        if isinstance(s, Stream):
+            ends += [s.where, *(e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))]
+    return Axes().union(*(axes_of_value(v, names) for v in ends if v is not None))
 
 
 def _pair_tiles(
