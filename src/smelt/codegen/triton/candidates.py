@@ -30,6 +30,7 @@ from smelt.codegen.triton.schedule import (
     is_atomic,
     nested_streams,
     spread_lanes,
+    stream_lanes,
 )
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
@@ -162,7 +163,7 @@ def candidates(
 
 def _reads_columns(launch: Kernel) -> bool:
     """Return whether a launch reduces or scans along axes before the last one of an array."""
-    grid = [b.axis for b in launch.grid]
+    grid = [b.axis for b in launch.grid if isinstance(b, Block)]
     if not grid or len(launch.axes) == len(grid) or dots_of(launch.body):
         return False
     last = grid[-1]
@@ -376,7 +377,7 @@ def _passes(
 
     A loop around them takes its rows one by one.
     """
-    axes = [a for a, n in base.streams.items() if n > 1]
+    axes = [a for a, n in stream_lanes(launch).items() if n > 1]
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
@@ -387,7 +388,7 @@ def _passes(
         for t in (*_pair_tiles(base, extents, work, looped), *_row_blocks(base, work, looped))
         if fixed.isdisjoint(a for a, n in t.items() if n > 1)
     )
-    for grid in (*_pass_grids(base), *tiles):
+    for grid in (*_pass_grids(base, has_blocks=bool(axes)), *tiles):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
@@ -443,9 +444,9 @@ def _row_blocks(base: Schedule, work: LaunchWork, looped: str) -> Iterator[dict[
             yield {**dict.fromkeys(base.grid, 1), last: rows}
 
 
-def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
+def _pass_grids(base: Schedule, *, has_blocks: bool) -> Iterator[dict[str, int]]:
     """Yield the lanes of the grid: one row a program, or a few columns."""
-    if any(n > 1 for n in base.streams.values()):
+    if has_blocks:
         yield dict.fromkeys(base.grid, 1)
     last = list(base.grid)[-1] if base.grid else None
     if last is not None and base.grid[last] > 1:
