@@ -105,8 +105,6 @@ class Tiling:
     """Least blocks of a streamed axis for splitting it over the grid."""
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
-    splits_produced_streams: bool = False
-    """Whether a stream is split whose states reduce products along its axis, as a search does."""
 
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""

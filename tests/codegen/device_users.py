@@ -189,6 +189,115 @@ def gru(x, w, u, h):
     return sm.scan(step, h, x)[1]
 
 
+def heat(u):
+    def step(carry):
+        old, k, _ = carry
+        moved = sum(sm.roll(old, by, axis=a) for by in (1, -1) for a in (0, 1))
+        new = old + 0.1 * (moved - 4 * old)
+        return new, k + 1, sm.max(sm.abs(new - old))
+
+    return sm.while_loop(
+        lambda carry: (carry[1] < 5) & (carry[2] > 1e-6),
+        step,
+        (u, 0, sm.asarray(np.float32(1.0))),
+    )[0]
+
+
+def viterbi(moves, emitted, seen):
+    def step(score, symbol):
+        paths = score[:, None] + moves
+        score = sm.max(paths, axis=0) + sm.take(emitted, symbol, axis=1)
+        return score, sm.argmax(paths, axis=0)
+
+    return sm.scan(step, emitted[:, 0], seen)
+
+
+def dct_of_blocks(x, c):
+    h, w = x.shape
+    y = c @ sm.permute_dims(sm.reshape(x, (h // 8, 8, w // 8, 8)), (0, 2, 1, 3)) @ c.T
+    return sm.reshape(sm.permute_dims(y, (0, 2, 1, 3)), (h, w))
+
+
+def resized(image, ys, xs):
+    rows, columns = (
+        sm.clip(sm.astype(sm.floor(p), sm.int64), 0, n - 2)
+        for p, n in zip((ys, xs), image.shape, strict=True)
+    )
+    above, below = (sm.take(image, rows + k, axis=0) for k in (0, 1))
+    lines = above + (ys - sm.astype(rows, ys.dtype))[:, None] * (below - above)
+    left, right = (sm.take(lines, columns + k, axis=1) for k in (0, 1))
+    return left + (xs - sm.astype(columns, xs.dtype))[None, :] * (right - left)
+
+
+def page_rank(leaving, entering, r):
+    n = r.shape[0]
+    degree = sm.segment_sum(sm.ones(leaving.shape[0], dtype=r.dtype), leaving, num_segments=n)
+    shares = sm.take(r / sm.maximum(degree, 1.0), leaving)
+    return 0.85 * sm.segment_sum(shares, entering, num_segments=n) + 0.15 / n
+
+
+def gradient_of_rows(w, ids, slope):
+    return sm.vjp(lambda w: sm.take(w, ids, axis=0), w)[1](slope)
+
+
+def batched_updates(x, ids, v):
+    return sm.vmap(lambda x, ids, v: x.at[ids].add(v))(x, ids, v)
+
+
+def attracted(x, v, m):
+    def energy(x):
+        d = x[:, None, :] - x[None, :, :]
+        return -sm.sum(m[:, None] * m[None, :] / sm.sqrt(sm.sum(d * d, axis=-1) + 1e-3))
+
+    v = v - 0.01 * sm.grad(energy)(x) / m[:, None]
+    return x + 0.01 * v, v
+
+
+def ising(spins, u):
+    place = sm.arange(spins.shape[0])[:, None] + sm.arange(spins.shape[1])[None, :]
+    for parity in (0, 1):
+        near = sum(sm.roll(spins, by, axis=a) for by in (1, -1) for a in (0, 1))
+        p = sm.exp(-0.44 * sm.astype(2 * spins * near, u.dtype))
+        spins = sm.where((u[parity] < p) & (place % 2 == parity), -spins, spins)
+    return spins, sm.sum(sm.astype(spins, sm.int64))
+
+
+def bits_set(x):
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    x = (x + (x >> 4)) & 0x0F0F0F0F
+    return sm.astype((x * sm.asarray(0x01010101, dtype=sm.uint32)) >> 24, sm.uint8)
+
+
+def summed_area(g):
+    s = sm.cumulative_sum(sm.cumulative_sum(sm.astype(g, sm.int64), axis=0), axis=1)
+    return s[7:, 7:] - s[:-7, 7:] - s[7:, :-7] + s[:-7, :-7]
+
+
+def ragged_softmax(x, length):
+    keep = sm.arange(x.shape[1])[None, :] < length[:, None]
+    x = sm.where(keep, x, -np.inf)
+    e = sm.where(keep, sm.exp(x - sm.max(x, axis=1, keepdims=True)), 0)
+    return e / sm.sum(e, axis=1, keepdims=True)
+
+
+def nearest_label(x, q, labels):
+    return sm.take(labels, sm.argmin(sm.sum(x * x, axis=1)[None, :] - 2 * q @ x.T, axis=1))
+
+
+def apart(x, y):
+    return sm.abs(x[:, None, :] - y[None, :, :])
+
+
+def mixture_step(x, centre, narrow, weight):
+    d = (x[:, None, :] - centre[None, :, :]) * sm.exp(narrow)[None, :, :]
+    p = weight[None, :] - 0.5 * sm.sum(d * d, axis=-1) + sm.sum(narrow, axis=-1)[None, :]
+    most = sm.max(p, axis=1, keepdims=True)
+    every = most + sm.log(sm.sum(sm.exp(p - most), axis=1, keepdims=True))
+    share = sm.exp(p - every)
+    return (share.T @ x) / sm.sum(share, axis=0)[:, None], sm.mean(every)
+
+
 USERS = {
     "k-means": User(k_means, "f32[n,d] f32[k,d]", (37, 5, 7), (100_000, 16, 64), 60),
     "principal axis": User(principal_axis, "f32[n,d] f32[d]", (37, 9), (20_000, 512), 200),
@@ -236,6 +345,54 @@ USERS = {
     "integers of 16 bits": User(
         lambda x: (x << 2) // 3 - (x >> 1) % 7, "i16[n]", (50,), (10_000_000,), 30
     ),
+    "heat": User(heat, "f32[n,m]", (12, 14), (2048, 2048), 80),
+    "Viterbi": User(viterbi, "f32[s,s] f32[s,o] i64[t]<5", (9, 5, 7), (64, 100, 1000), 9000),
+    "cosines of 8 x 8": User(dct_of_blocks, "f32[h,w] f32[8,8]", (24, 32), (4096, 4096), 400),
+    "resized": User(
+        resized, "f32[h,w] f32[p] f32[q]", (13, 17, 9, 11), (1080, 1920, 2160, 3840), 40
+    ),
+    "page rank": User(
+        page_rank, "i64[e]<30 i64[e]<30 f32[n]", (60, 30), (1_000_000, 100_000), 12_000
+    ),
+    "gradient of rows": User(
+        gradient_of_rows, "f32[v,d] i64[n]<11 f32[n,d]", (11, 5, 30), (50_000, 768, 8192), 200
+    ),
+    "batched updates": User(
+        batched_updates, "f32[b,n,d] i64[b,k]<11 f32[b,k,d]", (3, 11, 4, 8), (8, 2048, 64, 512), 40
+    ),
+    "attracted bodies": User(attracted, "f32[n,3] f32[n,3] f32[n]", (17,), (8192,), 800),
+    "Ising": User(ising, "i32[n,m]<2 f32[2,n,m]", (12, 14), (4096, 4096), 300),
+    "bits set": User(bits_set, "u32[n]<1000000", (70,), (10_000_000,), 30),
+    "summed area": User(summed_area, "u8[h,w]<255", (13, 17), (4096, 4096), 300),
+    "ragged softmax": User(ragged_softmax, "f32[b,t] i64[b]<6", (5, 7), (4096, 2048), 40),
+    "least of sums": User(
+        lambda a, b: sm.min(a[:, :, None] + b[None, :, :], axis=1),
+        "f32[n,k] f32[k,m]",
+        (11, 7, 13),
+        (1024, 1024, 1024),
+        200,
+    ),
+    "distances": User(
+        lambda x, y: sm.sum(apart(x, y), axis=-1),
+        "f32[n,d] f32[m,d]",
+        (13, 5, 11),
+        (2000, 128, 3000),
+        110,
+    ),
+    "nearest": User(
+        lambda x, y: sm.argmin(sm.max(apart(x, y), axis=-1), axis=1),
+        "f32[n,d] f32[m,d]",
+        (13, 5, 41),
+        (2000, 64, 3000),
+        150,
+    ),
+    "nearest label": User(
+        nearest_label, "f32[n,d] f32[m,d] i64[n]<5", (30, 5, 7), (100_000, 64, 1024), 650
+    ),
+    "step of a mixture": User(
+        mixture_step, "f32[n,d] f32[k,d] f32[k,d] f32[k]", (33, 5, 6), (200_000, 16, 32), 100
+    ),
+    "float64 product": User(lambda x: x @ x, "f64[n,n]", (13,), (2048,), 900),
     "four factors": User(
         lambda a, b, c, d: sm.einsum("ij,jk,kl,lm->im", a, b, c, d),
         "f32[a,b] f32[b,c] f32[c,d] f32[d,e]",

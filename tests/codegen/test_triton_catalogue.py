@@ -58,6 +58,11 @@ QUICK = (
     "user clip by norm",
     "user principal axis",
     "user Kalman filter",
+    "user gradient of rows",
+    "user batched updates",
+    "user least of sums",
+    "user nearest",
+    "user summed area",
 )
 """Programs that `make test` runs; all others are for the night."""
 COMPILED = ("row B1", "row G1 softmax", "E6 talking heads", "weights square, masked")
@@ -79,6 +84,8 @@ APART = {
     "gradients of E6 talking heads": "rows of eight elements, a few of them in a program",
     "gradients of E7 dropout": "random masks, which every block computes",
     "gradients of F3": "columns with a short axis inside, one by one",
+    "user cosines of 8 x 8": "products of 8 x 8 x 8, padded to 16",
+    "user summed area": "scanned columns: the planner has a thousand in a program",
     "means": "tiles of two columns, padded, and rows of five elements",
 }
 """Programs that are further apart on some device, and what the planner does not know of them."""

@@ -481,7 +481,6 @@ def _tiling(processors: int) -> GpuTiling:
         min_stream_rows=16,
         min_stream_visits=8,
         splits_stored_streams=True,
-        splits_produced_streams=True,
         thin=8,
         thin_columns=128,
         product_columns=128,

@@ -92,7 +92,7 @@ class KernelReport:
     def asm(self) -> str:
         """The assembly of the form for all sizes; `schedule` says which form the sizes take.
 
-        For a GPU that of the kernel's compiled launches (PTX); empty where none was compiled.
+        For a GPU it is that of the compiled launches, PTX on NVIDIA; empty without a compiler.
         """
         program = self.data.device
         if program is not None:

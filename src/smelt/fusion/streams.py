@@ -375,7 +375,6 @@ class _Prediction:
         """Return the tasks without parts, and the parts of a split stream with contractions."""
         tasks, tiling = int(self._evaluations(frozenset())), self.model.tiling
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        dots |= tiling.splits_produced_streams and has_products(self.model, self.region)
         if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
             return tasks, 1
         stored_apart = tiling.splits_stored_streams or not self._is_stored_along()

@@ -45,9 +45,8 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     streams = [s for s in kernel.body if isinstance(s, Stream)]
     if len(streams) != 1 or len(streams[0].blocks) != 1 or not _stores_alone(streams[0], tiling):
         return kernel
-    kinds = (Update, Let) if tiling.splits_produced_streams else Update
     if not any(
-        isinstance(v, Dot) for u in streams[0].body if isinstance(u, kinds) for v in visit(u.value)
+        isinstance(v, Dot) for u in streams[0].body if isinstance(u, Update) for v in visit(u.value)
     ):
         return kernel
     (block,), grid = streams[0].blocks, [b for b in kernel.grid if isinstance(b, Block)]

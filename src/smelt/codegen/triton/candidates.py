@@ -31,12 +31,13 @@ from smelt.codegen.triton.schedule import (
     least_dot,
     nested_streams,
     spread_lanes,
+    stream_lanes,
 )
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.walk import loads, stores
+from smelt.kernel.ir import Block, Kernel, Stream, Value
+from smelt.kernel.walk import loads, statements, stores
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
@@ -166,7 +167,7 @@ def candidates(
 
 def _reads_columns(launch: Kernel) -> bool:
     """Return whether a launch reduces or scans along axes before the last one of an array."""
-    grid = [b.axis for b in launch.grid]
+    grid = [b.axis for b in launch.grid if isinstance(b, Block)]
     if not grid or len(launch.axes) == len(grid) or dots_of(launch.body):
         return False
     last = grid[-1]
@@ -380,16 +381,18 @@ def _passes(
 
     A loop around them takes its rows one by one.
     """
-    axes = [a for a, n in base.streams.items() if n > 1]
+    axes = [a for a, n in stream_lanes(launch).items() if n > 1]
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
+    fixed = _axes_of_ends(launch)
     tiles = (
-        [*_pair_tiles(base, extents, work, axes[-1]), *_row_blocks(base, work, axes[-1])]
-        if axes
-        else []
+        t
+        for looped in axes[-1:]
+        for t in (*_pair_tiles(base, extents, work, looped), *_row_blocks(base, work, looped))
+        if fixed.isdisjoint(a for a, n in t.items() if n > 1)
     )
-    for grid in (*_pass_grids(base), *tiles):
+    for grid in (*_pass_grids(base, has_blocks=bool(axes)), *tiles):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
@@ -405,6 +408,16 @@ def _passes(
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _axes_of_ends(launch: Kernel) -> Axes:
+    """Return the axes along which a stream's ends and conditions vary: they have no lanes."""
+    names = axes_of_body(launch.body)
+    ends: list[Value | None] = []
+    for s in statements(launch):
+        if isinstance(s, Stream):
+            ends += [s.where, *(e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))]
+    return Axes().union(*(axes_of_value(v, names) for v in ends if v is not None))
 
 
 def _pair_tiles(
@@ -435,9 +448,9 @@ def _row_blocks(base: Schedule, work: LaunchWork, looped: str) -> Iterator[dict[
             yield {**dict.fromkeys(base.grid, 1), last: rows}
 
 
-def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
+def _pass_grids(base: Schedule, *, has_blocks: bool) -> Iterator[dict[str, int]]:
     """Yield the lanes of the grid: one row a program, or a few columns."""
-    if any(n > 1 for n in base.streams.values()):
+    if has_blocks:
         yield dict.fromkeys(base.grid, 1)
     last = list(base.grid)[-1] if base.grid else None
     if last is not None and base.grid[last] > 1:

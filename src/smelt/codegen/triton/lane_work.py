@@ -17,6 +17,7 @@ import numpy as np
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.indices import known_offset
+from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -70,8 +71,12 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
     >>> text = "kernel f(x: f32[n]) -> y: f32[n]\\n  grid n\\n  y[n] = exp(x[n]) * 2\\n"
     >>> [(x.cost, x.double_cost, x.specials) for x in lane_work(parse(text))]
     [(0.5, 0.0, 1)]
+    >>> [x.specials for x in lane_work(parse(text.replace("f32", "f64")))]
+    [0]
     """
     names = axes_of_body(launch.body)
+    has_doubles = any(p.dtype == f64 for p in (*launch.inputs, *launch.outputs))
+    types = Env.after(launch) if has_doubles else None
     totals: dict[tuple[Axes, Axes], list[float]] = {}
     for value, loops in _values(launch.body, Axes()):
         cost, is_double = _cost(value)
@@ -82,6 +87,9 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
             is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
             if is_special and _is_integer(value):
                 is_special, cost = False, WORDS * cost
+            if types is not None and isinstance(value, Apply):  # functions are polynomials
+                is_double = any(dtype_of(a, types) == f64 for a in value.args)
+                is_special &= not is_double
             total[2 if is_special else is_double] += 1 if is_special else cost
     return tuple(
         LaneWork(axes, around, cost, double, int(specials))

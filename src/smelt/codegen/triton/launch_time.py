@@ -303,7 +303,7 @@ def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) 
         if c.nbytes < 4:
             rate *= MATRIX_SHARE * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
         else:
-            rate *= device.float32_tflops
+            rate *= device.float32_tflops if c.nbytes == 4 else device.float64_tflops
         total += 2 * c.products * _positions(work, c.result | c.over, lanes) / (rate * 1e3)
     return total
 

@@ -184,7 +184,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(axes, Axes(d.over), width, products)
+            Contraction(axes, Axes(d.over), *_rate_of(d, width, products))
             for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
@@ -290,6 +290,13 @@ def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[i
     if policy.products == "split" and f16 in halves:
         return wider, 1
     return bf16.itemsize, len(product_orders(left, right, policy))
+
+
+def _rate_of(dot: Dot, width: int, products: int) -> tuple[int, int]:
+    """Return what decides a contraction's rate: an integer of 64 bits takes two of 32."""
+    if width > f32.itemsize and not dot.dtype.is_float:
+        return f32.itemsize, 2 * products
+    return width, products
 
 
 def _types(launch: Kernel) -> dict[str, DType]:

@@ -37,6 +37,7 @@ __all__ = [
     "selected_axes",
     "selects_visits",
     "spread_lanes",
+    "stream_lanes",
 ]
 
 ATOMICS = {
@@ -62,6 +63,8 @@ MOST_WARPS = 16
 """Most warps that follow from a program's lanes."""
 EXAMINED_LANES = 1024
 """Positions that a program examines together, and visits those where a condition holds."""
+UNKNOWN_ROWS = 128
+"""Rows of a block for which positions are examined, where their number is not known."""
 EXAMINING_WARPS = 4
 """Warps of such a program: with more, each visit waits for more of them."""
 STAGES = 3
@@ -175,7 +178,7 @@ def choose_schedule(
     Raises DeviceKernelError for rows longer than Triton's tensors.
     """
     grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
-    streams = _streams(kernel)
+    streams = stream_lanes(kernel)
     used = axes_used(kernel) - {*grid, *streams}
     whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
@@ -219,14 +222,15 @@ def choose_schedule(
 
 def _rows_of_parts(kernel: Kernel, sizes: Mapping[str, int] | None) -> dict[str, int]:
     """Return lanes for all rows of a program, as each block of them examines all positions."""
-    if sizes is None:
-        return {}
     lanes: dict[str, int] = {}
     for s in statements(kernel):
         if isinstance(s, Stream) and any(
             isinstance(t, Stream) and selects_visits(t) for t in s.body
         ):
             (block,) = s.blocks
+            if sizes is None:
+                lanes[block.axis] = UNKNOWN_ROWS
+                continue
             ends = [v for v in (block.start, block.stop) if v is not None]
             names = Axes().union(*(axes_of_value(v, {}) for v in ends))
             parts = math.prod(int(evaluate(kernel.axis(a).extent, sizes)) for a in names)
@@ -319,7 +323,7 @@ def _lanes(block: Block) -> int:
     return TILE_LANES if block.size is None else power_of_two(block.size)
 
 
-def _streams(kernel: Kernel) -> dict[str, int]:
+def stream_lanes(kernel: Kernel) -> dict[str, int]:
     """Return the lanes of axes that streams visit: 1 for steps of one."""
     lanes: dict[str, int] = {}
     for s in statements(kernel):
