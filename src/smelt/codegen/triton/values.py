@@ -48,6 +48,8 @@ from smelt.types.expr import Atom, Index, sub
 
 __all__ = ["ValuePrinter"]
 
+ADD = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+"""The scalar operator that adds a product to what was summed before."""
 INLINE_COST = 1.1
 """Scalar operators that cost no more are printed where they stand, as no function."""
 
@@ -127,6 +129,8 @@ class ValuePrinter:
                 return self._index_value(index, dtype.compute)
             case Load():
                 return self.load(v)
+            case Apply(op=op, args=(total, Dot() as product)) if op == ADD:
+                return self.dot(product, self.value(total))
             case Apply(op=op, args=args):
                 return self.apply(op, [self.value(a) for a in args])
             case Cast(arg=arg, dtype=dtype):
@@ -448,8 +452,24 @@ class ValuePrinter:
         masked = self._masked(x, x.axes, row.identity(x.dtype))
         return self.bound(self._combined(row, masked, x.axes, x.dtype))
 
-    def dot(self, v: Dot) -> Text:
-        """Contract two matrices with `tl.dot`, or two batches of them.
+    def dot(self, v: Dot, total: Text | None = None) -> Text:
+        """Print a contraction, or its sum with `total`.
+
+        Products of later terms are added last, where what they are added to is finite: infinity
+        times a later term may be NaN. Tensor cores add those of the first terms to the total.
+        """
+        first, rest = self._products(v)
+        if rest and total is not None and total.axes == first.axes:
+            first, total = self.apply(ADD, [total, first]), None
+        if rest:
+            first = self.bound(first)
+            is_finite = f'tl.abs({first.code}) < float("inf")'
+            later = f"tl.where({is_finite}, {rest}, 0.0)"
+            first = Text(f"{first.code} + {later}", first.axes, first.dtype)
+        return first if total is None else self.apply(ADD, [total, first])
+
+    def _products(self, v: Dot) -> tuple[Text, str]:
+        """Contract two matrices with `tl.dot`, or two batches of them; later terms apart.
 
         Other operands are multiplied and summed.
         """
@@ -460,7 +480,7 @@ class ValuePrinter:
         is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
         is_printed = is_printed and dtype == left.dtype == right.dtype
         if forms is None or not is_printed or not self.lanes.schedule.has_matrices:
-            return self._sum_of_products(left, right, v, dtype)
+            return self._sum_of_products(left, right, v, dtype), ""
         products = narrow_products(left, right, self.lanes.schedule.policy)
         operands = tuple(
             x if x.stored is not None else self._masked(x, v.over, 0) for x in (left, right)
@@ -474,9 +494,13 @@ class ValuePrinter:
                 for x, term, axes in zip(operands, pair, forms, strict=True)
             )
             dots.append(f"tl.dot({', '.join(codes)}{products.options})")
-        result = Text(" + ".join(dots), (*forms[0][:-1], forms[1][-1]), dtype)
-        axes = self.writer.sorted(result.axes)
-        return Text(_permuted(result, axes), axes, dtype, is_atom=len(dots) == 1)
+        order = (*forms[0][:-1], forms[1][-1])
+        axes = self.writer.sorted(order)
+        first, rest = (
+            _permuted(Text(" + ".join(part), order, dtype), axes) if part else ""
+            for part in (dots[:1], dots[1:])
+        )
+        return Text(first, axes, dtype, is_atom=True), rest
 
     def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
         row, operator = SUM_OF_PRODUCTS
