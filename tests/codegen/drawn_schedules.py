@@ -1,8 +1,8 @@
 """Draw schedules of a kernel's launches among all candidates, for devices on which little is long.
 
-With few processors and registers, and low limits of what is long, small arrays take the ways of large
-ones: parts and their merges, scans in parts, loops over rows, persistent programs. `mechanisms` says
-which of them a launch has, so that tests can count what they reach.
+With few processors and registers, and low limits of what is long, small arrays take the ways of
+large ones: parts and their merges, scans in parts, loops over rows, persistent programs.
+`mechanisms` says which of them a launch has, so that tests can count what they reach.
 """
 
 from __future__ import annotations

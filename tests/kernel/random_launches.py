@@ -1,10 +1,10 @@
-"""Random kernels of the forms that a GPU runs as several launches, or in tiles and persistent loops.
+"""Random kernels of the forms that a GPU runs as several launches, in tiles or persistent loops.
 
     @given(divided_kernels())
     def test(kernel): ...
 
-Results do not depend on the blocks that a stream or a grid is cut into, but for rounding. Values and
-indices are those of `random_kernels`.
+Results do not depend on the blocks that a stream or a grid is cut into, but for rounding. Values
+are those of `random_kernels`.
 """
 
 from __future__ import annotations
