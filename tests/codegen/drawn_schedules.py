@@ -77,9 +77,17 @@ def drawn(
     of_call: Mapping[str, int],
     device: DeviceRates,
 ) -> tuple[list[Candidate], str]:
-    """Draw a candidate of each launch at large sizes; return them and their file."""
-    every = candidates(kernel, sizes, device, EXACT, of_call)
-    chosen = [data.draw(st.sampled_from(of), f"launch {k}") for k, of in enumerate(every)]
+    """Draw a candidate of each launch at large sizes; return them and their file.
+
+    What a candidate is an example of is drawn first, so that the rare ones are drawn as often.
+    """
+    chosen: list[Candidate] = []
+    for k, of_launch in enumerate(candidates(kernel, sizes, device, EXACT, of_call)):
+        groups: dict[frozenset[str], list[Candidate]] = {}
+        for c in of_launch:
+            groups.setdefault(frozenset(mechanisms(c)), []).append(c)
+        group = data.draw(st.sampled_from(list(groups.values())), f"launch {k}, what of")
+        chosen.append(data.draw(st.sampled_from(group), f"launch {k}"))
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
     lanes = data.draw(st.sampled_from(LANES), "lanes")
     return chosen, with_lanes(
