@@ -15,10 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
-from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
 from tests.codegen.device_programs import rates
-from tests.codegen.drawn_schedules import devices, drawn, every_source, low_limits, mechanisms
+from tests.codegen.drawn_schedules import (
+    choices,
+    drawn,
+    every_source,
+    low_limits,
+    mechanisms,
+    pick,
+    small_device,
+)
 from tests.codegen.test_triton_catalogue import extra_sizes
 from tests.kernel.nan_signs import other_nan_signs
 from tests.kernel.random_launches import divided_kernels
@@ -37,14 +44,15 @@ CASES = 3000 if NIGHTLY else 40
 """Programs of each form."""
 SIZES = (
     {"n": 3, "m": 2, "k": 7, "j": 2},
-    {"n": 24, "m": 16, "k": 40, "j": 3},
-    {"n": 1, "m": 9, "k": 33, "j": 4},
-    {"n": 8, "m": 40, "k": 16, "j": 1},
     {"n": 16, "m": 24, "k": 32, "j": 2},
+    {"n": 24, "m": 16, "k": 40, "j": 3},
+    {"n": 8, "m": 40, "k": 16, "j": 1},
+    {"n": 32, "m": 8, "k": 24, "j": 2},
+    {"n": 1, "m": 9, "k": 33, "j": 4},
     {"n": 5, "m": 1, "k": 1, "j": 5},
     {"n": 2, "m": 3, "k": 0, "j": 2},
 )
-LARGER = (1, 30, 1000)
+LARGER = (1, 30, 1000, 1000)
 """How often larger the sizes are that a kernel is prepared for."""
 REACHED: Mapping[str, Sequence[str]] = {
     "parts": ("parts", "merge", "second merge", "rows of a merge", "loop"),
@@ -131,15 +139,13 @@ class Case(NamedTuple):
     source: str
 
 
-def case_of(kernel: Kernel, data: st.DataObject, seen: Counter[str]) -> Case | None:
-    """Draw sizes, a device and a schedule of each launch; None for a kernel that is refused."""
-    sizes = data.draw(st.sampled_from(SIZES), "sizes")
-    larger = data.draw(st.sampled_from(LARGER), "larger")
-    device = data.draw(devices(), "device")
+def case_of(kernel: Kernel, random: np.random.Generator, seen: Counter[str]) -> Case | None:
+    """Choose sizes, a device and a schedule of each launch; None for a kernel that is refused."""
+    sizes, larger, device = pick(random, SIZES), pick(random, LARGER), small_device(random)
     large = {name: n * larger for name, n in sizes.items()}
     try:
         with low_limits():
-            launches, source = drawn(data, verify(kernel), large, sizes, device)
+            launches, source = drawn(random, verify(kernel), large, sizes, device)
     except (SmeltError, ValueError):
         seen["refused"] += 1
         return None
@@ -163,7 +169,7 @@ def judge(case: Case, random: np.random.Generator, seen: Counter[str]) -> None:
         assert not problem, f"{p.name}: {problem}\n{text(kernel)}\n{sizes}, {large}\n{schedules}"
 
 
-def of_many(examples: int, form: str, test: Callable[[Kernel, st.DataObject], None]) -> None:
+def of_many(examples: int, form: str, test: Callable[[Kernel, np.random.Generator], None]) -> None:
     """Run a test of many kernels of a form."""
     every = settings(
         max_examples=examples,
@@ -171,16 +177,15 @@ def of_many(examples: int, form: str, test: Callable[[Kernel, st.DataObject], No
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    seed(start(len(form)))(every(given(divided_kernels(form), st.data())(test)))()
+    seed(start(len(form)))(every(given(divided_kernels(form), choices())(test)))()
 
 
 @pytest.mark.parametrize("form", REACHED)
 def test_a_divided_random_kernel_computes_what_the_interpreter_does(form):
     seen: Counter[str] = Counter()
 
-    def test(kernel: Kernel, data: st.DataObject) -> None:
-        case = case_of(kernel, data, seen)
-        random = np.random.default_rng(data.draw(st.integers(0, 99), "numbers"))
+    def test(kernel: Kernel, random: np.random.Generator) -> None:
+        case = case_of(kernel, random, seen)
         if case is not None:
             judge(case, random, seen)
 
@@ -192,7 +197,7 @@ def test_a_divided_random_kernel_computes_what_the_interpreter_does(form):
 def test_kernels_of_a_form_reach_what_they_are_drawn_for(form):
     """They are not run: what has no test is seen at once."""
     seen: Counter[str] = Counter()
-    of_many(5 * CASES, form, lambda kernel, data: case_of(kernel, data, seen) and None)
+    of_many(5 * CASES, form, lambda kernel, random: case_of(kernel, random, seen) and None)
     assert all(seen[what] > 1 for what in REACHED[form]), seen
 
 
@@ -227,7 +232,7 @@ kernel k(x: i8[m,k], w: i8[k,n]) -> y: i32[m,n], z: i32[m,n]
 """Kernels some of whose schedules were wrong once."""
 
 
-@pytest.mark.parametrize("larger", LARGER)
+@pytest.mark.parametrize("larger", dict.fromkeys(LARGER))
 @pytest.mark.parametrize("name", FOUND)
 def test_every_schedule_of_a_kernel_that_was_wrong_once_computes_the_same(name, larger):
     kernel, random = parse(FOUND[name].strip()), np.random.default_rng(3)

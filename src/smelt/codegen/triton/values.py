@@ -85,9 +85,13 @@ class ValuePrinter:
             return Text(f"size_{atom.name}", (), i32)
         if atom.kind == "value":
             return self.names[atom.name]
-        if atom.name not in self.lanes.index:
-            refuse(self.kernel.name, f"all of the axis {atom.name} outside of its stream")
-        return self.lanes.index[atom.name]
+        return self._index_of(atom.name)
+
+    def _index_of(self, axis: str) -> Text:
+        """Return the indices of an axis; raise DeviceKernelError where no loop visits it."""
+        if axis not in self.lanes.index:
+            refuse(self.kernel.name, f"all of the axis {axis} outside of its stream")
+        return self.lanes.index[axis]
 
     def mask(self, axes: Iterable[str], conditions: Sequence[Text] = ()) -> Text | None:
         """Return the condition that lanes exist along `axes`, and that others hold too."""
@@ -382,7 +386,7 @@ class ValuePrinter:
         row = COMBINES[v.combine]
         with self.projected(v.over):
             x = self.value(v.arg)
-        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
+        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self._index_of(a).axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
         dtype = v.dtype.compute
@@ -507,7 +511,7 @@ class ValuePrinter:
         factors = [self.cast(x, dtype) for x in (left, right)]
         products = self.apply(operator, factors)
         axes = self.writer.sorted(
-            (*products.axes, *(a for a in v.over if self.lanes.index[a].axes))
+            (*products.axes, *(a for a in v.over if self._index_of(a).axes))
         )
         over = [a for a in v.over if a in axes]
         products = self._masked(self.broadcast(products, axes), over, 0)
@@ -517,7 +521,7 @@ class ValuePrinter:
         """Reduce pairs of a value and its row-major position in the block over `over`."""
         place = Text("0", (), i32, 0)
         for axis in over:
-            index = self.lanes.index[axis]
+            index = self._index_of(axis)
             if not index.axes:  # one index: it changes no position
                 continue
             extent = self.indices.text(self.kernel.axis(axis).extent)
@@ -549,7 +553,7 @@ class ValuePrinter:
         dtype = v.dtype.compute
         with self.projected((v.along,)):
             x = self.value(v.arg)
-        if not self.lanes.index[v.along].axes:
+        if not self._index_of(v.along).axes:
             return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
         x, row = self.broadcast(self.cast(x, dtype), axes), COMBINES[v.combine]
