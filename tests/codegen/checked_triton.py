@@ -373,8 +373,9 @@ _operators()
 
 def tf32(x: Array) -> Array:
     """Round to 10 bits behind the first one."""
-    scaled = x * np.float32(2**13 + 1)
-    return scaled - (scaled - x)
+    with np.errstate(all="ignore"):
+        scaled = x * np.float32(2**13 + 1)
+        return np.where(np.isfinite(scaled), scaled - (scaled - x), x)
 
 
 class Language:

@@ -1,8 +1,8 @@
 """Draw schedules of a kernel's launches among all candidates, for devices on which little is long.
 
-With few processors and registers, and low limits of what is long, small arrays take the ways of large
-ones: parts and their merges, scans in parts, loops over rows, persistent programs. `mechanisms` says
-which of them a launch has, so that tests can count what they reach.
+With few processors and registers, and low limits of what is long, small arrays take the ways of
+large ones: parts and their merges, scans in parts, loops over rows, persistent programs.
+`mechanisms` says which of them a launch has, so that tests can count what they reach.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 
+from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.candidates import Candidate, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.schedule import EXACT, LEAST_INTEGER_DOT
@@ -27,6 +29,7 @@ from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.ir import Kernel, Scan, Stream
 from smelt.kernel.walk import statements, values_of, visit
 
+Option = TypeVar("Option")
 LIMITS: Mapping[str, Mapping[str, Any]] = {
     "backend.gpu": {"LEAST_SCAN": 1, "SCAN_PARTS": 8, "SCAN_STEP": 4},
     "codegen.triton.split_scans": {"SCAN_STEP": 4},
@@ -45,7 +48,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """What is long for a launch, and how many schedules are compared: limits of speed alone."""
-ARCHS = ("sm_90", "sm_100", "sm_80", "gfx942")
+ARCHS = ("sm_90", "sm_100", "sm_90", "sm_100", "sm_80", "gfx942")
 LANES = (2, 4, 16, 64)
 """Most lanes of a block: small arrays have several."""
 
@@ -62,29 +65,46 @@ def low_limits() -> Iterator[None]:
 
 
 @st.composite
-def devices(draw: Any) -> DeviceRates:
-    """A device with few processors or registers."""
-    arch = draw(st.sampled_from(ARCHS))
-    limits = replace(device_limits(arch), registers=draw(st.sampled_from((1 << 16, 256, 0))))
-    processors = draw(st.sampled_from((1, 3, 132)))
-    return replace(rates("sm_90"), arch=arch, limits=limits, processors=processors)
+def choices(draw: Any) -> np.random.Generator:
+    """A generator that chooses devices and schedules, all equally often."""
+    return np.random.default_rng(draw(st.integers(0, 1 << 30)))
+
+
+def pick(random: np.random.Generator, options: Sequence[Option]) -> Option:
+    """Choose one of some options."""
+    return options[int(random.integers(len(options)))]
+
+
+def small_device(random: np.random.Generator) -> DeviceRates:
+    """Choose a device with few processors or registers."""
+    arch = pick(random, ARCHS)
+    limits = replace(device_limits(arch), registers=pick(random, (1 << 16, 256, 0)))
+    return replace(rates("sm_90"), arch=arch, limits=limits, processors=pick(random, (1, 3, 132)))
 
 
 def drawn(
-    data: st.DataObject,
+    random: np.random.Generator,
     kernel: Kernel,
     sizes: Mapping[str, int],
     of_call: Mapping[str, int],
     device: DeviceRates,
 ) -> tuple[list[Candidate], str]:
-    """Draw a candidate of each launch at large sizes; return them and their file."""
-    every = candidates(kernel, sizes, device, EXACT, of_call)
-    chosen = [data.draw(st.sampled_from(of), f"launch {k}") for k, of in enumerate(every)]
+    """Choose a candidate of each launch at large sizes; return them and their file.
+
+    What a candidate is an example of is chosen first, so that the rare ones are as often.
+    """
+    if dots_of(kernel.body):  # with few registers, no tile of a product is a candidate
+        device = replace(device, limits=device_limits(device.arch))
+    chosen: list[Candidate] = []
+    for of_launch in candidates(kernel, sizes, device, EXACT, of_call):
+        groups: dict[frozenset[str], list[Candidate]] = {}
+        for c in of_launch:
+            groups.setdefault(frozenset(mechanisms(c)), []).append(c)
+        chosen.append(pick(random, pick(random, list(groups.values()))))
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
-    lanes = data.draw(st.sampled_from(LANES), "lanes")
-    return chosen, with_lanes(
-        source, max(lanes, LEAST_INTEGER_DOT) if "tl.dot" in source else lanes
-    )
+    lanes = pick(random, LANES)
+    least = LEAST_INTEGER_DOT if "tl.dot" in source else 1
+    return chosen, with_lanes(source, max(lanes, least))
 
 
 def every_source(

@@ -16,6 +16,7 @@ from tests.codegen.test_triton_goldens import with_lanes
 from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
+from smelt.errors import DeviceKernelError
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Kernel, Stream
 from smelt.kernel.text import parse
@@ -429,3 +430,13 @@ def test_of_equally_long_axes_the_outer_one_is_looped_over():
         )
         (looped,) = prepare(kernel, {"r": 8, a: 64, b: 64, c: 64}, 4096)
         assert list(choose_schedule(looped).streams) == [a]
+
+
+def test_a_reduction_of_a_number_along_a_looped_axis_is_refused():
+    """No loop visits the axis where the steps of another one need all of it."""
+    kernel = parse(
+        "kernel k(a: f32[n,m]) -> y: f32[]\n  p = dot(a[0,m], a[0,m] over m)\n"
+        "  stream n/2 with s = 0\n    s' = s + sum(2 over m)\n  y[] = s + p\n"
+    )
+    with pytest.raises(DeviceKernelError, match="all of the axis m outside of its stream"):
+        triton_source(kernel)

@@ -97,6 +97,31 @@ def test_float32_beside_a_half_is_exact_in_terms(right, terms):
         np.testing.assert_array_equal(y, x.astype(np.float64) * short.astype(np.float64))
 
 
+@pytest.mark.parametrize("steps", ["grid m, n", "grid m/64, n/64\n  stream k/16 with s = 0 [m,n]"])
+@pytest.mark.parametrize(
+    ("right", "products"), [("bf16", "exact"), ("bf16", "split"), ("f16", "exact")]
+)
+def test_infinities_beside_terms_are_kept(right, products, steps):
+    """Terms that are zero, or of the other sign, would make them NaN."""
+    is_looped = "stream" in steps
+    body = "    s' = s + dot(x[m,k], w[k,n] over k)\n" if is_looped else ""
+    total = "s" if is_looped else "dot(x[m,k], w[k,n] over k)"
+    kernel = parse(
+        f"kernel k(x: f32[m,k], w: {right}[k,n]) -> y: f32[m,n]\n"
+        f"  {steps}\n{body}  y[m,n] = {total}\n"
+    )
+    x = np.random.default_rng(5).uniform(1, 2, (8, 40)).astype(np.float32)
+    x[:3] = np.round(x[:3])
+    w = np.ones((40, 5), TYPES[right])
+    w[3, 0], w[30, 1], w[5, 2], w[33, 3] = np.inf, -np.inf, np.nan, np.inf
+    w[2, 3] = -np.inf
+    source = with_lanes(triton_source(kernel, policy=Policy(products=products)), 16)
+    (y,) = launch(source, [x, w])
+    assert source.count("tl.dot(") > 1
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(y, x @ w.astype(np.float32), 2.0**-15)
+
+
 @pytest.mark.parametrize("products", ["exact", "split"])
 def test_terms_keep_infinities(products):
     kernel = parse(

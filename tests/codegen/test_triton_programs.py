@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
-from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
 from tests.codegen.device_catalogue import DevicePlan, planned
-from tests.codegen.drawn_schedules import devices, drawn, low_limits, mechanisms
+from tests.codegen.drawn_schedules import choices, drawn, low_limits, mechanisms, small_device
 from tests.codegen.test_triton_catalogue import extra_sizes, sources_of
 from tests.codegen.test_triton_goldens import stored
 from tests.property.oracles import agree, interpret, sizes_at, spread
@@ -158,14 +157,14 @@ def test_a_random_program_with_any_of_its_schedules_computes_the_same(larger):
     """On devices with few processors and registers, on which little is long."""
     seen: Counter[str] = Counter()
 
-    def print_drawn(data: st.DataObject) -> Sources:
-        device = data.draw(devices(), "device")
+    def print_drawn(random: np.random.Generator) -> Sources:
+        device = small_device(random)
 
         def sources(plan: DevicePlan, small: Sequence[Mapping[str, int]]) -> dict[int, str]:
             result: dict[int, str] = {}
             for kernel, sizes, of_call in zip(plan.kernels, plan.sizes, small, strict=True):
                 if kernel is not None:
-                    chosen, result[id(kernel)] = drawn(data, kernel, sizes, of_call, device)
+                    chosen, result[id(kernel)] = drawn(random, kernel, sizes, of_call, device)
                     seen.update(what for c in chosen for what in mechanisms(c))
             return result
 
@@ -173,11 +172,11 @@ def test_a_random_program_with_any_of_its_schedules_computes_the_same(larger):
 
     @seed(start(100 + len(larger)))
     @MANY
-    @given(graphs(max_nodes=8), st.data())
-    def check(program: Program, data: st.DataObject) -> None:
+    @given(graphs(max_nodes=8), choices())
+    def check(program: Program, random: np.random.Generator) -> None:
         if not any(node.op.name == "scan.prod" for node in program.graph.nodes()):
             with low_limits():
-                judge(program, LARGER[larger], "sm_90", seen, print_drawn(data))
+                judge(program, LARGER[larger], "sm_90", seen, print_drawn(random))
 
     check()
     assert seen["refused"] <= 0.02 * seen["judged"]

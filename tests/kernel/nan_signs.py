@@ -1,8 +1,8 @@
 """Run kernels with the other sign of every NaN that arithmetic makes.
 
-IEEE 754 gives the result of an operation that is not a number no sign, and processors differ: of
-`inf - inf` it is negative on x86 and positive on Arm and GPUs; of `nan + -nan` that of either operand.
-A result that depends on it, by `signbit` or `copysign`, is any of the two.
+IEEE 754 gives a NaN that arithmetic makes no sign, and processors differ: that of `inf - inf` is
+negative on x86 and positive on Arm and GPUs, that of `nan + -nan` has the sign of either operand. A
+result that depends on it, by `signbit` or `copysign`, may be any of the two.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 A value is kept in float32 registers; where a half type represents all of its elements, converting
 it back loses nothing, and the product of two halves is exact in float32. So tensor cores give the
 sum that the kernel asks for, up to the order of additions. Other operands beside a half are sums of
-bfloat16 terms, each of which has 8 bits: a float32 has three, a float16 two. The policy decides:
+bfloat16 terms, each of which has 8 bits: a float32 has three, a float16 two. Products of later
+terms count where that of the first ones is finite: infinity times a later term, which may be zero
+or of the other sign, would make NaN of infinity. The policy decides:
 
     exact    all products of terms: what is left out is 2^-24 of a product (float16), or nothing
     split    two terms of a float32 beside a bfloat16: 2^-16 of a product
@@ -156,14 +158,13 @@ def _converted(x: Text, code: str, dtype: DType) -> Text:
 
 
 def _term(order: int) -> Term:
-    """Return the bfloat16 that the terms before leave of finite numbers, the largest term first."""
+    """Return the bfloat16 that the terms before leave of a finite number, the largest first."""
 
     def term(x: Text) -> Text:
         rest, high = x.operand, f"{x.operand}.to(tl.bfloat16)"
-        is_finite = f'tl.abs({high}.to(tl.float32)) < float("inf")'
         for _ in range(order):
             rest = f"({rest} - {high}.to(tl.float32))"
             high = f"{rest}.to(tl.bfloat16)"
-        return _converted(x, f"tl.where({is_finite}, {rest}, 0.0)" if order else x.operand, bf16)
+        return _converted(x, rest, bf16)
 
     return term

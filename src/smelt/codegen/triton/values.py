@@ -48,6 +48,8 @@ from smelt.types.expr import Atom, Index, sub
 
 __all__ = ["ValuePrinter"]
 
+ADD = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+"""The scalar operator that adds a product to what was summed before."""
 INLINE_COST = 1.1
 """Scalar operators that cost no more are printed where they stand, as no function."""
 
@@ -83,9 +85,13 @@ class ValuePrinter:
             return Text(f"size_{atom.name}", (), i32)
         if atom.kind == "value":
             return self.names[atom.name]
-        if atom.name not in self.lanes.index:
-            refuse(self.kernel.name, f"all of the axis {atom.name} outside of its stream")
-        return self.lanes.index[atom.name]
+        return self._index_of(atom.name)
+
+    def _index_of(self, axis: str) -> Text:
+        """Return the indices of an axis; raise DeviceKernelError where no loop visits it."""
+        if axis not in self.lanes.index:
+            refuse(self.kernel.name, f"all of the axis {axis} outside of its stream")
+        return self.lanes.index[axis]
 
     def mask(self, axes: Iterable[str], conditions: Sequence[Text] = ()) -> Text | None:
         """Return the condition that lanes exist along `axes`, and that others hold too."""
@@ -127,6 +133,8 @@ class ValuePrinter:
                 return self._index_value(index, dtype.compute)
             case Load():
                 return self.load(v)
+            case Apply(op=op, args=(total, Dot() as product)) if op == ADD:
+                return self.dot(product, self.value(total))
             case Apply(op=op, args=args):
                 return self.apply(op, [self.value(a) for a in args])
             case Cast(arg=arg, dtype=dtype):
@@ -378,7 +386,7 @@ class ValuePrinter:
         row = COMBINES[v.combine]
         with self.projected(v.over):
             x = self.value(v.arg)
-        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
+        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self._index_of(a).axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
         dtype = v.dtype.compute
@@ -448,8 +456,24 @@ class ValuePrinter:
         masked = self._masked(x, x.axes, row.identity(x.dtype))
         return self.bound(self._combined(row, masked, x.axes, x.dtype))
 
-    def dot(self, v: Dot) -> Text:
-        """Contract two matrices with `tl.dot`, or two batches of them.
+    def dot(self, v: Dot, total: Text | None = None) -> Text:
+        """Print a contraction, or its sum with `total`.
+
+        Products of later terms are added last, where what they are added to is finite: infinity
+        times a later term may be NaN. Tensor cores add those of the first terms to the total.
+        """
+        first, rest = self._products(v)
+        if rest and total is not None and total.axes == first.axes:
+            first, total = self.apply(ADD, [total, first]), None
+        if rest:
+            first = self.bound(first)
+            is_finite = f'tl.abs({first.code}) < float("inf")'
+            later = f"tl.where({is_finite}, {rest}, 0.0)"
+            first = Text(f"{first.code} + {later}", first.axes, first.dtype)
+        return first if total is None else self.apply(ADD, [total, first])
+
+    def _products(self, v: Dot) -> tuple[Text, str]:
+        """Contract two matrices with `tl.dot`, or two batches of them; later terms apart.
 
         Other operands are multiplied and summed.
         """
@@ -460,7 +484,7 @@ class ValuePrinter:
         is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
         is_printed = is_printed and dtype == left.dtype == right.dtype
         if forms is None or not is_printed or not self.lanes.schedule.has_matrices:
-            return self._sum_of_products(left, right, v, dtype)
+            return self._sum_of_products(left, right, v, dtype), ""
         products = narrow_products(left, right, self.lanes.schedule.policy)
         operands = tuple(
             x if x.stored is not None else self._masked(x, v.over, 0) for x in (left, right)
@@ -474,16 +498,20 @@ class ValuePrinter:
                 for x, term, axes in zip(operands, pair, forms, strict=True)
             )
             dots.append(f"tl.dot({', '.join(codes)}{products.options})")
-        result = Text(" + ".join(dots), (*forms[0][:-1], forms[1][-1]), dtype)
-        axes = self.writer.sorted(result.axes)
-        return Text(_permuted(result, axes), axes, dtype, is_atom=len(dots) == 1)
+        order = (*forms[0][:-1], forms[1][-1])
+        axes = self.writer.sorted(order)
+        first, rest = (
+            _permuted(Text(" + ".join(part), order, dtype), axes) if part else ""
+            for part in (dots[:1], dots[1:])
+        )
+        return Text(first, axes, dtype, is_atom=True), rest
 
     def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
         row, operator = SUM_OF_PRODUCTS
         factors = [self.cast(x, dtype) for x in (left, right)]
         products = self.apply(operator, factors)
         axes = self.writer.sorted(
-            (*products.axes, *(a for a in v.over if self.lanes.index[a].axes))
+            (*products.axes, *(a for a in v.over if self._index_of(a).axes))
         )
         over = [a for a in v.over if a in axes]
         products = self._masked(self.broadcast(products, axes), over, 0)
@@ -493,7 +521,7 @@ class ValuePrinter:
         """Reduce pairs of a value and its row-major position in the block over `over`."""
         place = Text("0", (), i32, 0)
         for axis in over:
-            index = self.lanes.index[axis]
+            index = self._index_of(axis)
             if not index.axes:  # one index: it changes no position
                 continue
             extent = self.indices.text(self.kernel.axis(axis).extent)
@@ -525,7 +553,7 @@ class ValuePrinter:
         dtype = v.dtype.compute
         with self.projected((v.along,)):
             x = self.value(v.arg)
-        if not self.lanes.index[v.along].axes:
+        if not self._index_of(v.along).axes:
             return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
         x, row = self.broadcast(self.cast(x, dtype), axes), COMBINES[v.combine]
