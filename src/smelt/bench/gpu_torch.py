@@ -119,7 +119,7 @@ def _compare_compiled_capture(where: str, s: Settings) -> list[Row]:
 
 
 def _agreement(name: str, results: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> Row:
-    """Return the row of tensors whose differences count relative to the largest element."""
+    """Return a row of the largest difference of tensors, relative to the largest element."""
     pairs = zip(results, wanted, strict=True)
     errors = [float(abs(y - w).max() / abs(w).max()) for y, w in pairs]
     error = max(e if math.isfinite(e) else math.inf for e in errors)
@@ -127,7 +127,7 @@ def _agreement(name: str, results: Sequence[Any], wanted: Sequence[Any], toleran
 
 
 def _compare_cupy(where: str, s: Settings) -> list[Row]:
-    """An array of CuPy, written in a stream that waits for no other one, and back."""
+    """An array of CuPy, written in a stream that waits for none, and back."""
     cupy = cupy_of(s)
     with cupy.cuda.Device(int(where.partition(":")[2])), cupy.cuda.Stream(non_blocking=True):
         x = cupy.random.standard_normal((300, 1000), dtype=np.float32)

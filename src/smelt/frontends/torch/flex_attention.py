@@ -50,7 +50,6 @@ def _attention(
     last two results are [B, H, M]. A query that sees no key gets zeros, and -inf for both.
     """
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-    from torch._higher_order_ops.flex_attention import _permute_strides
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
     key, value = (_expand_heads(x, query) for x in (key, value))
@@ -71,10 +70,25 @@ def _attention(
     output = weights.to(query.dtype) @ value
     logarithm = (torch.log(total) + shift).squeeze(-1)
     return (
-        _permute_strides(output, query.stride()),
+        _in_order_of(query, output),
         logarithm / math.log(2),
         maximum.squeeze(-1) / math.log(2),
     )
+
+
+def _in_order_of(query: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Return the output with strides in the order of the query's.
+
+    The last dimension is contiguous. Torch's own function writes through a view up to torch 2.11,
+    which would be an operator of its own.
+    """
+    from torch._higher_order_ops.flex_attention import _construct_strides
+    from torch._inductor.ir import get_fill_order
+
+    last = output.dim() - 1
+    order = get_fill_order(query.stride())
+    strides = _construct_strides(output.shape, [last, *(d for d in order if d != last)])
+    return output.new_empty_strided(output.shape, strides).copy_(output)
 
 
 def _expand_heads(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
