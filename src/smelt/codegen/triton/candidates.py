@@ -33,6 +33,7 @@ from smelt.codegen.triton.schedule import (
 )
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
+from smelt.codegen.triton.widen_columns import has_several_rows
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.walk import stores
@@ -69,6 +70,8 @@ GROUP_WARPS = 4
 """Warps that tensor cores of Hopper take an instruction from."""
 LEAST_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
+SHARING_ROWS = (4, 16)
+"""Rows of a program whose loop reads the same for each."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -353,7 +356,7 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
-    for grid in _pass_grids(base):
+    for grid in (*_pass_grids(base), *_shared_grids(launch, base, axes, work)):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
             reason = f"passes in steps of one, {lanes} columns at a time"
@@ -379,6 +382,17 @@ def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
     if last is not None and base.grid[last] > 1:
         for columns in (32, 64, 128):
             yield {**base.grid, last: columns}
+
+
+def _shared_grids(
+    launch: Kernel, base: Schedule, looped: Sequence[str], work: LaunchWork
+) -> Iterator[dict[str, int]]:
+    """Yield the lanes of the grid with several rows, which share what a loop reads for each."""
+    last = list(base.grid)[-1] if base.grid else ""
+    is_shared = any(looped[-1] in x.axes and last not in x.axes for x in work.accesses if looped)
+    if is_shared and base.grid.get(last) == 1 and has_several_rows(launch, last):
+        for rows in SHARING_ROWS:
+            yield {**dict.fromkeys(base.grid, 1), last: rows}
 
 
 # ---- contractions --------------------------------------------------------------------------------
