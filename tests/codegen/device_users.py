@@ -189,6 +189,19 @@ def gru(x, w, u, h):
     return sm.scan(step, h, x)[1]
 
 
+def spectral_norm(w, u, x):
+    for _ in range(2):
+        v = w.T @ u
+        v = v / sm.sqrt(sm.sum(v * v))
+        u = w @ v
+        u = u / sm.sqrt(sm.sum(u * u))
+    return u, x @ (w / sm.sum(u * (w @ v))).T
+
+
+def nearest(x, c):
+    return sm.argmin(sm.sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1), axis=1)
+
+
 USERS = {
     "k-means": User(k_means, "f32[n,d] f32[k,d]", (37, 5, 7), (100_000, 16, 64), 60),
     "principal axis": User(principal_axis, "f32[n,d] f32[d]", (37, 9), (20_000, 512), 200),
@@ -236,6 +249,8 @@ USERS = {
     "integers of 16 bits": User(
         lambda x: (x << 2) // 3 - (x >> 1) % 7, "i16[n]", (50,), (10_000_000,), 30
     ),
+    "spectral norm": User(spectral_norm, "f32[64,48] f32[64] f32[n,48]", (7,), (100,), 10),
+    "nearest neighbours": User(nearest, "f32[n,3] f32[m,3]", (37, 41), (20_000, 20_000), 450),
     "four factors": User(
         lambda a, b, c, d: sm.einsum("ij,jk,kl,lm->im", a, b, c, d),
         "f32[a,b] f32[b,c] f32[c,d] f32[d,e]",

@@ -682,3 +682,22 @@ def test_tiles_load_as_far_ahead_as_shared_memory_allows():
     assert of_launch[0].lanes == {"m": 128, "n": 256, "k": 64}
     assert of_launch[0].schedule.stages == 2
     assert all(c.schedule.stages > 2 for c in of_launch if c.lanes["n"] < 256)
+
+
+def test_a_kernel_of_constant_shapes_has_blocks_for_its_rows():
+    """Products that are no matrices multiply all axes of a block, of which Triton has 2^20."""
+    kernel = parse("""
+kernel k(w: f32[64,48], u: f32[64], x: f32[100,48]) -> y: f32[48], z: f32[100,64]
+  axis i in 48, j in 64, k in 100
+  v = dot(w[j,i], u[j] over j)
+  y[i] = v
+  z[k,j] = dot(x[k,i], w[j,i] * v over i)
+""")
+    ((chosen, *_),) = candidates(kernel, {}, H100, EXACT)
+    assert math.prod(chosen.lanes.values()) <= 4096
+    arrays = [np.random.default_rng(4).standard_normal(p.shape) for p in kernel.inputs]
+    arrays = [a.astype(np.float32) for a in arrays]
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    wanted = run(kernel, arrays)
+    for p, y in zip(kernel.outputs, launch(source, arrays), strict=True):
+        np.testing.assert_allclose(y, wanted[p.name], 1e-4, 1e-3)

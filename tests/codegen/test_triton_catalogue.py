@@ -79,6 +79,7 @@ APART = {
     "gradients of E7 dropout": "random masks, which every block computes",
     "gradients of F3": "columns with a short axis inside, one by one",
     "means": "tiles of two columns, padded, and rows of five elements",
+    "user nearest neighbours": "a second pass for positions, and rows of three elements, padded",
 }
 """Programs that are further apart on some device, and what the planner does not know of them."""
 
