@@ -336,8 +336,8 @@ def test_failure_of_the_worker_is_an_error_of_the_compiler(worker, monkeypatch):
     [
         ({}, None),
         ({"spills": 8}, "spills 8 bytes a thread"),
-        ({"spills": 32, "loops_spill": False}, None),
-        ({"spills": 40, "loops_spill": False}, "spills 40 bytes a thread"),
+        ({"spills": 16, "loops_spill": False}, None),
+        ({"spills": 24, "loops_spill": False}, "spills 24 bytes a thread"),
         ({"shared_bytes": 240_000}, "240000 bytes of shared memory, 232448 are the limit"),
         ({"warps": 64}, "64 warps, 32 are the limit"),
         ({"registers": 255, "warps": 16}, "130560 registers a program, 65536 are the limit"),
