@@ -65,7 +65,7 @@ def test_stencils_are_packed_on_a_cpu_alone():
 
 @pytest.mark.parametrize(("terms", "is_kept"), [(8, False), (9, True), (64, True)])
 def test_a_gpu_unrolls_sums_of_few_products(terms: int, is_kept: bool):
-    """Those of windows it unrolls: they read the same elements."""
+    """Sums along windows are unrolled: neighbouring windows read the same elements."""
     source = f"""graph f(w: f32[{terms},n], u: f32[{terms}], x: f32[n,70]) {{
       v0 = contract(w, u) {{spec="k,i; k -> i"}}
       v1 = window(x) {{axis=1, extent={terms}}}

@@ -70,6 +70,8 @@ GROUP_WARPS = 4
 """Warps that tensor cores of Hopper take an instruction from."""
 LEAST_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
+MOST_HELD_ELEMENTS = 128
+"""Elements of a row that a thread has in registers, of 255."""
 SHARING_ROWS = (4, 16)
 """Rows of a program whose loop reads the same for each."""
 SEVERAL_ROWS = 1024
@@ -356,6 +358,12 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
+    if base.whole and not axes:
+        row = math.prod(replace(base, grid={}).lanes(extents).values())
+        for warps in (4, 8, 16):
+            reason = f"one row after another in registers, {row // (32 * warps)} elements a thread"
+            if 4 <= row // (32 * warps) <= MOST_HELD_ELEMENTS:
+                yield replace(base, grid=dict.fromkeys(base.grid, 1), warps=warps, reason=reason)
     for grid in (*_pass_grids(base), *_shared_grids(launch, base, axes, work)):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
@@ -387,7 +395,7 @@ def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
 def _shared_grids(
     launch: Kernel, base: Schedule, looped: Sequence[str], work: LaunchWork
 ) -> Iterator[dict[str, int]]:
-    """Yield the lanes of the grid with several rows, which share what a loop reads for each."""
+    """Yield grids with several rows a program, where its loop reads the same for each."""
     last = list(base.grid)[-1] if base.grid else ""
     is_shared = any(looped[-1] in x.axes and last not in x.axes for x in work.accesses if looped)
     if is_shared and base.grid.get(last) == 1 and has_several_rows(launch, last):

@@ -52,7 +52,10 @@ def widen_columns(kernel: Kernel) -> Kernel:
 
 
 def has_several_rows(kernel: Kernel, axis: str) -> bool:
-    """Return whether programs may have several positions of a grid axis, as states are declared."""
+    """Return whether programs may have several positions of a grid axis.
+
+    States that vary along it are declared with it, and no loop ends by it.
+    """
     names = axes_of_body(kernel.body)
     every = list(statements(kernel))
     states = [t for s in every if isinstance(s, Stream) for t in s.states]

@@ -119,10 +119,10 @@ def ast_source(compiler: Any, function: Any, request: Mapping[str, Any]) -> Any:
         for n, v in request["constants"].items()
     }
     signature = {n: request["signature"].get(n, "constexpr") for n in names}
-    known = {(names.index(n),): [["tt.divisibility", 16]] for n in request["divisible"]}
+    attributes = {(names.index(n),): [["tt.divisibility", 16]] for n in request["divisible"]}
     for n in request["near"] if request["arch"].startswith("gfx") else ():
-        known.setdefault((names.index(n),), []).append(["tt.pointer_range", 32])
-    return compiler.ASTSource(function, signature, constants, known)
+        attributes.setdefault((names.index(n),), []).append(["tt.pointer_range", 32])
+    return compiler.ASTSource(function, signature, constants, attributes)
 
 
 def gpu_target(arch: str) -> Any:
