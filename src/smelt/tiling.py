@@ -127,6 +127,8 @@ class Tiling:
     """What the two orders of an image's axes cost; None keeps the order of the data."""
     packs_stencils: bool = True
     """Whether operands of short windowed contractions may be packed, instead of unrolling these."""
+    max_unrolled_terms: int | None = None
+    """Most products of a sum without windows that is unrolled; None leaves it to the operator."""
     stencil_row_bytes: int = 64
     """Most bytes of a stencil's row that vectors run across: about one vector."""
     min_gated_rows: int = 192

@@ -298,6 +298,19 @@ def mixture_step(x, centre, narrow, weight):
     return (share.T @ x) / sm.sum(share, axis=0)[:, None], sm.mean(every)
 
 
+def spectral_norm(w, u, x):
+    for _ in range(2):
+        v = w.T @ u
+        v = v / sm.sqrt(sm.sum(v * v))
+        u = w @ v
+        u = u / sm.sqrt(sm.sum(u * u))
+    return u, x @ (w / sm.sum(u * (w @ v))).T
+
+
+def nearest(x, c):
+    return sm.argmin(sm.sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1), axis=1)
+
+
 USERS = {
     "k-means": User(k_means, "f32[n,d] f32[k,d]", (37, 5, 7), (100_000, 16, 64), 60),
     "principal axis": User(principal_axis, "f32[n,d] f32[d]", (37, 9), (20_000, 512), 200),
@@ -393,6 +406,8 @@ USERS = {
         mixture_step, "f32[n,d] f32[k,d] f32[k,d] f32[k]", (33, 5, 6), (200_000, 16, 32), 100
     ),
     "float64 product": User(lambda x: x @ x, "f64[n,n]", (13,), (2048,), 900),
+    "spectral norm": User(spectral_norm, "f32[64,48] f32[64] f32[n,48]", (7,), (100,), 10),
+    "nearest neighbours": User(nearest, "f32[n,3] f32[m,3]", (37, 41), (20_000, 20_000), 450),
     "four factors": User(
         lambda a, b, c, d: sm.einsum("ij,jk,kl,lm->im", a, b, c, d),
         "f32[a,b] f32[b,c] f32[c,d] f32[d,e]",

@@ -170,6 +170,43 @@ def test_rows_of_a_loop_are_looped_over_one_by_one():
     assert math.prod(base.streams.values()) <= 4096
 
 
+NEAREST = """
+kernel nearest(x: f32[n,3], c: f32[m,3]) -> {result}
+  axis i in n, j in m, k in 3
+  grid i
+  d = x[i,k] - c[j,k]
+  s = sum(d * d over k)
+{body}
+"""
+NEAREST_BODIES = {
+    "position": ("y: i64[n]", "  y[i] = argmin(s over j)"),
+    "distance": ("y: f32[n]", "  y[i] = min(s over j)"),
+    "weights": ("y: f32[n]", "  e = exp(-s)\n  y[i] = sum(e * c[j,0] over j) / sum(e over j)"),
+    "from its own": (
+        "y: f32[n]",
+        "  t = sum(s over j)\n  y[i] = sum(select(j < i, s - t, 0) over j)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAREST_BODIES)
+def test_rows_of_a_program_share_what_its_loop_reads(name):
+    result, body = NEAREST_BODIES[name]
+    kernel = parse(NEAREST.format(result=result, body=body).strip())
+    every = candidates(kernel, {"n": 20_000, "m": 20_000}, rates("sm_90"), EXACT)
+    assert all(of_launch[0].lanes.get("i", 1) > 1 for of_launch in every)
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(s).astype(np.float32) for s in ((37, 3), (150, 3))]
+    wanted = run(kernel, arrays)["y"]
+    for of_launch in itertools.zip_longest(*every, fillvalue=None):
+        stages = [
+            print_stage(x.launch, x.schedule)
+            for x in (c or of[0] for c, of in zip(of_launch, every, strict=True))
+        ]
+        source = with_lanes(print_file(kernel, stages), 16)
+        np.testing.assert_allclose(launch(source, arrays)[0], wanted, 1e-5, 1e-3)
+
+
 def test_columns_are_read_in_whole_sectors():
     chosen = best(COLUMNS, r=8192, c=4096)
     assert chosen.lanes["c"] >= 32 and math.ceil(4096 / chosen.lanes["c"]) >= 64
@@ -645,3 +682,22 @@ def test_tiles_load_as_far_ahead_as_shared_memory_allows():
     assert of_launch[0].lanes == {"m": 128, "n": 256, "k": 64}
     assert of_launch[0].schedule.stages == 2
     assert all(c.schedule.stages > 2 for c in of_launch if c.lanes["n"] < 256)
+
+
+def test_a_kernel_of_constant_shapes_has_blocks_for_its_rows():
+    """Products that are no matrices multiply all axes of a block, of which Triton has 2^20."""
+    kernel = parse("""
+kernel k(w: f32[64,48], u: f32[64], x: f32[100,48]) -> y: f32[48], z: f32[100,64]
+  axis i in 48, j in 64, k in 100
+  v = dot(w[j,i], u[j] over j)
+  y[i] = v
+  z[k,j] = dot(x[k,i], w[j,i] * v over i)
+""")
+    ((chosen, *_),) = candidates(kernel, {}, H100, EXACT)
+    assert math.prod(chosen.lanes.values()) <= 4096
+    arrays = [np.random.default_rng(4).standard_normal(p.shape) for p in kernel.inputs]
+    arrays = [a.astype(np.float32) for a in arrays]
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    wanted = run(kernel, arrays)
+    for p, y in zip(kernel.outputs, launch(source, arrays), strict=True):
+        np.testing.assert_allclose(y, wanted[p.name], 1e-4, 1e-3)

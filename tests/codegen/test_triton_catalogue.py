@@ -87,6 +87,7 @@ APART = {
     "user cosines of 8 x 8": "products of 8 x 8 x 8, padded to 16",
     "user summed area": "scanned columns: the planner has a thousand in a program",
     "means": "tiles of two columns, padded, and rows of five elements",
+    "user nearest neighbours": "a second pass for positions, and rows of three elements, padded",
 }
 """Programs that are further apart on some device, and what the planner does not know of them."""
 

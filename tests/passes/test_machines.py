@@ -63,6 +63,25 @@ def test_stencils_are_packed_on_a_cpu_alone():
     assert not any(op.packed for op in contractions(simplified(LAYERS, GPU_TILING, b=1, n=9)[0]))
 
 
+@pytest.mark.parametrize(("terms", "is_kept"), [(8, False), (9, True), (64, True)])
+def test_a_gpu_unrolls_sums_of_few_products(terms: int, is_kept: bool):
+    """Sums along windows are unrolled: neighbouring windows read the same elements."""
+    source = f"""graph f(w: f32[{terms},n], u: f32[{terms}], x: f32[n,70]) {{
+      v0 = contract(w, u) {{spec="k,i; k -> i"}}
+      v1 = window(x) {{axis=1, extent={terms}}}
+      v2 = contract(v1, u) {{spec="i,j,k; k -> i,j"}}
+      return v0, v2
+    }}"""
+    of_rows, of_windows = contractions(simplified(source, GPU_TILING, n=100)[0])
+    assert of_rows.packed == is_kept and not of_windows.packed
+    assert not any(op.packed for op in contractions(simplified(source, CPU_TILING, n=100)[0]))
+    arrays = [np.random.default_rng(2).standard_normal(s) for s in ((terms, 5), terms, (5, 70))]
+    inputs: list[Any] = [a.astype(np.float32) for a in arrays]
+    results = [interp.run(simplified(source, t, n=5)[0], inputs) for t in (CPU_TILING, GPU_TILING)]
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("rows", "on_cpu", "on_gpu"), [(100, 1, 1), (200, 2, 1), (300, 2, 2)])
 def test_gated_products_are_split_by_the_rows_of_a_tile(rows: int, on_cpu: int, on_gpu: int):
     half = GATED.replace("f32", "bf16")

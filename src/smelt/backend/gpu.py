@@ -62,6 +62,10 @@ TILE = (128, 256)
 """Sides of the largest tiles."""
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
+UNROLLED_TERMS = 8
+"""Most products of a sum that a thread computes by itself; from 9 on, lanes of a tile do.
+
+Each product that is unrolled has loads and registers of its own, in every thread."""
 MIN_PART_K = 256
 """Least positions of a part of a product's reduction axis."""
 LEAST_SCAN = 1 << 15
@@ -492,6 +496,7 @@ def _tiling(processors: int) -> GpuTiling:
         short_consumed_stream=FULL_TILE // 2,
         image_costs=None,
         packs_stencils=False,
+        max_unrolled_terms=UNROLLED_TERMS,
         min_gated_rows=2 * FULL_TILE,
         min_gated_columns=FULL_TILE,
         max_scatter_parts=SCATTER_PROGRAMS * processors,

@@ -36,7 +36,7 @@ from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.device_arithmetic import step_ns, term_ns
-from smelt.fusion.device_product_tiles import consumed_factor, most_programs
+from smelt.fusion.device_product_tiles import most_programs, tile_factor
 from smelt.fusion.device_splits import merge_work, partial_bytes, scanned_parts, split_k_parts
 from smelt.fusion.device_traffic import kept_bytes, reads, traffic
 from smelt.fusion.region import Region
@@ -209,7 +209,7 @@ class DeviceModel(CostModel):
         work = KernelWork(
             max(memory + in_memory - late.memory_bytes, 0.0),
             max(cache + in_cache - late.cache_bytes, 0.0),
-            max(region.work * consumed_factor(self, region) - late.arithmetic_ns, 0.0),
+            max(region.work * tile_factor(self, region) - late.arithmetic_ns, 0.0),
             programs,
             2 if schedule.split or parts > 1 or scans > 1 else 1,
             schedule.has_contractions,

@@ -47,24 +47,23 @@ def _consumed_lengths(model: DeviceModel, region: Region) -> list[int]:
     ]
 
 
-def consumed_factor(model: DeviceModel, region: Region) -> float:
-    """Return the factor on products whose results the same kernel reduces: smaller tiles.
+def tile_factor(model: DeviceModel, region: Region) -> float:
+    """Return the factor on products whose tiles are smaller than their results allow.
 
-    A tile has such an axis as a whole, or a block of a long one. With few positions it is none.
+    A tile has an axis along which the same kernel reduces as a whole, or a block of a long one. It
+    is no matrix if such an axis has few positions, or if another product of the kernel has none:
+    a program multiplies and sums the operands of all, or of none.
     """
     consumed = _consumed_lengths(model, region)
+    products = [u for u in region.reduced_axes if model.units.unit(u).trace.dots]
+    sides = [sorted(tile_sides(model, model.units.unit(u))) for u in products]
     most = TILE[0] * TILE[1]
-    if consumed and min(consumed) < MIN_MATRIX_SIDE:
+    if (consumed and min(consumed) < MIN_MATRIX_SIDE) or any(short == 1 for short, _ in sides):
         most = MIN_MATRIX_SIDE**2
     elif consumed and max(consumed) > TILE[1]:
         most = prod(model.tiling.produced_block)
-    factor = 1.0
-    for u in region.reduced_axes:
-        if model.units.unit(u).trace.dots:
-            short, long = sorted(tile_sides(model, model.units.unit(u)))
-            tile = min(short, TILE[0]) * min(long, TILE[1])
-            factor = max(factor, tile_share(tile) / tile_share(min(tile, most)))
-    return factor
+    tiles = [min(short, TILE[0]) * min(long, TILE[1]) for short, long in sides]
+    return max((tile_share(n) / tile_share(min(n, most)) for n in tiles), default=1.0)
 
 
 def most_programs(model: DeviceModel, schedule: ScheduleModel) -> int:

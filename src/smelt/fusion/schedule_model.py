@@ -399,7 +399,7 @@ class ScheduleModel:
         return count
 
     def _contiguous_axes(self) -> int:
-        """Return the axes of the last dimension of the arrays of highest rank, as a mask."""
+        """Return the axes of the last dimension of arrays of the highest rank."""
         positions = [
             [t for t in position if t != AT_ZERO]
             for positions in self.region.loads.values()

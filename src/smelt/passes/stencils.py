@@ -7,6 +7,10 @@ term that an element is in, and weights with a stride would be gathered lane by 
 contractions stay, and pack both operands once.  Where each element is in few terms (strided
 windows), computing it again is cheaper than packing, unless tiles read it in place.  Contractions
 also stay if their rows are too short for a vector, so that vectors may run across rows.
+
+A GPU packs nothing. There, contractions without windows stay from a few terms on: each term that is
+unrolled has a load and a register of every thread, and what an operand is computed from is computed
+for each term again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from math import prod
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
-from smelt.ops.contract import Contract
+from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.view import Window
 from smelt.passes.propagate_layouts import memory_order
 from smelt.tiling import CPU_TILING, Tiling
@@ -29,7 +33,7 @@ __all__ = ["mark_packed_stencils"]
 
 
 def mark_packed_stencils(graph: Graph, tiling: Tiling = CPU_TILING) -> Graph:
-    """Mark windowed contractions that pack their operands, so that they are not unrolled.
+    """Mark short contractions that are not unrolled, which pack their operands.
 
     >>> from smelt.graph.text import parse, text
     >>> print(
@@ -50,7 +54,7 @@ def mark_packed_stencils(graph: Graph, tiling: Tiling = CPU_TILING) -> Graph:
     }
     """
     if not tiling.packs_stencils:
-        return graph
+        return rebuild(graph, partial(_mark_long, most=tiling.max_unrolled_terms))
     return rebuild(graph, partial(_mark, tiling=tiling))
 
 
@@ -78,6 +82,22 @@ def _mark(node: Node, *, tiling: Tiling) -> Node:
         not _is_computed(x) or _is_from_contraction(x) for x in node.inputs
     )
     if not computed and not short_rows and not strided_operand:
+        return node
+    return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
+
+
+def _mark_long(node: Node, *, most: int | None) -> Node:
+    """Mark a sum without windows of more products than a machine unrolls."""
+    op = node.op
+    if most is None or not isinstance(op, Contract) or op.packed:
+        return node
+    extents = op.axis_extents(*(x.type for x in node.inputs))
+    counts = tuple(extents[a] for a in op.reduction_axes())
+    has_windows = any(bare_axis(t) is None for t in (*op.left, *op.right))
+    if not op.is_short(counts) or has_windows or any(map(_is_windowed, node.inputs)):
+        return node
+    terms = prod(n for n in counts if isinstance(n, int))
+    if terms <= most:
         return node
     return build.apply(replace(op, packed=True), *node.inputs, origin=node.origin)
 
@@ -130,6 +150,13 @@ def _is_computed(x: Node) -> bool:
         if more:
             return True
     return not x.op.is_source
+
+
+def _is_windowed(x: Node) -> bool:
+    """Whether an operand has an element at several positions, by a view of its windows."""
+    while x.op.is_view and not isinstance(x.op, Window):
+        (x, *_) = x.inputs
+    return isinstance(x.op, Window)
 
 
 def _is_from_contraction(x: Node) -> bool:

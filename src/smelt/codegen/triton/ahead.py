@@ -136,6 +136,7 @@ class TritonCompiler:
             "constants": dict(entry.constants),
             "signature": dict(entry.signature),
             "divisible": [*entry.aligned, *entry.divisible],
+            "near": list(entry.near),
             "warps": entry.warps,
             "stages": entry.stages,
         }

@@ -35,9 +35,10 @@ from smelt.codegen.triton.schedule import (
 )
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
+from smelt.codegen.triton.widen_columns import has_several_rows
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Kernel, Stream, Value
-from smelt.kernel.walk import loads, statements, stores
+from smelt.kernel.ir import Block, Kernel
+from smelt.kernel.walk import loads, stores
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
@@ -80,6 +81,8 @@ GROUP_WARPS = 4
 """Warps that tensor cores of Hopper take an instruction from."""
 LEAST_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
+MOST_HELD_ELEMENTS = 128
+"""Elements of a row that a thread has in registers, of 255."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -385,12 +388,18 @@ def _passes(
     around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
-    fixed = _axes_of_ends(launch)
+    if base.whole and not axes:
+        row = math.prod(replace(base, grid={}).lanes(extents).values())
+        for warps in (4, 8, 16):
+            reason = f"one row after another in registers, {row // (32 * warps)} elements a thread"
+            if 4 <= row // (32 * warps) <= MOST_HELD_ELEMENTS:
+                yield replace(base, grid=dict.fromkeys(base.grid, 1), warps=warps, reason=reason)
+    free = {a for a in base.grid if axes and has_several_rows(launch, a)}
     tiles = (
         t
         for looped in axes[-1:]
         for t in (*_pair_tiles(base, extents, work, looped), *_row_blocks(base, work, looped))
-        if fixed.isdisjoint(a for a, n in t.items() if n > 1)
+        if free.issuperset(a for a, n in t.items() if n > 1)
     )
     for grid in (*_pass_grids(base, has_blocks=bool(axes)), *tiles):
         if not axes:
@@ -408,16 +417,6 @@ def _passes(
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
-
-
-def _axes_of_ends(launch: Kernel) -> Axes:
-    """Return the axes along which a stream's ends and conditions vary: they have no lanes."""
-    names = axes_of_body(launch.body)
-    ends: list[Value | None] = []
-    for s in statements(launch):
-        if isinstance(s, Stream):
-            ends += [s.where, *(e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))]
-    return Axes().union(*(axes_of_value(v, names) for v in ends if v is not None))
 
 
 def _pair_tiles(

@@ -46,6 +46,7 @@ __all__ = [
 
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
+MOST_OFFSET = (1 << 31) - 1
 _POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
 
 
@@ -54,7 +55,8 @@ class Entry:
     """A program of the text: its constants, the types of its other parameters, its launch.
 
     `signature` maps parameters to Triton's names of their types, in order; `aligned` has those
-    whose addresses are multiples of 16 bytes, and `divisible` numbers that are multiples of 16.
+    whose addresses are multiples of 16 bytes, `divisible` numbers that are multiples of 16, and
+    `near` the addresses of arrays of less than 2 GiB: 32 bits hold the offset of each byte.
     """
 
     symbol: str
@@ -67,6 +69,7 @@ class Entry:
     stages: int = STAGES
     """Blocks of a loop that are loaded ahead, with the one in use."""
     divisible: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,13 @@ def _entry(
         ),
         stage.schedule.stages,
         tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
+        tuple(f"ptr_{p}" for p in program.pointers if _is_near(params[p], sizes)),
     )
+
+
+def _is_near(p: Param, sizes: Mapping[str, int]) -> bool:
+    """Return whether 32 bits hold the offset in bytes of every element of a parameter."""
+    return p.strides is None and int(evaluate(_nbytes(p), sizes)) <= MOST_OFFSET
 
 
 def _is_in_vectors(p: Param) -> bool:

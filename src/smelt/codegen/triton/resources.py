@@ -17,8 +17,8 @@ from smelt.dataclass import dataclass
 
 __all__ = ["Resources", "can_run", "gate", "key_instructions"]
 
-AROUND_LOOPS_BYTES = 32
-"""Bytes that a thread may store before its loops and load behind them: eight registers.
+AROUND_LOOPS_BYTES = 16
+"""Bytes that a thread may store before its loops and load behind them: two addresses.
 
 Assemblers spill addresses that are computed early, however many registers are free; the accesses
 are as many as those of one block of a loop."""

@@ -186,7 +186,11 @@ def choose_schedule(
     names = axes_of_body(kernel.body)
     multiplied = Axes().union(*(axes_of_value(v, names) for d in dots for v in (d.left, d.right)))
     least = {a: least_dot(kernel) if has_matrices and a in multiplied else 1 for a in whole}
-    extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
+    extents = {
+        a.name: int(evaluate(a.extent, sizes or {}))
+        for a in kernel.axes
+        if sizes or isinstance(a.extent, int)
+    }
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
         steps = {a: least_dot(kernel) for d in dots for a in d.over}

@@ -22,7 +22,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import statements, values_of, visit
 
-__all__ = ["COLUMN_LANES", "widen_columns"]
+__all__ = ["COLUMN_LANES", "has_several_rows", "widen_columns"]
 
 COLUMN_LANES = 128
 """Neighbouring columns of a program: a row of them is one access of a warp's 32 x 16 bytes."""
@@ -48,6 +48,19 @@ def widen_columns(kernel: Kernel) -> Kernel:
     grid = (*kernel.grid[:-1], replace(last, size=COLUMN_LANES))
     return replace(
         kernel, grid=grid, body=tuple(with_state_axes(kernel.body, Axes((last.axis,)), names))
+    )
+
+
+def has_several_rows(kernel: Kernel, axis: str) -> bool:
+    """Return whether programs may have several positions of a grid axis.
+
+    States that vary along it are declared with it, and no loop ends by it.
+    """
+    names = axes_of_body(kernel.body)
+    every = list(statements(kernel))
+    states = [t for s in every if isinstance(s, Stream) for t in s.states]
+    return not any(_needs_one_index(s, axis, names) for s in every) and all(
+        axis in t.axes for t in states if axis in names[t.name]
     )
 
 

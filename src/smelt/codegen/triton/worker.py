@@ -107,7 +107,11 @@ def refuse_other_launches(metadata: Any) -> None:
 
 
 def ast_source(compiler: Any, function: Any, request: Mapping[str, Any]) -> Any:
-    """Return the entry as Triton takes it: the types, the constants and the known divisors."""
+    """Return the entry as Triton takes it: the types, the constants and what is known of numbers.
+
+    AMD's back end has buffer instructions for arrays whose offsets have 32 bits: an address of all
+    lanes, and bounds that need no branch.
+    """
     language: Any = importlib.import_module("triton.language")
     names = function.arg_names
     constants = {
@@ -115,8 +119,10 @@ def ast_source(compiler: Any, function: Any, request: Mapping[str, Any]) -> Any:
         for n, v in request["constants"].items()
     }
     signature = {n: request["signature"].get(n, "constexpr") for n in names}
-    divisible = {(names.index(n),): [["tt.divisibility", 16]] for n in request["divisible"]}
-    return compiler.ASTSource(function, signature, constants, divisible)
+    attributes = {(names.index(n),): [["tt.divisibility", 16]] for n in request["divisible"]}
+    for n in request["near"] if request["arch"].startswith("gfx") else ():
+        attributes.setdefault((names.index(n),), []).append(["tt.pointer_range", 32])
+    return compiler.ASTSource(function, signature, constants, attributes)
 
 
 def gpu_target(arch: str) -> Any:
