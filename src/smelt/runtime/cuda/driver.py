@@ -14,6 +14,7 @@ import ctypes
 import os
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -303,8 +304,8 @@ class Device:
         self.fill: Module | None = None
         """Code that writes tables; see `array_tables`."""
         self._unused: list[tuple[str, int]] = []
-        self._running: list[tuple[int, Callable[[], object]]] = []
-        """Events, and what is called when they have passed; see `call_behind`."""
+        self._running: deque[tuple[int, Callable[[], object]]] = deque()
+        """Events, and what is called when they have passed; any thread may add and take."""
         self.captured: set[object] = set()
         """What owns code that other libraries' graphs launch; it is never unloaded."""
         self._process = os.getpid()
@@ -420,23 +421,32 @@ class Device:
         If it runs still, `call_finished` calls the function. A finalizer may be the caller.
         """
         try:
-            if self.is_ours and not self.is_capturing(stream):
-                with self.current(), self.relaxed():
-                    event = self.driver.word("cuEventCreate", status.NO_TIMING)
-                    self._running.append((event, function))
-                    self.driver.call("cuEventRecord", event, stream)
-                self.call_finished()
-                return
+            event = self._recorded(stream)
         except Exception:  # noqa: BLE001 - the driver may be gone at the end of the process
-            self._running = [x for x in self._running if x[1] is not function]
-        function()
+            event = 0
+        if event:
+            self._running.append((event, function))
+        else:
+            function()
+
+    def _recorded(self, stream: int) -> int:
+        """Return an event behind what is queued in a stream; 0 in a capture or a forked process."""
+        if not self.is_ours or self.is_capturing(stream):
+            return 0
+        with self.current(), self.relaxed():
+            event = self.driver.word("cuEventCreate", status.NO_TIMING)
+            self.driver.call("cuEventRecord", event, stream)
+        return event
 
     def call_finished(self) -> None:
         """Call the functions whose events have passed."""
-        if not self._running or not self.is_ours:
+        if not self.is_ours:
             return
-        running, self._running = self._running, []
-        for event, function in running:
+        for _ in range(len(self._running)):
+            try:
+                event, function = self._running.popleft()
+            except IndexError:  # another thread took the last one
+                return
             with self.current(), self.relaxed():
                 code = self.driver.result("cuEventQuery", event)
             if code == status.NOT_READY:
