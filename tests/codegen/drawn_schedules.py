@@ -91,16 +91,16 @@ def drawn(
 ) -> tuple[list[Candidate], str]:
     """Choose a candidate of each launch at large sizes; return them and their file.
 
-    What a candidate is an example of is chosen first, so that the rare ones are as often.
+    What it is an example of is chosen first, so that the rare ones are as often.
     """
     if dots_of(kernel.body):  # with few registers, no tile of a product is a candidate
         device = replace(device, limits=device_limits(device.arch))
     chosen: list[Candidate] = []
     for of_launch in candidates(kernel, sizes, device, EXACT, of_call):
-        groups: dict[frozenset[str], list[Candidate]] = {}
-        for c in of_launch:
-            groups.setdefault(frozenset(mechanisms(c)), []).append(c)
-        chosen.append(pick(random, pick(random, list(groups.values()))))
+        found = [mechanisms(c) for c in of_launch]
+        what = pick(random, sorted(set[str]().union(*found)) or [""])
+        those = [c for c, names in zip(of_launch, found, strict=True) if not what or what in names]
+        chosen.append(pick(random, those))
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
     lanes = pick(random, LANES)
     least = LEAST_INTEGER_DOT if "tl.dot" in source else 1

@@ -91,9 +91,17 @@ class DividedGenerator(Generator):
     def load(self, param: Param) -> Value:
         """Load an element, of which some are outside of the array and have a value all the same."""
         if self.chance(30) and param.shape:
-            index = tuple(self.position_in(d) for d in param.shape)
+            index = tuple(self.index_near(d) for d in param.shape)
             return self.b.load(param, *index, other=self.pick((0, 1)))
         return self.b.load(param, *map(self.index_of, param.shape))
+
+    def index_near(self, extent: Index) -> Index:
+        """An index of which some positions are outside of an extent, which may be 0."""
+        if not self.visible:
+            return 0
+        same = [self.b.axes[a].index for a in self.visible if self.b.axes[a].extent == extent]
+        e: Index = self.pick(same or [self.b.axes[a].index for a in self.visible])
+        return self.pick((e, e, extent - 1 - e, e + 1, e - 1, e // 2, e * 2 - 1))
 
     def index_of(self, extent: Index) -> Index:
         """An index inside of an extent."""
