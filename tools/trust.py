@@ -71,7 +71,7 @@ FIGURES = (
         "spellings",
         "Equivalent programs: rewrite rules run backwards, and ways to write attention, masks,"
         " dropout, norms and losses",
-        "the same number of kernels and bytes stored; every exception is listed in the test",
+        "the same number of kernels and bytes stored, without exceptions",
         ("tests/fusion/test_spellings.py",),
     ),
     Figure(

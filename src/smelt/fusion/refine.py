@@ -240,16 +240,15 @@ class Refinement:
             members = run.members | other.members
             if members & self.units.calls or run.size + other.size > MAX_CODE_SIZE:
                 return
-            shared = self._traffic(run.stored & other.reads | run.reads & other.reads)
-            least = min(run.cost.objective_ns, other.cost.objective_ns)
-            streams = streams or other.cost.stream >= 0
-            if not shared or (
-                not streams and shared + other.cost.launch < MIN_SHARED_SHARE * least
-            ):
-                return
             reads = (run.reads | other.reads) & ~members
             included |= 1 << c
             stored = self._stored(run.stored | other.stored, included)
+            shared = self._traffic((run.stored | run.reads) & other.reads)
+            saved = shared + self._write_traffic(run.stored & ~stored) + other.cost.launch
+            least = min(run.cost.objective_ns, other.cost.objective_ns)
+            streams = streams or other.cost.stream >= 0
+            if not shared or (not streams and saved < MIN_SHARED_SHARE * least):
+                return
             if reads.bit_count() + stored.bit_count() > MAX_OPERANDS:
                 return
             verdict = self._evaluate(members, stored, (run, other))
@@ -271,6 +270,11 @@ class Refinement:
         """Return the nanoseconds of reading some values once."""
         model = self.state.model
         return sum(model.read_ns(v, model.nbytes[v], model.cores) for v in bits(values))
+
+    def _write_traffic(self, values: int) -> float:
+        """Return the nanoseconds of writing some values once."""
+        model = self.state.model
+        return sum(model.write_ns(v, model.cores) for v in bits(values))
 
     def _stored(self, stored: int, inside: int, always: int = 0) -> int:
         """Return those of some values that must be stored.
