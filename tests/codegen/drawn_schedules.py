@@ -31,7 +31,7 @@ from smelt.kernel.walk import statements, values_of, visit
 
 Option = TypeVar("Option")
 LIMITS: Mapping[str, Mapping[str, Any]] = {
-    "backend.gpu": {"LEAST_SCAN": 1, "SCAN_PARTS": 8, "SCAN_STEP": 4},
+    "backend.gpu": {"LEAST_SCAN": 1, "SCAN_STEP": 4},
     "codegen.triton.split_scans": {"SCAN_STEP": 4},
     "codegen.triton.merge_launches": {"LEAST_ROW": 1},
     "codegen.triton.split_states": {"COLUMN_LANES": 2},

@@ -5,6 +5,8 @@ Sums of integers do, and sums of floats by a policy; others keep the kernel's or
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from tests.codegen.test_triton_goldens import with_lanes
 from tests.codegen.triton_faults import plant
 from tests.kernel.goldens import GOLDENS
 
+import smelt as sm
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.select import select
@@ -75,6 +78,33 @@ def test_sums_of_integers_are_those_of_the_interpreter(sources, rows, columns, s
     kernel, inputs = counts(), arrays(sources, rows, columns, seed=seed)
     (y,) = launch(with_lanes(triton_source(kernel), 8), inputs, size_i=rows)
     np.testing.assert_array_equal(y, run(kernel, inputs, {"i": rows})["y"])
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(2, 6), st.integers(0, 99))
+def test_sums_of_floats_have_the_bits_of_the_kernels_order(sources, rows, columns, seed):
+    """Programs find the positions that are theirs in blocks, and visit them one after another."""
+    kernel = counts("f32")
+    ids, w, v = arrays(sources, rows, columns, np.float32, seed)
+    inputs = [ids, w / np.float32(7), v / np.float32(3)]
+    source = with_lanes(triton_source(kernel), 8)
+    assert "for _ in tl.range(0, tl.sum(holds_j" in source
+    (y,) = launch(source, inputs, size_i=rows)
+    np.testing.assert_array_equal(y, run(kernel, inputs, {"i": rows})["y"])
+
+
+def test_programs_of_a_device_share_the_rows_of_a_result():
+    def parts(machine, *shapes):
+        report = sm.explain(
+            lambda x, ids: sm.segment_sum(x, ids, num_segments=shapes[0]),
+            *(sm.spec(s) for s in shapes[1:]),
+            target=machine,
+        )
+        return re.findall(r"split\(i, (\d+)\)", report.kernels[0].text)
+
+    with sm.config(device_code=False):
+        assert parts("h100", 5000, "f32[9000]", "i64[9000]") == ["528"]
+        assert parts("h100", 50, "f32[9000]", "i64[9000]") == ["50"]
+        assert parts("avx2", 5000, "f32[9000]", "i64[9000]") == []
 
 
 def test_order_is_kept_where_it_matters():

@@ -48,7 +48,7 @@ def test_wrong_program_is_found(tmp_path):
         checks.self_check(str(path), launch_of(wrong))
 
 
-def test_a_machine_without_a_gpu_is_told_what_the_file_needs(monkeypatch):
+def test_a_machine_without_a_gpu_raises_an_error_that_says_so(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

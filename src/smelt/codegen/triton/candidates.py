@@ -169,7 +169,7 @@ def candidates(
 
 
 def _reads_columns(launch: Kernel) -> bool:
-    """Return whether a launch reduces or scans along axes before the last one of an array."""
+    """Return whether a launch reduces or scans columns of an array."""
     grid = [b.axis for b in launch.grid if isinstance(b, Block)]
     if not grid or len(launch.axes) == len(grid) or dots_of(launch.body):
         return False
@@ -422,7 +422,7 @@ def _passes(
 def _pair_tiles(
     base: Schedule, extents: Mapping[str, int], work: LaunchWork, reduced: str
 ) -> Iterator[dict[str, int]]:
-    """Yield tiles of the last axis and another one, of pairs whose sides are reduced together.
+    """Yield tiles of two axes of the grid whose pairs are reduced together.
 
     Each of both sides is read without the axis of the other, so that a tile reads it once.
     """
@@ -439,7 +439,7 @@ def _pair_tiles(
 
 
 def _row_blocks(base: Schedule, work: LaunchWork, looped: str) -> Iterator[dict[str, int]]:
-    """Yield blocks of rows that pass over the same elements, which then are read once for all."""
+    """Yield blocks of rows that pass over the same elements, read once for all."""
     last = list(base.grid)[-1] if base.grid else ""
     passed = [x.axes for x in work.accesses if looped in x.axes]
     if last and any(last not in axes for axes in passed):
@@ -560,7 +560,7 @@ def _row_tiles(columns: int) -> Iterator[Tile]:
 
 
 def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
-    """Yield numbers of warps, of blocks that no axis exceeds by more than a contraction needs."""
+    """Yield numbers of warps, with blocks no larger than the axes or a contraction's least."""
 
     def fitting(lanes: Mapping[str, int]) -> dict[str, int]:
         return {a: min(n, max(power_of_two(extents[a]), LEAST_DOT)) for a, n in lanes.items()}

@@ -225,7 +225,7 @@ def choose_schedule(
 
 
 def _rows_of_parts(kernel: Kernel, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Return lanes for all rows of a program, as each block of them examines all positions."""
+    """Return lanes for all rows of a program, since each block examines all positions."""
     lanes: dict[str, int] = {}
     for s in statements(kernel):
         if isinstance(s, Stream) and any(
@@ -277,7 +277,7 @@ def is_atomic(kernel: Kernel) -> bool:
 
 
 def selects_visits(s: Stream) -> bool:
-    """Return whether a stream of single positions has a condition that varies along the last axis.
+    """Return whether a stream visits only those of its positions that a condition selects.
 
     Lanes examine it for many positions together, and the program visits those where it holds.
     """
