@@ -510,9 +510,7 @@ class ValuePrinter:
         row, operator = SUM_OF_PRODUCTS
         factors = [self.cast(x, dtype) for x in (left, right)]
         products = self.apply(operator, factors)
-        axes = self.writer.sorted(
-            (*products.axes, *(a for a in v.over if self._index_of(a).axes))
-        )
+        axes = self.writer.sorted((*products.axes, *(a for a in v.over if self._index_of(a).axes)))
         over = [a for a in v.over if a in axes]
         products = self._masked(self.broadcast(products, axes), over, 0)
         return self._combined(COMBINES[row], products, over, dtype) if over else products
