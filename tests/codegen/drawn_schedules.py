@@ -97,9 +97,9 @@ def drawn(
         device = replace(device, limits=device_limits(device.arch))
     chosen: list[Candidate] = []
     for of_launch in candidates(kernel, sizes, device, EXACT, of_call):
-        found = [mechanisms(c) for c in of_launch]
-        what = pick(random, sorted(set[str]().union(*found)) or [""])
-        those = [c for c, names in zip(of_launch, found, strict=True) if not what or what in names]
+        names = [mechanisms(c) for c in of_launch]
+        what = pick(random, sorted(set[str]().union(*names)) or [""])
+        those = [c for c, x in zip(of_launch, names, strict=True) if not what or what in x]
         chosen.append(pick(random, those))
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
     lanes = pick(random, LANES)

@@ -56,7 +56,7 @@ LARGER = (1, 30, 1000, 1000)
 """How often larger the sizes are that a kernel is prepared for."""
 REACHED: Mapping[str, Sequence[str]] = {
     "parts": ("parts", "merge", "second merge", "rows of a merge", "loop"),
-    "stream": ("loop", "columns of their own", "merged grid"),
+    "carried": ("loop", "columns of their own", "merged grid"),
     "scans": ("scan in parts", "looped scan"),
     "product": ("matrices", "persistent", "tensor copies", "tensor stores", "grouped blocks"),
     "split_product": ("parts", "merge", "matrices"),

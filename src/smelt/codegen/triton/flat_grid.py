@@ -116,7 +116,7 @@ def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
 def _substituted(
     body: Iterable[Statement], places: Mapping[str, Index], name: str
 ) -> Iterator[Statement]:
-    """Yield statements with other indices for axes; states of such axes vary along the new one."""
+    """Yield statements with other indices for axes; states vary along the new axis."""
     for s in body:
         if isinstance(s, Store):
             s = replace(s, index=tuple(substitute_index(e, places) for e in s.index))
