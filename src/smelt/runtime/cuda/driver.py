@@ -429,8 +429,8 @@ class Device:
         else:
             function()
 
+    def _recorded(self, stream: int) -> int:
         """Return an event behind a stream's work; 0 in captures and forked processes."""
-        """Return an event behind what is queued in a stream; 0 in a capture or a forked process."""
         if not self.is_ours or self.is_capturing(stream):
             return 0
         with self.current(), self.relaxed():
