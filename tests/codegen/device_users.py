@@ -319,7 +319,7 @@ USERS = {
         "f32[n,d] i64[n]<5 f32[d,c] f32[c]",
         (21, 6, 5),
         (60_000, 784, 10),
-        400,  # each of ten columns of the gradient reads all rows
+        300,
     ),
     "clip by norm": User(
         clip_by_norm, "f32[a,b] f32[c] f32[d,d]", (7, 9, 33, 6), (4096, 1024, 512, 1024), 60

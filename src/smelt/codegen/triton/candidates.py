@@ -13,7 +13,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.launch_time import (
     block_count,
     floor_ns,
@@ -151,7 +151,12 @@ def candidates(
             every = zip(columns, short, looped, strict=True)
             looped = tuple(a if is_column else b for is_column, a, b in every)
         forms = [
-            (*_with_flat(k, of_call), _with_matrices(k, sizes, policy), *_with_flat(row, of_call))
+            (
+                *_with_flat(k, of_call),
+                _with_matrices(k, sizes, policy),
+                _with_rows(k, sizes, policy),
+                *_with_flat(row, of_call),
+            )
             for k, row in zip(whole, looped, strict=True)
         ]
         return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
@@ -211,6 +216,27 @@ def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> 
         grid = tuple(replace(b, size=1) if b == block else b for b in result.grid)
         result = replace(result, grid=grid)
     return result if choose_schedule(result, sizes, policy).has_matrices else launch
+
+
+def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
+    """Return a launch with lanes along a grid axis that make its contractions ones of matrices.
+
+    Its operands have one index along this axis, and states that vary along it are declared with
+    it. An unchanged launch if there is no such axis.
+    """
+    names = axes_of_body(launch.body)
+    factors = [axes_of_value(v, names) for d in dots_of(launch.body) for v in (d.left, d.right)]
+    for block in launch.grid if factors else ():
+        if not isinstance(block, Block) or block.size != 1:
+            continue
+        body = tuple(with_state_axes(launch.body, Axes((block.axis,)), names))
+        grid = tuple(replace(b, size=LEAST_DOT) if b == block else b for b in launch.grid)
+        wide = replace(launch, grid=grid, body=body)
+        is_factor = any(block.axis in axes for axes in factors)
+        if is_factor and has_several_rows(wide, block.axis):
+            if choose_schedule(wide, sizes, policy).has_matrices:
+                return wide
+    return launch
 
 
 def _of_launch(
@@ -557,6 +583,7 @@ def _row_tiles(columns: int) -> Iterator[Tile]:
         for warps in (16, 8, 4):
             if ROW_TILE_ELEMENTS // 4 <= rows * columns // (32 * warps) <= ROW_TILE_ELEMENTS:
                 yield columns, rows, 32, warps, 3
+                yield columns, rows, LEAST_DOT, warps, 2
 
 
 def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
