@@ -219,7 +219,7 @@ def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> 
 
 
 def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
-    """Return a launch with lanes along a grid axis that make its contractions ones of matrices.
+    """Return a launch with lanes along a grid axis that make its contractions matrices.
 
     Its operands have one index along this axis, and states that vary along it are declared with
     it. An unchanged launch if there is no such axis.
