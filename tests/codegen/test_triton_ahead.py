@@ -339,8 +339,7 @@ def test_failure_of_the_worker_is_an_error_of_the_compiler(worker, monkeypatch):
     [
         ({}, None),
         ({"spills": 8}, "spills 8 bytes a thread"),
-        ({"spills": 16, "loops_spill": False}, None),
-        ({"spills": 24, "loops_spill": False}, "spills 24 bytes a thread"),
+        ({"spills": 16, "loops_spill": False}, "spills 16 bytes a thread"),
         ({"shared_bytes": 240_000}, "240000 bytes of shared memory, 232448 are the limit"),
         ({"warps": 64}, "64 warps, 32 are the limit"),
         ({"registers": 255, "warps": 16}, "130560 registers a program, 65536 are the limit"),
@@ -375,8 +374,8 @@ def test_programs_of_a_processor(needs, programs):
 class FakeCompiler:
     """Programs need what the number of their lanes says."""
 
-    def __init__(self, spills) -> None:
-        self.spills, self.entries = spills, []
+    def __init__(self, spills, around=0) -> None:
+        self.spills, self.around, self.entries = spills, around, []
 
     def program(self, text, entry, arch):
         self.entries.append(entry)
@@ -384,6 +383,7 @@ class FakeCompiler:
         if spills is None:
             raise DeviceCompileError(kernel="k", arch=arch, reason="no answer within 1 s")
         needs = Resources(registers=64, spills=spills, shared_bytes=0, warps=entry.warps)
+        needs = replace(needs, loops_spill=len(self.entries) != self.around)
         return SimpleNamespace(resources=needs)
 
 
@@ -409,6 +409,19 @@ def test_least_spilling_candidate_is_used_where_all_spill():
     (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
     assert launch.warning == "spills 8 bytes a thread" and launch.program.resources.spills == 8
     assert len(launch.dropped) == len(compiler.entries) - 1
+
+
+def test_where_all_spill_one_that_spills_around_its_loops_is_used():
+    compiler = FakeCompiler(lambda count: 16 if count == 2 else 8, around=2)
+    (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
+    assert launch.warning is None and launch.program.resources.spills == 16
+    assert "spills 16 bytes a thread" not in {d.reason for d in launch.dropped}
+
+
+def test_a_program_that_spills_nothing_comes_before_one_that_spills_around_its_loops():
+    compiler = FakeCompiler(lambda count: 0 if count == 3 else 8, around=1)
+    (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
+    assert launch.program.resources.spills == 0 and len(launch.dropped) == 2
 
 
 def test_kernel_whose_candidates_all_fail_is_refused():

@@ -15,13 +15,14 @@ from typing import Final
 from smelt.codegen.triton.device_limits import DeviceLimits
 from smelt.dataclass import dataclass
 
-__all__ = ["Resources", "can_run", "gate", "key_instructions"]
+__all__ = ["Resources", "can_run", "gate", "key_instructions", "spills_around_loops"]
 
 AROUND_LOOPS_BYTES = 16
 """Bytes that a thread may store before its loops and load behind them: two addresses.
 
 Assemblers spill addresses that are computed early, however many registers are free; the accesses
-are as many as those of one block of a loop."""
+are as many as those of one block of a loop.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,15 @@ class Resources:
 
 
 def gate(needs: Resources, limits: DeviceLimits) -> str | None:
-    """Return why a program is not used; None for one that may run fast."""
-    most = 0 if needs.loops_spill else AROUND_LOOPS_BYTES
-    if needs.spills > most and _excess(needs, limits) is None:
+    """Return why another program is preferred; None for one that may run fast."""
+    if needs.spills and _excess(needs, limits) is None:
         return f"spills {needs.spills} bytes a thread"
     return _excess(needs, limits)
+
+
+def spills_around_loops(needs: Resources) -> bool:
+    """Return whether the few registers that a program spills cost its loops nothing."""
+    return not needs.loops_spill and 0 < needs.spills <= AROUND_LOOPS_BYTES
 
 
 def can_run(needs: Resources, limits: DeviceLimits) -> bool:

@@ -22,7 +22,7 @@ from smelt.codegen.triton.device_source import (
 )
 from smelt.codegen.triton.launcher import Stage
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.resources import can_run, gate
+from smelt.codegen.triton.resources import can_run, gate, spills_around_loops
 from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.dataclass import dataclass
@@ -45,8 +45,8 @@ class SelectedLaunch:
     """A launch with its schedule and its compiled program.
 
     `program` is None without a compiler, and for a table of arrays. `dropped` failed a gate,
-    `others` are predicted slower and not compiled. `warning` says that
-    every candidate spills registers that its loops need, or many; this one spills the least.
+    `others` are predicted slower and not compiled. `warning` says that every candidate spills
+    registers that its loops need, or many; this one spills the least.
     """
 
     stage: Stage
@@ -190,9 +190,11 @@ def _best(
         refuse(kernel.name, f"{what} ({(limits or failed)[-1].reason})")
     least = min(spilling, key=_spills)
     rest = tuple(d for d in dropped if d.candidate is not least.chosen)
-    return replace(least, dropped=rest)
+    return replace(least, dropped=rest, warning=least.warning if _spills(least)[0] else None)
 
 
-def _spills(launch: SelectedLaunch) -> int:
+def _spills(launch: SelectedLaunch) -> tuple[bool, int]:
+    """Return whether the spilled registers cost time, and their bytes."""
     assert launch.program is not None
-    return launch.program.resources.spills
+    needs = launch.program.resources
+    return not spills_around_loops(needs), needs.spills
