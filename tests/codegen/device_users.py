@@ -405,7 +405,7 @@ USERS = {
     "step of a mixture": User(
         mixture_step, "f32[n,d] f32[k,d] f32[k,d] f32[k]", (33, 5, 6), (200_000, 16, 32), 100
     ),
-    "float64 product": User(lambda x: x @ x, "f64[n,n]", (13,), (2048,), 900),
+    "float64 product": User(lambda x: x @ x, "f64[n,n]", (13,), (2048,), 1200),
     "spectral norm": User(spectral_norm, "f32[64,48] f32[64] f32[n,48]", (7,), (100,), 10),
     "nearest neighbours": User(nearest, "f32[n,3] f32[m,3]", (37, 41), (20_000, 20_000), 450),
     "four factors": User(

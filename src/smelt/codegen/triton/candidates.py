@@ -67,6 +67,8 @@ ROW_BLOCKS = (4, 8, 16)
 """Rows of a program that pass over the same elements."""
 PAIR_ELEMENTS = 32
 """Elements of a thread that has all positions along which such pairs are reduced."""
+DOUBLE_ELEMENTS = 16
+"""Most float64 elements of a product's tile in a thread: assemblers take minutes for more."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 REGISTER_SHARE = 2
@@ -557,6 +559,10 @@ def _tiles(
             _row_tiles(math.prod(replace(base, grid={}, streams={}).lanes(extents).values()))
         )
     for m, n, k, warps, stages in tiles:
+        if work.operand_bytes > 4:
+            if m * n > DOUBLE_ELEMENTS * 32 * warps:
+                continue
+            k = LEAST_DOT
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {
