@@ -53,7 +53,8 @@ SCATTER_PROGRAMS = 4
 """Programs of each processor that share the rows of a scatter-reduced result.
 
 Each examines all positions, so that more of them read these from the shared cache again, and fewer
-wait longer for updates."""
+wait longer for updates.
+"""
 MATRIX_SHARE = 0.7
 """Share of the published rate of matrix units that programs with the largest tiles reach."""
 TILE_SHARES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
@@ -65,7 +66,8 @@ INSTRUCTIONS = 2.0
 UNROLLED_TERMS = 8
 """Most products of a sum that a thread computes by itself; from 9 on, lanes of a tile do.
 
-Each product that is unrolled has loads and registers of its own, in every thread."""
+Each product that is unrolled has loads and registers of its own, in every thread.
+"""
 MIN_PART_K = 256
 """Least positions of a part of a product's reduction axis."""
 LEAST_SCAN = 1 << 15

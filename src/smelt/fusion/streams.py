@@ -80,7 +80,7 @@ def cheapest_stream(model: CostModel, region: Region, *, beyond: bool) -> Cost |
         except NotCollected:
             continue
         if not prediction.cascade.states:
-            continue  # a reduction that only a position depends on is not seen
+            continue  # nothing is carried: the reductions belong to computed positions
         is_useful = (
             relieves_memory
             or (is_long and prediction.visits > 1)

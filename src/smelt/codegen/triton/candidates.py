@@ -231,13 +231,14 @@ def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kern
     for block in launch.grid if factors else ():
         if not isinstance(block, Block) or block.size != 1:
             continue
+        if not any(block.axis in axes for axes in factors):
+            continue
         body = tuple(with_state_axes(launch.body, Axes((block.axis,)), names))
         grid = tuple(replace(b, size=LEAST_DOT) if b == block else b for b in launch.grid)
         wide = replace(launch, grid=grid, body=body)
-        is_factor = any(block.axis in axes for axes in factors)
-        if is_factor and has_several_rows(wide, block.axis):
-            if choose_schedule(wide, sizes, policy).has_matrices:
-                return wide
+        is_possible = has_several_rows(wide, block.axis)
+        if is_possible and choose_schedule(wide, sizes, policy).has_matrices:
+            return wide
     return launch
 
 

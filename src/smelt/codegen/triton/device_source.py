@@ -47,6 +47,7 @@ __all__ = [
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
 MOST_OFFSET = (1 << 31) - 1
+"""Largest offset in bytes that a signed number of 32 bits holds."""
 _POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
 
 
