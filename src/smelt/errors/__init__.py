@@ -48,6 +48,7 @@ from smelt.errors.machine import (
     ProbeWarning,
     SteeringWarning,
     TargetError,
+    UnsupportedSystemError,
 )
 from smelt.errors.memory import (
     AliasError,
@@ -148,6 +149,7 @@ __all__ = [
     "TracerError",
     "UnknownNameError",
     "UnsupportedError",
+    "UnsupportedSystemError",
     "VerifyError",
     "classes",
     "nearest",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smelt.errors import SmeltError, TracerError
-from smelt.frontends.array.array import Array
+from smelt.frontends.array.array import Array, check_device
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.convert import computable
 from smelt.frontends.array.library import check_extern_allowed
@@ -71,6 +71,7 @@ def call(
     buffers: list[Any] = []
     values = [_elements(x, name, buffers) for x in args]
     options = {key: _elements(x, name, buffers) for key, x in (kwargs or {}).items()}
+    check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers)
 

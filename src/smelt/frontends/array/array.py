@@ -437,7 +437,9 @@ def names_gpu(device: Any) -> bool:
 def check_device(device: Any) -> None:
     """Raise DeviceError for any device but "cpu" and None."""
     if device is not None and device != DEVICE:
-        raise DeviceError(device=device, known=DEVICE)
+        made_here = 'Make it on the CPU, then move it: sm.asarray(x, device="cuda:0").'
+        hint = made_here if names_gpu(device) else None
+        raise DeviceError(device=device, known=DEVICE, hint=hint)
 
 
 def number_or_value(x: Any, what: str) -> Any:
