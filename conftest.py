@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -48,7 +50,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "smelt"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make test` draws its cases with."""
     parser.addoption(
-        "--sample-seed", help="draw the cases of long sweeps as at this commit; `all` runs all"
+        "--sample-seed",
+        default=os.environ.get("SAMPLE_SEED"),
+        help="draw the cases of long sweeps as at this commit; `all` runs all",
     )
 
 
@@ -83,6 +87,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             "Long sweeps were sampled: pytest 'FILE::TEST[CASE]' runs a case that failed again, "
             f"--sample-seed={config.option.sample_seed or repr('')} the same cases of all tests."
         )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _older_objects_are_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide what was collected from the garbage collections that a module's tests ask for.
+
+    A collection would walk the millions of objects of 25,000 tests. Other modules see none hidden:
+    a compilation hides more where it finds none.
+    """
+    asks = getattr(getattr(request.node, "obj", None), "gc", None) is gc
+    if asks:
+        gc.freeze()
+    yield
+    if asks:
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -295,7 +295,7 @@ def run(figure: Figure) -> dict[str, Any]:
         subprocess.run(
             [*command, *figure.tests],
             cwd=ROOT,
-            env={**os.environ, "TRUST_VALUES": str(numbers)},
+            env={**os.environ, "TRUST_VALUES": str(numbers), "SAMPLE_SEED": "all"},
             check=False,
         )
         value = counts(report.read_text(encoding="utf-8") if report.exists() else ABORTED)

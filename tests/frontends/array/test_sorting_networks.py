@@ -57,7 +57,7 @@ def both(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_as_a_stable_order(mode: str) -> None:
-    @effort(40)
+    @effort(16)
     @given(calls())
     def judge(call: tuple[Array, int, bool]) -> None:
         x, axis, descending = call

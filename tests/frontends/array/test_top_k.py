@@ -81,7 +81,7 @@ def calls(draw: Any) -> tuple[Array, int, int, bool]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_as_a_stable_order(mode: str) -> None:
-    @effort(60)
+    @effort(24)
     @given(calls())
     def judge(call: tuple[Array, int, int, bool]) -> None:
         x, k, axis, largest = call

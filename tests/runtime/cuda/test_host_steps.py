@@ -294,7 +294,7 @@ def loops(draw):
 
 @given(loops())
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_loop_gives_the_cpu_s_results(fake, case):
     function, arrays = case
