@@ -95,7 +95,7 @@ FIGURES = (
             "tests/frontends/array/test_standard.py",
             "tests/frontends/array/test_array_api_strict.py",
         ),
-        unmeasured="the suite array-api-tests is no package; tests compare with array-api-strict",
+        unmeasured="array-api-tests is not a package; tests compare with array-api-strict",
     ),
     Figure(
         "onnx",
@@ -192,7 +192,7 @@ FIGURES = (
     ),
     Figure(
         "directories",
-        "A cache that belongs to others, that others may write to, or that is no directory",
+        "A cache that belongs to others, that others may write to, or that is not a directory",
         "nothing foreign is read; compilation works without it",
         tuple(
             f"{CACHE}::test_{name}"

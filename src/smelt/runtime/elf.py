@@ -108,7 +108,7 @@ def _in_page(scale: int) -> Callable[[int, int, int], int]:
 
     def encode(word: int, target: int, _: int) -> int:
         if target & (1 << scale) - 1:
-            raise MalformedObject(f"an address that is no multiple of {1 << scale}")
+            raise MalformedObject(f"an address that is not a multiple of {1 << scale}")
         return word & ~(0xFFF << 10) | (target & 0xFFF) >> scale << 10
 
     return encode

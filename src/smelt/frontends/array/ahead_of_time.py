@@ -55,7 +55,7 @@ def _dimension(d: Any) -> Index:
             size_ = parse_expr(d, size)
         except ValueError:
             raise ExprTextError(
-                f"{d!r} is no dimension",
+                f"{d!r} is not a dimension",
                 source=d,
                 line=1,
                 column=1,

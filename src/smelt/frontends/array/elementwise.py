@@ -298,7 +298,7 @@ def _cast_bounds(x: Value, limit: Value) -> Value:
     """Cast an array of bounds to the dtype of x, clamped to an integer's range."""
     dtype, source = x.type.dtype, limit.type.dtype
     if source.is_float and not dtype.is_float:
-        raise DTypeError(f"clip({x.type_text}): a bound of {limit.type_text} is no {dtype.long}")
+        raise DTypeError(f"clip({x.type_text}): a bound of {limit.type_text} is not {dtype.long}")
     if dtype.is_integer and source.is_integer:
         ends, source_range = np.iinfo(dtype.numpy), np.iinfo(source.numpy)
         if source_range.min < ends.min:

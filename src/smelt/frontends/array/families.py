@@ -186,7 +186,7 @@ def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Va
     """
     if isinstance(y, int) and y < 0 and isinstance(x, Value) and x.type.dtype.is_integer:
         raise ArgumentError(
-            f"{what}({x.type_text}, {y}): integers to a negative power are no integers",
+            f"{what}({x.type_text}, {y}): integers to a negative power are not integers",
             hint="Write x ** float(n), or convert x first: sm.astype(x, sm.float64) ** n.",
         )
     return promote_operands(what, x, y)

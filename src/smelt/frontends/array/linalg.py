@@ -327,7 +327,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     """
     for x in (value(x1, "outer"), value(x2, "outer")):
         if x.type.rank != 1:
-            raise ShapeError(op="outer", operands=x.type_text, reason="it is no vector")
+            raise ShapeError(op="outer", operands=x.type_text, reason="it is not 1-D")
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
@@ -445,7 +445,7 @@ def matrix_norm(
 
 def _matrix_norm(array: Array, keepdims: bool, ord: float | str | None) -> Array:
     if array.ndim < 2:
-        raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is no matrix")
+        raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is 0-D or 1-D")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):

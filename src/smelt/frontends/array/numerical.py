@@ -184,7 +184,7 @@ def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
 
 def _covariance(array: Array, rowvar: bool, ddof: int) -> Array:
     if array.ndim > 2:
-        raise ShapeError(op="cov", operands=array.node.type_text, reason="it is no matrix")
+        raise ShapeError(op="cov", operands=array.node.type_text, reason="it has more than 2 axes")
     variables = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
     centred = variables - stat.mean(variables, axis=1, keepdims=True)
     matrix = matmul(centred, centred.T) / max(variables.shape[1] - ddof, 0)

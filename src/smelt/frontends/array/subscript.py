@@ -353,7 +353,7 @@ def index_item(item: Any) -> Any:
         return operator.index(item)
     except TypeError:
         raise IndexRangeError(
-            f"{type(item).__name__} is no index",
+            f"{type(item).__name__} is not an index",
             hint="Use integers, slices, None, Ellipsis, or integer and boolean arrays.",
         ) from None
 

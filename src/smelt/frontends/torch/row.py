@@ -146,7 +146,7 @@ class Call:
         Raises UnsupportedError if it is no size.
         """
         if isinstance(n, (float, V)) or n is None:
-            raise UnsupportedError(f"{n!r} is no size")
+            raise UnsupportedError(f"{n!r} is not a size")
         return n
 
 
