@@ -33,7 +33,7 @@ function row(run) {
 }
 
 const operators = (run) => run.nodes.map((n) => nodes[n]).filter((n) => ["operator", "call", "source"].includes(n.kind))
-  .map((n) => n.op.split(".").pop()).join(" → ") || run.name;
+  .map((n) => n.label.split("#")[0]).join(" → ") || run.name;
 
 // What the first element becomes: values of the first block, up to the first store.
 function inRegisters(run) {
