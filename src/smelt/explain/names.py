@@ -115,7 +115,7 @@ def place_of(origin: Origin | None) -> Place | None:
 
 def plain_name(node: NodeData) -> str:
     """Return an operator's name without its number: what the program calls it."""
-    return node.label.rpartition("#")[0] or node.label
+    return node.label.rpartition("#")[0].rpartition(".")[2] or node.label
 
 
 def short_place(place: Place | None) -> str:

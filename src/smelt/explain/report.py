@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from smelt.target import Target
 register(CpuBackend())
 register(GpuBackend())
 
-__all__ = ["KernelReport", "Report", "report"]
+__all__ = ["KernelReport", "Report", "report", "write"]
 
 
 class KernelReport:
@@ -234,14 +234,9 @@ class Report:
         `.json` the data. Without `code` the page has no LLVM modules and assembly, which take most
         of the time. Raises ArgumentError for another ending, OSError if the file cannot be written.
         """
-        target = Path(path)
-        if target.suffix not in (".html", ".json"):
-            raise ArgumentError(
-                op="save", argument="path", value=str(target), expected="a name in .html or .json"
-            )
-        text = self._page(code=code) if target.suffix == ".html" else self.to_json(indent=2)
-        target.write_text(text, encoding="utf-8")
-        return target
+        return write(
+            path, html=lambda: self._page(code=code), as_json=lambda: self.to_json(indent=2)
+        )
 
     def _page(self, *, code: bool) -> str:
         return html(self.to_data(page=True, code=code))
@@ -267,6 +262,22 @@ class Report:
     def __repr__(self) -> str:
         t = self.data.total
         return f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+
+
+def write(
+    path: str | os.PathLike[str], *, html: Callable[[], str], as_json: Callable[[], str]
+) -> Path:
+    """Write a page or JSON to a file, by the ending of its name, and return its path.
+
+    Raises ArgumentError for another ending, OSError if the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix not in (".html", ".json"):
+        raise ArgumentError(
+            op="save", argument="path", value=str(target), expected="a name in .html or .json"
+        )
+    target.write_text(html() if target.suffix == ".html" else as_json(), encoding="utf-8")
+    return target
 
 
 def report(
