@@ -43,7 +43,7 @@ class SourceNames(NamedTuple):
 
 
 _NO_NAMES = SourceNames({}, {}, {})
-_OPERATORS = {
+_OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("add", "+"),
     ast.Sub: ("sub", "-"),
     ast.Mult: ("mul", "*"),

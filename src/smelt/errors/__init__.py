@@ -23,6 +23,7 @@ from smelt.errors.array import (
     UnknownNameError,
     UnsupportedError,
 )
+from smelt.errors.escape import escape_controls
 from smelt.errors.gpu import (
     CaptureError,
     DeviceForkError,
@@ -150,6 +151,7 @@ __all__ = [
     "UnsupportedError",
     "VerifyError",
     "classes",
+    "escape_controls",
     "nearest",
     "page",
     "pages",

@@ -181,7 +181,7 @@ _REFUSALS = (
     Reason(
         "F024",
         "no-shared-data",
-        "they share little or no data, so there is no traffic to save",
+        "they share {shared}, so there is little or no traffic to save",
         "Neither reads what the other writes, and what they read in common is less than half of "
         "what either reads. One launch is all that could be saved, and it is cheaper than the lost "
         "parallelism.",

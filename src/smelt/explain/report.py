@@ -23,7 +23,7 @@ from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.cached_property import cached_property
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
-from smelt.errors import ArgumentError, UnknownNameError
+from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
@@ -124,7 +124,7 @@ class KernelReport:
         return getattr(self.data, name)
 
     def __repr__(self) -> str:
-        return f"<kernel {self.data.name}: {first_line(self.text)}>"
+        return escape_controls(f"<kernel {self.data.name}: {first_line(self.text)}>")
 
 
 def first_line(text: str) -> str:
@@ -172,8 +172,9 @@ class Report:
         if level not in (1, 2, 3, 4):
             raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
         if self.data.device is not None:
-            return device_page(self.data, self.data.device, level)
-        return page(self.data, level, find_repeats(self.compiled.plan.graph.nodes()))
+            return escape_controls(device_page(self.data, self.data.device, level))
+        repeats = find_repeats(self.compiled.plan.graph.nodes())
+        return escape_controls(page(self.data, level, repeats))
 
     def why(self, a: str | Node, b: str | Node) -> Why:
         """Explain why two operators are, or are not, in one kernel, with the decision's numbers.
@@ -261,7 +262,8 @@ class Report:
 
     def __repr__(self) -> str:
         t = self.data.total
-        return f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+        text = f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+        return escape_controls(text)
 
 
 def write(

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.utils import counters
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, UnknownNameError
+from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import TracedOrigin
 from smelt.frontends.torch.program import Program
@@ -242,7 +242,7 @@ class Record:
         raise last or UnknownNameError(kind="operator or line", name=a, suggestion=hint)
 
     def __str__(self) -> str:
-        return _page(self)
+        return escape_controls(_page(self))
 
 
 def _parts(g: Compiled, **included: bool) -> list[Lesson]:
