@@ -241,6 +241,8 @@ CASES = [
     Case("much code", much_code, (BIG,), ("tanh#0", "exp"), "F014", ("limit",)),
     Case("nothing shared", unlike_axes, (BIG, (1000, 333)), ("exp", "sin"), "F024",
          ("no data",)),
+    Case("little shared", two_of_one, ((256, 128), (128, 512), (128, 512)),
+         ("matmul#0", "matmul#1"), "F010", ("would save", "131 kB", "would cost")),
     Case("product and call", product_after_softmax, (BIG, (2048, 64)), ("exp", "contract"), "F004"),
 ]  # fmt: skip
 

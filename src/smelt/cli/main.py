@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = escape_controls(error.message)
+            vars(error)["message"] = escape_controls(error.message)
             raise
 
 

@@ -72,7 +72,7 @@ _REFUSALS = (
     Reason(
         "F002",
         "different-axes",
-        "they run over different axes: {a_axes} and {b_axes}",
+        "they run over different axes: one kernel would have no common positions to visit",
         "A kernel runs over one set of named axes. Elementwise use and broadcasting unify "
         "dimensions, reshapes split and join them; the axes of these two operators still differ, "
         "so that no loop nest can visit the elements of both together.",

@@ -251,7 +251,7 @@ def _explain_unrecorded(answer: Why) -> list[str]:
         return ["Nothing had to be decided: neither could be anywhere else."]
     row = next(r for r in REASONS.values() if r.code == code)
     about = next((n for n in nodes if _is_free(n) or n.kind == "call"), nodes[0])
-    return [f"{row.code} {row.name}: {row.explain(op=about.label, shared='no data')}."]
+    return [f"{row.code} {row.name}: {row.explain(op=about.label, shared=_shared(answer))}."]
 
 
 def _shared(answer: Why) -> str:

@@ -324,6 +324,8 @@ class Decisions:
         if after is None or refusal is not None:
             refusal = refusal or Refusal("cost")
             fused = {} if after is None else {"fused_ns": after.objective_ns, "split_ns": split_ns}
+            if after is None and siblings:
+                fused = self._shared_numbers(producer, reader)
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
@@ -346,12 +348,7 @@ class Decisions:
         if not self.recording:
             return
         a, b, _ = self._subjects(first, second, siblings=True)
-        nbytes = self.model.nbytes
-        values = bits(first.reads & second.reads)
-        numbers = {
-            "saves_bytes": sum(nbytes[v] for v in values),
-            "saves_ns": sum(self.model.read_ns(v, nbytes[v], self.model.cores) for v in values),
-        }
+        numbers = self._shared_numbers(first, second)
         self._record(a, b, "split", "no-shared-data", self._shared(first, second), **numbers)
 
     # ---- parts ---------------------------------------------------------------------------------
@@ -384,6 +381,14 @@ class Decisions:
         if siblings and slower <= 0:
             return "no-shared-data", self._shared(producer, reader)
         return "cost", {"slower_ns": max(slower, 0.0)}
+
+    def _shared_numbers(self, first: Joinable, second: Joinable) -> dict[str, Any]:
+        """Return bytes and time of what two kernels both read: one would not read it again."""
+        nbytes, values = self.model.nbytes, bits(first.reads & second.reads)
+        return {
+            "saves_bytes": sum(nbytes[v] for v in values),
+            "saves_ns": sum(self.model.read_ns(v, nbytes[v], self.model.cores) for v in values),
+        }
 
     def _shared(self, first: Joinable, second: Joinable) -> dict[str, Any]:
         """Return the details of how little two kernels share."""

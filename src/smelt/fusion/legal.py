@@ -134,8 +134,6 @@ def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
     details = {
         "axis": _ended(units, number),
         "op": op,
-        "a_axes": "",
-        "b_axes": "",
         "size": f"over {MOST_READS}",
         "limit": MOST_READS,
     }

@@ -166,8 +166,9 @@ def _programs(
         note=" ".join(notes),
     )
     yield program
+    clusters = [*(c for _, c, _ in program.fused), *(c for c, _ in program.unfused)]
     general = next(generalize(plan.graph, hints=data.sizes, any_size=True), None)
-    if general is None:
+    if general is None or any(c.loop is not None for c in clusters):  # steps have a fixed count
         return
     try:
         generalized = _generalized(program, general, compiled.target.tiling)

@@ -215,8 +215,8 @@ class Record:
     def _page(self, *, code: bool) -> str:
         return _explain_module().lessons_html(self._parts(page=True, code=code), "Parts of a model")
 
-    def _parts(self, **included: bool) -> list[Lesson]:
-        parts = [part for g in self.graphs for part in _parts(g, **included)]
+    def _parts(self, *, page: bool = False, code: bool = False) -> list[Lesson]:
+        parts = [part for g in self.graphs for part in _parts(g, page=page, code=code)]
         if not parts:
             raise ArgumentError(
                 "save: no graph of this record was compiled, so that there is nothing to show; "
@@ -245,7 +245,7 @@ class Record:
         return escape_controls(_page(self))
 
 
-def _parts(g: Compiled, **included: bool) -> list[Lesson]:
+def _parts(g: Compiled, *, page: bool, code: bool) -> list[Lesson]:
     """Return the parts of a graph for a page, each with what torch computes beside them."""
     reports = g.reports()
     parts: list[Lesson] = []
@@ -257,7 +257,7 @@ def _parts(g: Compiled, **included: bool) -> list[Lesson]:
         number = f" {k + 1} of {len(reports)}" if len(reports) > 1 else ""
         title = f"{g.kind} graph{number}" + (f" ({shown})" if shown else "")
         text = [_head(g).partition(", ")[2], *(line.strip() for line in (*_kept(g), *_left(g)))]
-        data = report.to_data(**included)
+        data = report.to_data(page=page, code=code)
         parts.append(_explain_module().Lesson(title, "; ".join(text), "", data))
     return parts
 
