@@ -437,22 +437,22 @@ def test_the_search_has_no_dead_members():
 def test_kernels_that_share_an_input_have_a_decision_with_numbers(layers):
     graph = encoder(layers)
     hints = dict.fromkeys(all_size_names(graph), 16)
-    found = plan(graph, MACHINE, Journal(), hints)
+    planned = plan(graph, MACHINE, Journal(), hints)
     names = {v: k for k, v in name_values(graph).items()}
-    split = [d for d in found.decisions if d.verdict == "split"]
-    computed = [{*c.nodes} for c in found.clusters]
+    split = [d for d in planned.decisions if d.verdict == "split"]
+    computed = [{*c.nodes} for c in planned.clusters]
     missing = []
-    for (k, a), (j, b) in combinations(enumerate(found.clusters), 2):
+    for (k, a), (j, b) in combinations(enumerate(planned.clusters), 2):
         shared = {*a.inputs} & {*b.inputs}
         if (
-            {k, j} & {*found.checks}
+            {k, j} & {*planned.checks}
             or not shared
             or {*a.outputs} & {*b.inputs}
             or a.is_extern
             or b.is_extern
         ):
             continue
-        readers = [c for c in found.clusters if shared & {*c.inputs}]
+        readers = [c for c in planned.clusters if shared & {*c.inputs}]
         about = [
             d
             for d in split

@@ -272,24 +272,27 @@ def _of_types(
     sizes: Mapping[str, int],
     device: str,
 ) -> Report:
-    """Record the function for types, in which sizes have their names if its code allows that."""
+    """Record a function for types whose sizes have names, or else numbers.
+
+    Code that compares sizes needs numbers.
+    """
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
 
-    def specs(numbers: bool) -> dict[str, Any]:
+    def specs(fixed: bool) -> dict[str, Any]:
         return {
-            name: Spec(dims_at(t.shape, sizes) if numbers else t.shape, t.dtype)
+            name: Spec(dims_at(t.shape, sizes) if fixed else t.shape, t.dtype)
             if isinstance(t, TensorType)
             else t
             for name, t in arguments.items()
         }
 
     try:
-        trace = jitted.lower(**specs(numbers=False)).trace
-        known = {n: sizes.get(n, hint) for n, hint in trace.hints.items()}
+        trace = jitted.lower(**specs(fixed=False)).trace
+        numbers = {n: sizes.get(n, hint) for n, hint in trace.hints.items()}
     except SmeltError:  # code that needs to know a size
-        return explain(function, **specs(numbers=True), target=device)
+        return explain(function, **specs(fixed=True), target=device)
     names = trace.source_size_names()
-    return report(trace.executable, known, target=device, size_names=names)
+    return report(trace.executable, numbers, target=device, size_names=names)
 
 
 def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:

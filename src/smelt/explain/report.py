@@ -269,7 +269,7 @@ class Report:
 def write(
     path: str | os.PathLike[str], *, html: Callable[[], str], as_json: Callable[[], str]
 ) -> Path:
-    """Write a page or JSON to a file, by the ending of its name, and return its path.
+    """Write a page or JSON to a file, by its ending; return its path.
 
     Raises ArgumentError for another ending, OSError if the file cannot be written.
     """

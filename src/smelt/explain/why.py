@@ -255,7 +255,7 @@ def _explain_unrecorded(answer: Why) -> list[str]:
 
 
 def _shared(answer: Why) -> str:
-    """Return how much the kernels of the two operators read in common, of what one reads."""
+    """Return how much two operators' kernels both read, as text."""
     sides: list[dict[int | None, int]] = []
     for node in (answer.a, answer.b):
         kernels = [answer.data.kernels[k] for k in answer.data.nodes[node].kernels]

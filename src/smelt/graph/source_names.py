@@ -66,8 +66,8 @@ def called_names(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
     for n in nodes:
         called = () if n.origin is None or n.op.is_source else n.origin.called
         alone = not n.op.is_view and len(operators.get(n.origin, ())) == 1
-        own = () if called and alone else (n.op.plain_name,)
-        words[n] = tuple(dict.fromkeys((*own, *called)))
+        op_names = () if called and alone else (n.op.plain_name,)
+        words[n] = tuple(dict.fromkeys((*op_names, *called)))
     return words
 
 

@@ -191,7 +191,7 @@ class Record:
         return [x for g in self.graphs for x in g.left]
 
     def save(self, path: str | os.PathLike[str], *, code: bool = True) -> Path:
-        """Write the reports of all graphs to a file, one part after another; return its path.
+        """Write the reports of all graphs to a file; return its path.
 
         A name in `.html` gets one interactive page, in `.json` the data. Without `code` the page
         has no LLVM modules and assembly. Raises ArgumentError for another ending and for a record
@@ -246,7 +246,7 @@ class Record:
 
 
 def _parts(g: Compiled, *, page: bool, code: bool) -> list[Lesson]:
-    """Return the parts of a graph for a page, each with what torch computes beside them."""
+    """Return a graph's parts for a page, with what torch computes between them."""
     reports = g.reports()
     parts: list[Lesson] = []
     for k, report in enumerate(reports):
