@@ -25,9 +25,9 @@ from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, 
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
-from smelt.frontends.array.ahead_of_time import as_arguments, spec
-from smelt.frontends.array.explain import explain
+from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
+from smelt.frontends.array.trace import Spec
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes
@@ -251,20 +251,46 @@ def _of_function(
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
     has_complex = any(t.dtype.kind == "complex" for t in types)  # pairs, of which no spec is
     if device is not None and "target" not in arguments and not has_complex:
-        specs_of = {
-            name: spec(dims_at(t.shape, sizes), t.dtype.long) if isinstance(t, TensorType) else t
-            for name, t in arguments.items()
-        }
-        return explain(function, **specs_of, target=device)
+        return _of_types(function, arguments, sizes, device)
     values = {
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(arguments.items())
     }
-    if not predict and device is None:
-        return explain(function, **values)
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
-    trace, numbers = jitted.find_trace(bound, as_arguments(bound))
+    type_of = {id(values[name]): t for name, t in arguments.items() if isinstance(t, TensorType)}
+    dims = [d for x in bound.leaves if id(x) in type_of for d in type_of[id(x)].shape]
+    measured = not predict and device is None
+    return explain_call(
+        jitted, bound, target=device, measured=measured, dims=() if has_complex else dims
+    )
+
+
+def _of_types(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    device: str,
+) -> Report:
+    """Record a function for types whose sizes have names, or else numbers.
+
+    Code that compares sizes needs numbers.
+    """
+    jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
+
+    def specs(fixed: bool) -> dict[str, Any]:
+        return {
+            name: Spec(dims_at(t.shape, sizes) if fixed else t.shape, t.dtype)
+            if isinstance(t, TensorType)
+            else t
+            for name, t in arguments.items()
+        }
+
+    try:
+        trace = jitted.lower(**specs(fixed=False)).trace
+        numbers = {n: sizes.get(n, hint) for n, hint in trace.hints.items()}
+    except SmeltError:  # code that needs to know a size
+        return explain(function, **specs(fixed=True), target=device)
     names = trace.source_size_names()
     return report(trace.executable, numbers, target=device, size_names=names)
 

@@ -23,6 +23,7 @@ from smelt.errors.array import (
     UnknownNameError,
     UnsupportedError,
 )
+from smelt.errors.escape import escape_controls
 from smelt.errors.gpu import (
     CaptureError,
     DeviceForkError,
@@ -152,6 +153,7 @@ __all__ = [
     "UnsupportedSystemError",
     "VerifyError",
     "classes",
+    "escape_controls",
     "nearest",
     "page",
     "pages",

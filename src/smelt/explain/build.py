@@ -213,6 +213,7 @@ def _nodes(
                 output=node in outputs,
                 kernels=entries_of.get(node, ()),
                 place=place_of(node.origin),
+                words=labels.words[node],
             )
         )
     return tuple(rows)

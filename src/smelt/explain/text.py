@@ -18,7 +18,7 @@ from pathlib import PurePath
 from textwrap import wrap
 
 from smelt.explain.data import DecisionData, KernelData, LibraryData, ReportData, to_data
-from smelt.explain.names import short_place
+from smelt.explain.names import plain_name, short_place
 from smelt.explain.repeats import Repeats
 from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
@@ -217,8 +217,8 @@ def _rate(data: ReportData, k: KernelData, time: float) -> str:
 def _operators(data: ReportData, k: KernelData) -> str:
     """Return the names of as many operators as fit, then the number of the others."""
     nodes = [data.nodes[o.node] for o in k.operators]
-    names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
-    names = names or [n.op for n in nodes if n.kind != "constant"]
+    names = [plain_name(n) for n in nodes if n.kind in ("operator", "call", "check")]
+    names = names or [plain_name(n) for n in nodes if n.kind != "constant"]
     shown = " ".join(names) if names or k.within is None else _step_name(data, k.within)
     count = len(names)
     while len(shown) > NAMES and count > 1:

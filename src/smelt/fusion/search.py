@@ -44,6 +44,8 @@ exceed the best found so far is skipped.
 """
 MOST_SIBLINGS = 12
 """Most readers of one array that are tried in pairs."""
+MOST_PRICED_SIBLINGS = 16
+"""Most pairs that share little whose joined kernel is evaluated for the record alone."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
@@ -438,12 +440,12 @@ class Search(State):
         """Evaluate two kernels that share inputs as one.
 
         They start together anyway, so of their launches only the cost of one more kernel is saved.
-        `always` is that of `update_after_join`.
+        Kernels that share less than half of what either reads are evaluated only where the user
+        demands their join, or with `always`, which is also that of `evaluate_join`.
         """
+        if not always and self.shares_little(a, b) and not self._is_demanded(a, b):
+            return NO_MOVE
         first, second = self.clusters[a], self.clusters[b]
-        shared = sum(self.model.nbytes[v] for v in bits(first.reads & second.reads))
-        if 2 * shared < min(first.cost.read, second.cost.read):
-            return Candidate(0.0)
         move = self.evaluate_join(a, b, always=always)
         if not move.joined or move.gain == FORCED:
             return move
@@ -451,6 +453,20 @@ class Search(State):
         launches = first.cost.launch + second.cost.launch - (after.launch if after else 0.0)
         saved = min(launches, self.model.joined_start_ns)
         return Candidate(move.gain - launches + saved, move.joined, move.refusal)
+
+    def shares_little(self, a: int, b: int) -> bool:
+        """Return whether two kernels share less than half of what either reads."""
+        first, second = self.clusters[a], self.clusters[b]
+        return 2 * self._shared_bytes(a, b) < min(first.cost.read, second.cost.read)
+
+    def _shared_bytes(self, a: int, b: int) -> int:
+        shared = self.clusters[a].reads & self.clusters[b].reads
+        return sum(self.model.nbytes[v] for v in bits(shared))
+
+    def _is_demanded(self, a: int, b: int) -> bool:
+        return bool(self.wishes.must) and self.wishes.demand(
+            self.clusters[a].members, self.clusters[b].members
+        )
 
     # ---- refusals ------------------------------------------------------------------------------
 
@@ -462,9 +478,21 @@ class Search(State):
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
                 self._record_refusal(p, c, self.evaluate_join(p, c, always=True), sibling=False)
-        for a, b in self._sibling_pairs():
-            if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
-                self._record_refusal(a, b, self.evaluate_siblings(a, b, always=True), sibling=True)
+        apart = [
+            (a, b)
+            for a, b in self._sibling_pairs()
+            if not (self.successors(a) >> b | self.successors(b) >> a) & 1
+        ]
+        little = sorted(
+            (p for p in apart if self.shares_little(*p)), key=lambda p: -self._shared_bytes(*p)
+        )
+        unpriced = {*little[MOST_PRICED_SIBLINGS:]}
+        for a, b in apart:
+            move = NO_MOVE if (a, b) in unpriced else self.evaluate_siblings(a, b, always=True)
+            if (move is NO_MOVE or move.gain > 0.0) and (a, b) in little:
+                self.decisions.share_little(self.clusters[a], self.clusters[b])
+            else:
+                self._record_refusal(a, b, move, sibling=True)
 
     def _record_refusal(self, a: int, b: int, move: Candidate, *, sibling: bool) -> None:
         after = move.joined[0][1].cost if move.joined else None

@@ -90,6 +90,10 @@ class Contract(TensorOp):
     factors: DType | None = None
     packed: bool = False
 
+    @property
+    def plain_name(self) -> str:
+        return "matmul"
+
     @staticmethod
     def parse(spec: str, **options: Any) -> Contract:
         """Parse a spec such as `m,k; k,n -> m,n`."""

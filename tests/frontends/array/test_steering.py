@@ -80,6 +80,13 @@ def test_a_demand_overrules_the_cost():
         assert kernels(f, wide, columns) == 1
 
 
+@pytest.mark.parametrize("columns", [8, 64, 512])
+def test_siblings_that_share_little_are_joined_on_demand(columns):
+    """Both read all of x, which is less than half of what they read."""
+    x, w = np.ones((16, 64), np.float32), np.ones((64, columns), np.float32)
+    assert kernels(sm.jit(lambda x, a, b: (x @ a, x @ b), must=True), x, w, w) == 1
+
+
 def test_a_function_is_compiled_again_under_another_demand():
     f = sm.jit(sorted_between)
     f(ROWS)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, StaticArgError
+from smelt.errors import ArgumentError, StaticArgError, escape_controls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 
@@ -96,7 +96,7 @@ class Options:
             )
         self.function = function
         inner = getattr(function, "func", function)  # of a functools.partial
-        self.name = getattr(inner, "__name__", type(inner).__name__)
+        self.name = escape_controls(getattr(inner, "__name__", type(inner).__name__))
         self.parameters = _parameters(function)
         self.takes_out = "out" in self.parameters
         self.static = self._slots(_as_list(static_argnums), _as_list(static_argnames))

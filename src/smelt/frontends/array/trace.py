@@ -181,10 +181,16 @@ class Trace:
             self.overwriting_traces[pairs] = variant
         return variant
 
-    def source_size_names(self) -> dict[str, str]:
-        """Return names that the function gives to the graph's sizes, by their own names."""
+    def source_size_names(self, dims: Sequence[Index] = ()) -> dict[str, str]:
+        """Return names that the function gives to the graph's sizes, by their own names.
+
+        `dims` are dimensions of the arguments as their author writes them, whose names come first.
+        """
         taken = [x.op.label for x in self.graph.inputs if isinstance(x.op, Input)]
-        return size_names(self.hints, self.shape_reads, taken, self.number_names)
+        names = {
+            parameter: str(d) for parameter, d in zip(self.parameters, dims) if d == size(str(d))
+        }
+        return size_names(self.hints, self.shape_reads, taken, {**self.number_names, **names})
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
