@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from smelt.ops.fused_multiply_add import fused_multiply_add
 from smelt.ops.machine import Machine
 from smelt.ops.reference import Array, accurate, plain
 from smelt.ops.spec import Number, Rule, ScalarOp
@@ -25,6 +26,7 @@ FLOATS: tuple[Kind, ...] = ("float",)
 INTEGERS: tuple[Kind, ...] = ("int", "uint")
 UNARY, BINARY = Rule((NUMBERS,)), Rule((NUMBERS, NUMBERS))
 FLOAT_UNARY, FLOAT_BINARY = Rule((FLOATS,)), Rule((FLOATS, FLOATS))
+FLOAT_TERNARY = Rule((FLOATS, FLOATS, FLOATS))
 
 
 def _integer_of(dtype: DType) -> DType:
@@ -327,6 +329,11 @@ ROWS = (
         cost=0.5, commutative=True, associative=True, identity=lambda d: 1,
         annihilator=_zero_unless_float, monotone=(0, 0), powers=(1, 1), infix="*",
         derivative=(lambda a, x, y, r: y, lambda a, x, y, r: x),
+    ),
+    ScalarOp(
+        "fma", 3, "x · y + z, rounded once", FLOAT_TERNARY, plain(fused_multiply_add),
+        lambda m, d, x, y, z: m.fma(x, y, z), cost=0.5, monotone=(0, 0, 1),
+        derivative=(lambda a, x, y, z, r: y, lambda a, x, y, z, r: x, _one),
     ),
     ScalarOp(
         "div", 2, "x / y", FLOAT_BINARY, plain(np.divide), lambda m, d, x, y: m.div(x, y),
