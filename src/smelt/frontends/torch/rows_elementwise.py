@@ -15,7 +15,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, number, select
 from smelt.ops.elementwise import Cast, Map
-from smelt.types.dtype import bool_
+from smelt.types.dtype import bool_, f16
 from smelt.types.expr import Expr
 
 __all__ = ["ROWS"]
@@ -139,7 +139,7 @@ def _require_nonzero(c: Call, y: Any, what: str) -> None:
 
 def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
-        return (_first_factor(c, x) / c.unrounded(y)).cast(c.dtype)
+        return (_first_factor(c, x) / _divisor(c, y)).cast(c.dtype)
     if c.dtype.is_integer:
         _require_nonzero(c, y, "division")
     a, b = c.rounded(x), c.rounded(y)
@@ -155,6 +155,16 @@ def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
         return a.map("floordiv", b)
     below = a.map("floordiv", b)
     return below + _truncation_differs(a, b).cast(c.dtype)
+
+
+def _divisor(c: Call, y: Any) -> V:
+    """Return a divisor in the type of arithmetic.
+
+    Unlike eager code, do not round integers to a half type first: the number of equal extremes,
+    which gradients divide by, may be too large for it.
+    """
+    exact = isinstance(y, V) and y.dtype.is_integer
+    return c.value(y, c.dtype.compute) if exact else c.unrounded(y)
 
 
 def _floor_quotient(a: V, b: V) -> V:
@@ -224,11 +234,21 @@ def _pow(c: Call, x: Any, y: Any) -> V:
         raise UnsupportedError("a negative power of integers, which must raise")
     if c.dtype == bool_:
         raise UnsupportedError("powers of booleans")
-    if isinstance(y, float) and y == 0.5 and c.dtype.is_float:
-        return c.value(x, c.dtype).map("sqrt")
-    if isinstance(y, float) and y == -0.5 and c.dtype.is_float and c.dtype == c.dtype.compute:
-        return c.value(x, c.dtype).map("rsqrt")  # as eager code does, except for half types
-    return c.value(x, c.dtype).map("pow", c.value(y, c.dtype))
+    base = c.rounded(x)
+    steps = _POWERS.get(y) if isinstance(y, (int, float)) and c.dtype.is_float else None
+    if steps is None or (c.dtype == f16 and c.on_cpu):
+        return base.map("pow", c.rounded(y))
+    return steps(base)
+
+
+_POWERS: dict[float, Callable[[V], V]] = {
+    3: lambda x: x * x * x,
+    -1: lambda x: x.map("reciprocal"),
+    -2: lambda x: (x * x).map("reciprocal"),
+    0.5: lambda x: x.map("sqrt"),
+    -0.5: lambda x: x.map("rsqrt"),
+}
+"""Exponents that eager code's loops write as other operations, except for float16 on a CPU."""
 
 
 def _clamp(c: Call, x: V, low: Any = None, high: Any = None) -> V:
