@@ -84,7 +84,7 @@ def test_commutative(name: str) -> None:
         op = SCALARS[name]
         result = op.result(*dtypes)
         one, other = op.numpy(x, y), op.numpy(y, x)
-        if name in ("max", "min"):  # the sign of a zero is open
+        if name in ("max", "min"):  # of two zeros, the second
             one, other = one + np.zeros((), one.dtype), other + np.zeros((), one.dtype)
         np.testing.assert_array_equal(bits(one, result), bits(other, result))
 

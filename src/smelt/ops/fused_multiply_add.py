@@ -1,4 +1,4 @@
-"""Compute x · y + z in NumPy with a single rounding, for float32 and float64.
+"""Compute x · y + z with a single rounding in NumPy.
 
 >>> fused_multiply_add(np.float32(1 + 2**-20), np.float32(1 - 2**-20), np.float32(-1))
 array(-9.094947e-13, dtype=float32)

@@ -84,6 +84,15 @@ def _min(m: M, d: DType, x: V, y: V) -> V:
     return m.select(m.compare("lt", x, y, signed=d.kind == "int"), x, y)
 
 
+def _max_reference(x: Array, y: Array) -> Array:
+    """Return the greater; of equal numbers the second, which is one of two zeros."""
+    return np.where((x > y) | (x != x), x, y)
+
+
+def _min_reference(x: Array, y: Array) -> Array:
+    return np.where((x < y) | (x != x), x, y)
+
+
 def _abs(m: M, d: DType, x: V) -> V:
     if d.is_float:
         return m.abs(x)
@@ -368,7 +377,7 @@ ROWS = (
         cost=2.5, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
-        "max", 2, "the greater; NaN if either is NaN", BINARY, plain(np.maximum), _max,
+        "max", 2, "the greater; NaN if either is NaN", BINARY, plain(_max_reference), _max,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=lowest,
         annihilator=lambda d: float("nan") if d.is_float else highest(d), monotone=(1, 1),
         derivative=(
@@ -377,7 +386,7 @@ ROWS = (
         ),
     ),
     ScalarOp(
-        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(np.minimum), _min,
+        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(_min_reference), _min,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(

@@ -126,13 +126,14 @@ class Call:
         return self.value(x, self.dtype)
 
     def unrounded(self, x: Any) -> V:
-        """Return an operand in the type of arithmetic, not rounded first if it is a number."""
+        """Return an operand in the type of arithmetic; a number is not rounded first."""
         return self.value(x if self.is_number(x) else self.rounded(x), self.dtype.compute)
 
     def is_number(self, x: Any) -> bool:
-        """Whether eager code may pass an operand to its loops as a number, which is then float32.
+        """Whether eager code may pass an operand to its loops as a number.
 
-        On a CPU a tensor with one element is: its own type may have numbers that a half type lacks.
+        The number is then float32. A tensor with one element is one on a CPU: its own type may have
+        values that a half type lacks.
         """
         return not isinstance(x, V) or (self.on_cpu and all(n == 1 for n in x.shape))
 
