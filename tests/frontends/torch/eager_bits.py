@@ -60,7 +60,7 @@ def _padded(x: torch.Tensor, count: int) -> torch.Tensor:
 
 def compiled(functions: Sequence[Function], operands: Sequence[torch.Tensor]) -> Any:
     """Return the results of several functions, compiled as one."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     together = torch.compile(
         lambda *xs: tuple(f(*xs) for f in functions), backend="smelt", dynamic=False
     )
