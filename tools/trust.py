@@ -116,6 +116,33 @@ FIGURES = (
         ("tests/codegen/test_math_rows.py",),
     ),
     Figure(
+        "zeros",
+        "±0, ±∞, NaN, subnormal and largest numbers in exact functions of both front ends",
+        "the bits of PyTorch's eager code and of NumPy",
+        (
+            "tests/frontends/torch/test_special_numbers.py",
+            "tests/frontends/numpy/test_special_numbers.py",
+        ),
+    ),
+    Figure(
+        "numbers",
+        "Half types with numbers and 0-d tensors through `torch.compile`, each row that takes one",
+        "the bits of eager code, or its neighbour's for approximated functions",
+        ("tests/frontends/torch/test_half_numbers.py",),
+    ),
+    Figure(
+        "counts",
+        "Gradients of reductions and gathers of 70,000 equal halves, in both front ends",
+        "those of float64, rounded",
+        ("tests/autodiff/test_half_counts.py", "tests/frontends/torch/test_half_counts.py"),
+    ),
+    Figure(
+        "bools",
+        "Functions of `smelt.numpy` that sum or subtract bools",
+        "NumPy's values and types",
+        ("tests/frontends/numpy/test_bools.py",),
+    ),
+    Figure(
         "environment",
         "Floating-point control, errno and signal masks after compiling and running",
         "unchanged",

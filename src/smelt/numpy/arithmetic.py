@@ -23,6 +23,7 @@ from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.numpy.binding import LibraryOnly
+from smelt.types.dtype import bool_
 
 
 def _array(x: Any) -> Array:
@@ -50,8 +51,7 @@ def cbrt(x: Any, /) -> Array:
     x = _floats(x)
     size = el.abs(x)
     root = el.pow(size, 1.0 / 3.0)
-    square = root * root
-    root = root - (square * root - size) / (3.0 * square)
+    root = root - (root - size / (root * root)) / 3.0
     return el.where((x == 0) | ~el.isfinite(x), x, el.copysign(root, x))
 
 
@@ -134,7 +134,8 @@ def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2^x1 + 2^x2)."""
     x, y = _floats(x1), _floats(x2)
     high = el.maximum(x, y)
-    return high + el.log1p(el.exp2(-el.abs(x - y))) * (1.0 / math.log(2.0))
+    apart = el.where(x == y, 0.0, el.abs(x - y))  # 0 for equal infinities too
+    return high + el.log1p(el.exp2(-apart)) * (1.0 / math.log(2.0))
 
 
 def modf(x: Any, /) -> tuple[Array, Array]:
@@ -192,12 +193,9 @@ def real_if_close(a: Any, tol: float = 100) -> Array:
 
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the angles of numbers in the plane: 0 or π for reals."""
-    turn = 180.0 if deg else math.pi
     array = _array(z)
-    if isinstance(array, ComplexArray):
-        re, im = array.parts
-        return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
-    return el.where(_floats(z) < 0, turn, 0.0)
+    re, im = array.parts if isinstance(array, ComplexArray) else (_floats(z), 0.0)
+    return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
 
 
 def clip(
@@ -344,9 +342,14 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """Return the differences of neighbours, `n` times."""
     x = _array(a)
     edge = [None if calls.is_default(e) else _edge(x, e, axis) for e in (prepend, append)]
-    if x.dtype == bool:
-        raise LibraryOnly("differences of bool")
+    refuse_bools("differences", x)
     return stat.diff(x, n=n, axis=axis, prepend=edge[0], append=edge[1])
+
+
+def refuse_bools(what: str, *arrays: Array | None) -> None:
+    """Raise LibraryOnly for bools, of which NumPy forms sums by "or" and differences by "xor"."""
+    if any(x is not None and x.dtype is bool_ for x in arrays):
+        raise LibraryOnly(f"{what} of bool")
 
 
 def _edge(x: Array, value: Any, axis: int) -> Array:
@@ -380,6 +383,8 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Array:
 def polyval(p: Any, x: Any) -> Array:
     """Return a polynomial's values; the highest power's coefficient comes first."""
     coefficients, at = _array(p), _array(x)
+    if at.dtype is bool_:
+        refuse_bools("sums", coefficients)
     result = at * 0
     for k in range(coefficients.shape[0]):
         result = result * at + coefficients[k]

@@ -15,6 +15,7 @@ from smelt.frontends.array import methods, nan_reductions, numerical, order, seg
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
+from smelt.numpy.arithmetic import refuse_bools
 from smelt.numpy.binding import LibraryOnly
 
 
@@ -210,8 +211,9 @@ def _is_sequence(x: Any) -> bool:
 
 def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     """Return the integral by the trapezoidal rule."""
-    at = None if x is None else _array(x)
-    return numerical.trapezoid(_array(y), at, dx=dx, axis=axis)
+    values, at = _array(y), None if x is None else _array(x)
+    refuse_bools("sums", values, at)
+    return numerical.trapezoid(values, at, dx=dx, axis=axis)
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Array:

@@ -290,7 +290,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             limit = _cast_bounds(node, limit)
         elif dtype.is_integer and isinstance(limit, (int, float)):
             limit = _integer_bound(limit, dtype, math.ceil if what == "maximum" else math.floor)
-        node = BINARY[what](node, limit)
+        # Of equal zeros the second is returned: between two numbers that is the element of x.
+        between = min is not None and max is not None and not isinstance(limit, Value)
+        node = BINARY[what](limit, node) if between else BINARY[what](node, limit)
     return Array.of(cast(node, dtype))
 
 
