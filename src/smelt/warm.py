@@ -25,7 +25,6 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import llvmlite
 import numpy as np
 
 from smelt import knobs, logs
@@ -38,6 +37,7 @@ from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
+from smelt.llvm_version import llvm_version
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -192,7 +192,7 @@ def _key_parts(
         "donated": repr(donate),
         "settings": settings_text,
         "version": f"{package_identity()} abi {ABI_VERSION}",
-        "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
+        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}"
         f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
         "figures of this machine": target.to_json(),
@@ -314,7 +314,7 @@ def _logged(stored: CachedProgram) -> CachedProgram:
 
 
 class CachedProgram:
-    """A compiled graph loaded from the cache, with the interface of `driver.Compiled`.
+    """A compiled graph that was stored, with the interface of `driver.Compiled`.
 
     `graph`, `plan`, `kernels` and `journal` are recomputed when they are accessed.
     """
@@ -327,12 +327,17 @@ class CachedProgram:
         recipe: Recipe,
         codes: Sequence[LoadedKernel],
         lookups: Journal,
+        *,
+        runs_here: bool = False,
     ) -> None:
-        """Load an executable; `codes` are the recipe's kernels, `found` records the cache hits."""
+        """Load an executable; `codes` are the recipe's kernels, `lookups` records the cache hits.
+
+        `runs_here`: the caller knows that this processor has the instructions of the code.
+        """
         self.target = target
         self.recipe = recipe
         self.executable: Executable = recipe.executable(
-            codes, self._look_up, compile_part, program.graph, target
+            codes, self._look_up, compile_part, program.graph, None if runs_here else target
         )
         self.size_names = recipe.size_names
         self.run = self.executable.run

@@ -23,6 +23,13 @@ from smelt.errors.array import (
     UnknownNameError,
     UnsupportedError,
 )
+from smelt.errors.files import (
+    ProgramFileError,
+    ProgramMachineError,
+    ProgramTrustError,
+    ProgramVersionError,
+    SaveError,
+)
 from smelt.errors.gpu import (
     CaptureError,
     DeviceForkError,
