@@ -228,10 +228,13 @@ _LINUX_NAMES: Mapping[str, str] = {
 }
 """Linux's names of features by those of LLVM, where no rule gives them."""
 _NEVER_EMITTED = frozenset(
-    "aes cldemote clflushopt clwb clzero enqcmd fsgsbase fxsr hreset invlpgb invpcid kl lwp mmx"
-    " movdir64b movdiri mwaitx pclmul pconfig pku prfchw ptwrite rdpid rdpru rdrnd rdseed rtm"
-    " serialize sgx sha shstk tsxldtrk uintr vaes vpclmulqdq waitpkg wbnoinvd widekl xsave xsavec"
-    " xsaveopt xsaves".split()
+    {
+        *("aes", "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "fxsr"),
+        *("hreset", "invlpgb", "invpcid", "kl", "lwp", "mmx", "movdir64b", "movdiri", "mwaitx"),
+        *("pclmul", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed"),
+        *("rtm", "serialize", "sgx", "sha", "shstk", "tsxldtrk", "uintr", "vaes", "vpclmulqdq"),
+        *("waitpkg", "wbnoinvd", "widekl", "xsave", "xsavec", "xsaveopt", "xsaves"),
+    }
 )
 """Features whose instructions LLVM emits only where a program names them; ours name none."""
 

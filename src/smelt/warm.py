@@ -37,7 +37,7 @@ from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
-from smelt.llvm_version import llvm_version
+from smelt.llvm_package import explain_missing_llvm, llvm_version
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -76,7 +76,8 @@ def _driver() -> Any:
     collected = gc.isenabled()
     gc.disable()
     try:
-        return fork_safe_import("smelt.driver")
+        with explain_missing_llvm():
+            return fork_safe_import("smelt.driver")
     finally:
         if not gc.get_freeze_count():  # else the user's frozen objects would be unfrozen
             gc.freeze()  # into the oldest generation, unseen
@@ -192,8 +193,7 @@ def _key_parts(
         "donated": repr(donate),
         "settings": settings_text,
         "version": f"{package_identity()} abi {ABI_VERSION}",
-        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}"
-        f"{' proofs' * has_system()}",
+        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{' proofs' * has_system()}",
         "processor": target.fingerprint(),
         "figures of this machine": target.to_json(),
         "library of products": library_identity(target),

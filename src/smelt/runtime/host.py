@@ -24,7 +24,7 @@ from typing import Any
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.imports import fork_safe_import
-from smelt.llvm_version import llvm_version
+from smelt.llvm_package import llvm_version
 from smelt.processor import (
     Processor,
     permitted_processor,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from smelt.imports import fork_safe_import
 from smelt.kernel.abi import ABI_VERSION
-from smelt.llvm_version import llvm_version
+from smelt.llvm_package import llvm_version
 from smelt.processor import system_triple
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import host_processor

@@ -27,7 +27,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -223,7 +223,7 @@ class ProgramFile:
         return self.sections[number]
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Generator[None]:
         """Report malformed facts as damage: they are data of a file, and may say anything."""
         try:
             yield

@@ -19,8 +19,9 @@ from smelt.imports import fork_safe_import
 from smelt.journal import Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
+from smelt.llvm_package import llvm_version
 from smelt.processor import missing_features, system_triple
-from smelt.runtime import native, native_call, native_object
+from smelt.runtime import native_call, native_object
 from smelt.runtime.code import LoadedKernel, key_of
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
@@ -126,17 +127,9 @@ def load_runtime(file: ProgramFile, objects: Mapping[str, Any]) -> None:
     needed = native_object.digest_of(native_text())
     if needed in objects:
         native_object.supply({str(digest): file.read(n) for digest, n in objects.items()})
-    elif not _has_llvm():
+    elif llvm_version() == "none":
         reason = "its run time is that of another version, and LLVM is not installed"
         raise ProgramVersionError(path=file.path.name, reason=reason)
-
-
-def _has_llvm() -> bool:
-    try:
-        fork_safe_import("llvmlite")
-    except ModuleNotFoundError:
-        return False
-    return True
 
 
 def choose_plans(file: ProgramFile, plans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -8,38 +8,29 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.dataclass import dataclass
-from smelt.errors import (
-    ArgumentError,
-    GuardError,
-    ProgramMachineError,
-    ProgramVersionError,
-    StructureError,
-    UnknownNameError,
-    UnsupportedError,
-)
+from smelt.errors import ArgumentError, GuardError, StructureError, UnsupportedError
+from smelt.frontends.array import sizes
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments
 from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.recording_format import (
-    SavedArgument,
-    argument_from_data,
-    recording_from_data,
-)
 from smelt.frontends.array.results import match_parameters
-from smelt.frontends.array.trace import Argument, Trace
-from smelt.frontends.array.tree import tree_to_data
+from smelt.frontends.array.trace import Argument, Result, Trace
+from smelt.frontends.array.tree import tree_from_data, tree_to_data
+from smelt.frontends.array.value import leaf
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
+from smelt.graph.ir import Graph, Node
 from smelt.graph.text import text
-from smelt.saved.file import ProgramFile
-from smelt.saved.plans import choose_plans, load_plan, load_runtime
-from smelt.tune.memory import Program
+from smelt.ops.create import Input
+from smelt.saved.programs import Entry, Plan, open_programs
+from smelt.saved.recording import Parameter, Recording
 
 __all__ = ["LoadedFunction", "Programs", "load"]
 
@@ -75,56 +66,31 @@ def load(
         raise ArgumentError(
             op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
         )
-    file = ProgramFile(Path(path), mapped=mmap)
-    runs_code = trust == "code"
-    if runs_code or sha256:
-        file.check_trust(sha256)
-    with file.reading():
-        if runs_code:
-            runs_code = _can_run(file, compile)
-        functions = {
-            str(name): LoadedFunction(name, [_entry(file, e, runs_code) for e in entries])
-            for name, entries in file.facts["entries"].items()
-        }
+    programs = open_programs(
+        path, runs_code=trust == "code", sha256=sha256, may_compile=compile, mapped=mmap
+    )
+    functions = {name: LoadedFunction(name, entries) for name, entries in programs.items()}
     if len(functions) == 1:
         return next(iter(functions.values()))
-    return Programs(file.path.name, functions)
+    return Programs(Path(path).name, functions)
 
 
-def _can_run(file: ProgramFile, compile: bool) -> bool:
-    """Return whether the file's code runs here; if not, raise unless it may be compiled."""
-    try:
-        load_runtime(file, file.facts["runtime"])
-        for entries in file.facts["entries"].values():
-            for entry in entries:
-                choose_plans(file, entry["plans"])
-    except (ProgramMachineError, ProgramVersionError):
-        if compile:
-            return False
-        raise
-    return True
+# ---- recordings ----------------------------------------------------------------------------------
 
 
-# ---- entries -------------------------------------------------------------------------------------
+class SavedCall:
+    """A recording of a file, and what its arguments have to be."""
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A recording of a program, with what its arguments have to be."""
-
-    call: Any
-    statics: Any
-    names: tuple[str, ...]
-    arguments: tuple[SavedArgument, ...]
-    parameters: Sequence[Any]
-    traces: tuple[Trace, ...]
-    """The recording with each plan; plans differ in the sizes they were made for."""
+    def __init__(self, entry: Entry) -> None:
+        self.recording = r = entry.recording
+        trace = _trace(r)
+        self.traces = [_planned(trace, plan) for plan in entry.plans] or [trace]
+        """The recording with each plan; plans differ in the sizes they were made for."""
 
     def fits(self, arguments: Sequence[Argument]) -> bool:
         """Return whether the arguments have the dtypes, ranks and fixed dimensions."""
-        return all(
-            saved.accepts(a) for saved, a in zip(self.arguments, arguments, strict=True)
-        )
+        pairs = zip(self.recording.leaves, arguments, strict=True)
+        return all(saved.accepts(a.data, a.number) for saved, a in pairs)
 
     def trace_for(self, sizes: tuple[int, ...]) -> Trace:
         """Return the recording with the plan that was made for the nearest sizes."""
@@ -132,11 +98,9 @@ class Entry:
             return self.traces[0]
         return min(self.traces, key=lambda t: _distance(sizes, tuple(t.hints.values())))
 
-    def describe(self) -> str:
-        """Return the arguments as text."""
-        return ", ".join(
-            f"{name}: {a}" for name, a in zip(self.names, self.arguments, strict=True)
-        )
+    def __str__(self) -> str:
+        pairs = zip(self.recording.names, self.recording.leaves, strict=True)
+        return ", ".join(f"{name}: {x}" for name, x in pairs)
 
 
 def _distance(sizes: Sequence[int], hints: Sequence[int]) -> float:
@@ -145,34 +109,54 @@ def _distance(sizes: Sequence[int], hints: Sequence[int]) -> float:
     return sum(abs(math.log(max(a, 1) / max(b, 1))) for a, b in pairs)
 
 
-def _entry(file: ProgramFile, facts: Mapping[str, Any], runs_code: bool) -> Entry:
-    trace = recording_from_data(file, facts["recording"])
-    traces = [trace]
-    if runs_code:
-        traces = [_planned(file, trace, plan) for plan in choose_plans(file, facts["plans"])]
-    return Entry(
-        facts["call"],
-        facts["statics"],
-        tuple(map(str, facts["names"])),
-        tuple(map(argument_from_data, facts["arguments"])),
-        facts["parameters"],
-        tuple(traces),
+def _trace(r: Recording) -> Trace:
+    """Return the front end's recording, not compiled yet."""
+    return Trace(
+        r.graph,
+        r.arguments,
+        tuple(map(leaf, r.constants)),
+        tuple(
+            Result(x.kind, x.position, leaf(x.value) if x.kind == "captured" else x.value)
+            for x in r.outcomes
+        ),
+        tree_from_data(r.result),
+        r.match,
+        tuple(sizes.Guard(*g) for g in r.guards),
+        dict(r.hints),
+        (),
+        len(r.leaves),
+        r.result_sizes,
+        r.value_dependent,
+        r.size_inputs,
+        _bounds(r.graph),
+        None if r.permutations is None else Permutations(*r.permutations),
+        r.match_names,
+        (),
+        r.number_names,
     )
 
 
-def _planned(file: ProgramFile, trace: Trace, facts: Mapping[str, Any]) -> Trace:
+def _bounds(graph: Graph) -> BoundsChecks:
+    """Return the bounds checks of a graph, whose flag is its last output."""
+    if not graph.checks:
+        return BoundsChecks()
+    (flag,) = graph.check_outputs
+    checks = collect_bounds_checks(graph.results, trusted=lambda _, plain: _is_constant(plain))
+    return replace(checks, flag=flag)
+
+
+def _is_constant(x: Node) -> bool:
+    return isinstance(x.op, Input) and x.op.constant
+
+
+def _planned(trace: Trace, plan: Plan) -> Trace:
     """Return the recording with a plan of the file in place of compilation."""
-    hints = {str(name): int(n) for name, n in facts["hints"].items()}
-    program = load_plan(file, facts, Program(trace.graph, hints), ())
-    prelude = program.executable.prelude
+    prelude = plan.program.executable.prelude
     if prelude is not None:
         first = len(trace.arguments)
         owners = [trace.captured[k - first] for k in prelude.sources]
-        arrays = [file.array(x) for x in facts["held"]]
-        if len(arrays) != len(prelude.parts):
-            raise ValueError("other constants than the plan computes")
-        prelude.adopt(owners, (None,) * len(owners), arrays)
-    return replace(trace, hints=hints, compiled=program)
+        prelude.adopt(owners, (None,) * len(owners), plan.held)
+    return replace(trace, hints=dict(plan.hints), compiled=plan.program)
 
 
 # ---- functions -----------------------------------------------------------------------------------
@@ -181,14 +165,15 @@ def _planned(file: ProgramFile, trace: Trace, facts: Mapping[str, Any]) -> Trace
 class SavedOptions(Options):
     """Parameters of a saved function; keywords are bound as in the calls that were saved."""
 
-    def __init__(self, name: str, parameters: Sequence[Any]) -> None:
-        kinds = {kind.name: kind for kind in (inspect.Parameter(n, k).kind for n, k in _KINDS)}
+    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
         signature = inspect.Signature(
             [
                 inspect.Parameter(
-                    str(n), kinds[kind], default=... if has_default else inspect.Parameter.empty
+                    p.name,
+                    _KINDS[p.kind],
+                    default=... if p.has_default else inspect.Parameter.empty,
                 )
-                for n, kind, has_default in parameters
+                for p in parameters
             ]
         )
 
@@ -204,20 +189,29 @@ class SavedOptions(Options):
         return super().bind(*self.by_position(args, kwargs))
 
 
-_KINDS = [("x", kind) for kind in (0, 1, 2, 3, 4)]
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
 
 
 class LoadedFunction(Jit[Any, Any]):
     """Function of a program file: it runs or raises an error, but never records."""
 
     def __init__(self, name: str, entries: Sequence[Entry]) -> None:
-        super().__init__(SavedOptions(name, entries[0].parameters))
-        self.entries = tuple(entries)
+        super().__init__(SavedOptions(name, entries[0].recording.parameters))
+        self.calls = tuple(map(SavedCall, entries))
         self._noticed = True
 
     def __repr__(self) -> str:
         """Show the signature of each saved call."""
-        calls = "; ".join(dict.fromkeys(e.describe() for e in self.entries))
+        calls = "; ".join(dict.fromkeys(map(str, self.calls)))
         return f"<smelt.load: {self.options.name}({calls})>"
 
     def __reduce__(self) -> NoReturn:
@@ -225,7 +219,7 @@ class LoadedFunction(Jit[Any, Any]):
 
     def as_text(self) -> str:
         """Return the graph of the first recording as text."""
-        return text(self.entries[0].traces[0].graph)
+        return text(self.calls[0].recording.graph)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Return the saved recording for these arguments; raises GuardError if there is none."""
@@ -252,26 +246,32 @@ class LoadedFunction(Jit[Any, Any]):
         """
         call = tree_to_data(bound.tree)
         statics = [[slot, kind.__name__, value] for slot, kind, value in bound.statics]
-        entries = [e for e in self.entries if e.call == call and e.statics == statics]
-        if not entries:
+        calls = [
+            c for c in self.calls if c.recording.call == call and c.recording.statics == statics
+        ]
+        if not calls:
             raise StructureError(
                 f"{self.options.name}: the arguments are nested otherwise than when it was saved",
                 hint=f"It was saved for {self}.",
             )
         measures = match_parameters(arguments)
-        for entry in entries:
-            sizes = entry.traces[0].match(*measures) if entry.fits(arguments) else None
-            if sizes is not None:
-                return entry.trace_for(sizes), sizes
-        raise GuardError(guard=_wanted(entries), found=_given(entries[0].names, arguments))
+        for c in calls:
+            values = c.recording.match(*measures) if c.fits(arguments) else None
+            if values is not None:
+                return c.trace_for(values), values
+        raise GuardError(
+            guard=_wanted(calls),
+            found=_given(calls[0].recording.names, arguments),
+            hint="Save the program for these arguments too: a loaded program never compiles.",
+        )
 
 
-def _wanted(entries: Sequence[Entry]) -> str:
+def _wanted(calls: Sequence[SavedCall]) -> str:
     """Return what the saved recordings are for, with their guards."""
     texts: dict[str, None] = {}
-    for e in entries:
-        guards = " and ".join(map(str, e.traces[0].guards))
-        texts[f"{e.describe()}{' where ' * bool(guards)}{guards}"] = None
+    for c in calls:
+        guards = " and ".join(map(str, c.traces[0].guards))
+        texts[f"{c}{' where ' * bool(guards)}{guards}"] = None
     return "; or ".join(texts)
 
 
@@ -294,7 +294,7 @@ class Programs(Mapping[str, LoadedFunction]):
     def __getitem__(self, name: str) -> LoadedFunction:
         return self._functions[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
 
     def __len__(self) -> int:

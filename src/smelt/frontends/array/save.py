@@ -1,7 +1,7 @@
-"""`sm.save`: write a compiled program to a file that `sm.load` runs in another process.
+"""`sm.save`: write a compiled function to a file that `sm.load` runs in another process.
 
-    sm.save(f, "f.smelt", sm.spec("f32[n,384]"))
-    g = sm.load("f.smelt")
+sm.save(f, "f.smelt", sm.spec("f32[n,384]"))
+g = sm.load("f.smelt")
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,13 @@ from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.convert import is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.recording_format import argument_to_data, recording_to_data
-from smelt.frontends.array.trace import Argument, Spec, Trace
+from smelt.frontends.array.trace import Argument, Spec
 from smelt.frontends.array.tree import flatten, tree_to_data, unflatten
-from smelt.instruction_sets import INSTRUCTION_SETS
-from smelt.runtime.host import host
-from smelt.saved.file import Writer
-from smelt.saved.plans import write_plan, write_runtime
-from smelt.target import Target
-from smelt.tune.memory import Program
-from smelt.types.expr import size, sizes_of, substitute
-from smelt.version import __version__
+from smelt.graph.ir import Node
+from smelt.saved.programs import Draft, save_programs
+from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArgument
+from smelt.types.dtype import from_numpy
+from smelt.types.expr import sizes_of, substitute
 
 __all__ = ["save"]
 
@@ -70,38 +65,28 @@ def save(
         SaveError for a program with a part that a file cannot hold; ArgumentError for an unknown
         instruction set; what recording and compilation raise; OSError.
     """
-    writer = Writer()
-    targets = _targets(isa)
-    wanted = [hints] if isinstance(hints, Mapping) else list(hints)
-    entries: dict[str, list[dict[str, Any]]] = {}
-    for name, program in _programs(function, args, kwargs):
-        lowered = [program] if isinstance(program, Lowered) else _variants(*program)
-        entries[name] = [_entry(writer, x, targets, wanted) for x in lowered]
-    facts = {"smelt": __version__, "runtime": write_runtime(writer), "entries": entries}
-    writer.write(Path(path), facts)
+    programs = {
+        name: [_draft(x) for x in lowered] for name, lowered in _recorded(function, args, kwargs)
+    }
+    save_programs(path, programs, isa, hints)
 
 
-def _programs(
+def _recorded(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each program, with its recording or its function and arguments."""
+) -> Iterator[tuple[str, list[Lowered]]]:
+    """Yield the name of each program with its recordings."""
     if isinstance(function, Executable):
-        yield function.lowered.bound.options.name, function.lowered
-        return
-    if not isinstance(function, Mapping):
-        yield _jitted(function).options.name, (_jitted(function), args, kwargs)
-        return
-    if args or kwargs or not function:
+        yield function.lowered.bound.options.name, [function.lowered]
+    elif not isinstance(function, Mapping):
+        jitted = _jitted(function)
+        yield jitted.options.name, _variants(jitted, args, kwargs)
+    elif args or kwargs or not function:
         raise ArgumentError(
             "save: a mapping has the arguments of each function: {name: (function, arguments)}"
         )
-    for name, (program, *rest) in function.items():
-        yield str(name), (_jitted(program), *_split(rest))
-
-
-def _split(rest: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args = rest[0] if rest else ()
-    return tuple(args) if isinstance(args, Sequence) else (args,), dict(*rest[1:2])
+    else:
+        for name, (program, arguments) in function.items():
+            yield str(name), _variants(_jitted(program), tuple(arguments), {})
 
 
 def _jitted(function: Any) -> Jit[Any, Any]:
@@ -110,26 +95,6 @@ def _jitted(function: Any) -> Jit[Any, Any]:
             op="save", argument="function", value=repr(function), expected="a function"
         )
     return function if isinstance(function, Jit) else Jit(Options(function))
-
-
-def _targets(isa: str | Sequence[str]) -> list[Target]:
-    """Return the targets of the named instruction sets, with this machine's other facts.
-
-    Raises ArgumentError for an unknown one.
-    """
-    targets: list[Target] = []
-    for name in [isa] if isinstance(isa, str) else isa:
-        if name != "host" and name not in INSTRUCTION_SETS:
-            raise ArgumentError(
-                op="save",
-                argument="isa",
-                value=repr(name),
-                expected=f"host, {', '.join(INSTRUCTION_SETS)}",
-            )
-        here = host()
-        target = here if name == "host" else replace(Target.for_isa(name), cores=here.cores)
-        targets.append(target)
-    return targets
 
 
 # ---- recordings for sizes of 1 -------------------------------------------------------------------
@@ -141,9 +106,8 @@ def _variants(
     """Record a program for sizes of more than 1, and for each choice of sizes that are 1."""
     leaves, tree = flatten(jitted.options.by_position(args, kwargs))
     leaves = [np.ascontiguousarray(x) if is_foreign_array(x) else x for x in leaves]
-    names = list(
-        dict.fromkeys(n for x in leaves if isinstance(x, Spec) for d in x.shape for n in sizes_of(d))
-    )
+    dims = [d for x in leaves if isinstance(x, Spec) for d in x.shape]
+    names = list(dict.fromkeys(n for d in dims for n in sizes_of(d)))
     choices = [ones for count in range(len(names) + 1) for ones in combinations(names, count)]
     variants: list[Lowered] = []
     for ones in choices[:MAX_VARIANTS]:
@@ -158,58 +122,58 @@ def _with_ones(spec: Spec, ones: Sequence[str]) -> Spec:
     return Spec(tuple(substitute(d, values, "size") for d in spec.shape), spec.dtype)
 
 
-# ---- entries -------------------------------------------------------------------------------------
+# ---- recordings as data --------------------------------------------------------------------------
 
 
-def _entry(
-    writer: Writer,
-    program: Lowered,
-    targets: Sequence[Target],
-    hints: Sequence[Mapping[str, int]],
-) -> dict[str, Any]:
-    """Compile one recording for all targets and hints, and return everything as data."""
-    trace, bound = program.trace, program.bound
-    with program.settings or nullcontext():
-        plans = [
-            _plan(writer, trace, target, {**trace.hints, **_known(trace, more)})
-            for target in targets
-            for more in hints or [{}]
-        ]
-    return {
-        "parameters": _parameters(bound.options),
-        "call": tree_to_data(bound.tree),
-        "statics": _statics(bound),
-        "names": bound.names,
-        "arguments": _arguments(trace, program.arguments),
-        "recording": recording_to_data(writer, replace(trace, donate=())),
-        "plans": plans,
-    }
-
-
-def _known(trace: Trace, hints: Mapping[str, int]) -> dict[str, int]:
-    return {name: int(n) for name, n in hints.items() if name in trace.hints}
-
-
-def _plan(
-    writer: Writer, trace: Trace, target: Target, hints: Mapping[str, int]
-) -> dict[str, Any]:
-    first = len(trace.arguments)
-    constants = {first + k: evaluate(x) for k, x in enumerate(trace.captured)}
-    return write_plan(writer, Program(trace.graph, hints), (), target, constants)
-
-
-def _arguments(trace: Trace, arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+def _draft(lowered: Lowered) -> Draft:
+    trace, bound = lowered.trace, lowered.bound
     read = dict(zip(trace.arguments, trace.graph.inputs))
-    return [argument_to_data(a, read.get(k)) for k, a in enumerate(arguments)]
+    turns = trace.permutations
+    recording = Recording(
+        _parameters(bound.options),
+        tree_to_data(bound.tree),
+        _statics(bound),
+        tuple(bound.names),
+        tuple(_argument(a, read.get(k)) for k, a in enumerate(lowered.arguments)),
+        trace.graph,
+        trace.arguments,
+        tuple(map(evaluate, trace.captured)),
+        tuple(
+            Outcome(r.kind, r.position, evaluate(r.value) if r.kind == "captured" else r.value)
+            for r in trace.results
+        ),
+        tree_to_data(trace.tree),
+        trace.match,
+        tuple(Guard(g.left, g.relation, g.right, g.origin) for g in trace.guards),
+        trace.hints,
+        trace.result_sizes,
+        trace.value_dependent,
+        trace.size_inputs,
+        None if turns is None else (turns.inputs, turns.outputs),
+        trace.parameters,
+        trace.number_names,
+    )
+    return Draft(recording, lowered.settings or nullcontext())
 
 
-def _parameters(options: Options) -> list[Any]:
-    """Return names and kinds of the function's parameters; empty if it does not tell."""
+def _argument(a: Argument, read: Node | None) -> SavedArgument:
+    """Return what an argument has to be; `read` is the graph's input for it, if it is read."""
+    if a.spec is not None:
+        return SavedArgument(a.spec.dtype, a.spec.shape)
+    if a.data is not None:
+        shape = a.data.shape if read is None else read.type.shape
+        return SavedArgument(from_numpy(a.data.dtype), tuple(shape))
+    if a.is_static:
+        return SavedArgument(constant=a.number)
+    return SavedArgument(number=type(a.number).__name__)
+
+
+def _parameters(options: Options) -> tuple[Parameter, ...]:
     try:
         parameters = inspect.signature(options.function).parameters.values()
     except (TypeError, ValueError):
-        return []
-    return [[p.name, p.kind.name, p.default is not p.empty] for p in parameters]
+        return ()
+    return tuple(Parameter(p.name, p.kind.name, p.default is not p.empty) for p in parameters)
 
 
 def _statics(bound: BoundCall) -> list[Any]:

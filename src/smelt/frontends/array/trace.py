@@ -41,9 +41,9 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
 from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
-from smelt.types.formula import Formula
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
+from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:

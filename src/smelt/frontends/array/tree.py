@@ -11,10 +11,10 @@ The structure is described by a hashable `Tree`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -243,12 +243,14 @@ def tree_from_data(data: Any) -> Tree:
         return "pair", None, _PARTS, tuple(map(tree_from_data, rest[0]))
     name, keys, items = rest
     children = tuple(map(tree_from_data, items))
-    if keys is not None and len(keys) != len(children):
-        raise ValueError(f"{len(keys)} keys for {len(children)} items")
     if kind == "sequence":
         return kind, {"tuple": tuple, "list": list}[name], None, children
+    keys = tuple(keys)
+    if len(keys) != len(children):
+        raise ValueError(f"{len(keys)} keys for {len(children)} items")
     if kind == "mapping":
-        return kind, _PLAIN_TYPES[name], tuple(keys), children
+        return kind, _PLAIN_TYPES[name], keys, children
     if kind not in ("named", "record"):
         raise ValueError(f"a container of kind {kind!r}")
-    return "named", namedtuple(name, keys), tuple(keys), children
+    fields: Any = [(key, Any) for key in keys]
+    return "named", NamedTuple(name, fields), keys, children  # pyright: ignore[reportArgumentType]

@@ -19,9 +19,6 @@ from functools import cache
 from string import Template
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-
-from smelt.imports import fork_safe_import
-from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime.cuda.launch_loop import IR as LAUNCH_IR
 from smelt.runtime.loader import load
 from smelt.runtime.native_object import native_object
