@@ -6,14 +6,13 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.imports import fork_safe_import
 
-__all__ = ["explain_missing_llvm", "llvm_version"]
+__all__ = ["import_compiler", "llvm_version"]
 
 
 @cache
@@ -25,11 +24,10 @@ def llvm_version() -> str:
         return "none"
 
 
-@contextmanager
-def explain_missing_llvm() -> Generator[None]:
-    """Raise UnsupportedError where what is imported inside needs LLVM and there is none."""
+def import_compiler(name: str) -> Any:
+    """Import a module that needs LLVM; raises UnsupportedError where it is not installed."""
     try:
-        yield
+        return fork_safe_import(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "llvmlite":
             raise

@@ -33,11 +33,10 @@ from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.source_names import source_names
 from smelt.graph.text import text
-from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
-from smelt.llvm_package import explain_missing_llvm, llvm_version
+from smelt.llvm_package import import_compiler, llvm_version
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -76,8 +75,7 @@ def _driver() -> Any:
     collected = gc.isenabled()
     gc.disable()
     try:
-        with explain_missing_llvm():
-            return fork_safe_import("smelt.driver")
+        return import_compiler("smelt.driver")
     finally:
         if not gc.get_freeze_count():  # else the user's frozen objects would be unfrozen
             gc.freeze()  # into the oldest generation, unseen

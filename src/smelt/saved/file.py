@@ -27,13 +27,19 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from smelt.errors import ProgramFileError, ProgramTrustError, ProgramVersionError
+from smelt.errors import (
+    Coded,
+    ProgramFileError,
+    ProgramTrustError,
+    ProgramVersionError,
+    TextError,
+)
 
 __all__ = ["FORMAT", "ProgramFile", "Writer"]
 
@@ -46,6 +52,10 @@ MAX_MANIFEST_BYTES: Final = 64 << 20
 PAGE: Final = 4096
 """Alignment in bytes of a constant in the file."""
 _ALIGNMENT: Final = 64
+_MALFORMED: Final = (
+    *(KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError),
+    *(RecursionError, ArithmeticError, AssertionError),
+)
 _HEADER: Final = struct.Struct("<8sIIQQ32s")
 HEADER_BYTES: Final = _HEADER.size
 
@@ -222,17 +232,31 @@ class ProgramFile:
             raise self._damage(f"there is no section {number!r}")
         return self.sections[number]
 
-    @contextlib.contextmanager
-    def reading(self) -> Generator[None]:
-        """Report malformed facts as damage: they are data of a file, and may say anything."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            if isinstance(error, ProgramFileError):
-                raise
-            raise self._damage(f"its facts are malformed ({error})") from error
+    def reading(self) -> Reading:
+        """Return a context that reports malformed facts as damage.
+
+        They are data of a file, and may say anything.
+        """
+        return Reading(self.path.name)
 
     def verify(self) -> None:
         """Compare all sections, constants too, with their digests; raises ProgramFileError."""
         for number in range(len(self.sections)):
             self.read(number)
+
+
+class Reading:
+    """Context in which what malformed facts raise becomes a ProgramFileError."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Coded) and not isinstance(error, TextError):
+            return
+        if isinstance(error, _MALFORMED):
+            reason = f"its facts are malformed: {type(error).__name__} {error}"
+            raise ProgramFileError(path=self._name, reason=reason) from error

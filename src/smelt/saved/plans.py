@@ -15,11 +15,10 @@ import numpy as np
 
 from smelt import knobs
 from smelt.errors import CodegenError, ProgramMachineError, ProgramVersionError
-from smelt.imports import fork_safe_import
 from smelt.journal import Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
-from smelt.llvm_package import llvm_version
+from smelt.llvm_package import import_compiler, llvm_version
 from smelt.processor import missing_features, system_triple
 from smelt.runtime import native_call, native_object
 from smelt.runtime.code import LoadedKernel, key_of
@@ -45,7 +44,7 @@ Array = np.ndarray[Any, Any]
 
 def compile_for(program: Program, donate: Donate, target: Target) -> Compiled:
     """Compile a program for a target, which may be another than this machine's."""
-    driver: Any = fork_safe_import("smelt.driver")
+    driver: Any = import_compiler("smelt.driver")
     compiled: Compiled = driver.compile(
         program.graph,
         hints=program.hints,
