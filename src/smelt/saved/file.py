@@ -223,6 +223,8 @@ class ProgramFile:
             dtype, shape = np.dtype(described["dtype"]), tuple(map(int, described["shape"]))
             section = self._section(described["section"])
             elements = np.frombuffer(self._bytes, np.uint8, section.length, section.offset)
+            if min(shape, default=0) < 0:
+                raise ValueError("a negative dimension")
             return elements.view(dtype).reshape(shape)
         except (ValueError, TypeError, KeyError) as error:
             raise self._damage("a constant has another size than its section") from error

@@ -124,9 +124,15 @@ def _with_hints(sizes: Mapping[str, int], more: Mapping[str, int]) -> dict[str, 
 
 
 def open_programs(
-    path: str | Path, *, runs_code: bool, sha256: str, may_compile: bool, mapped: bool
-) -> dict[str, list[Entry]]:
-    """Return the programs of a file, with plans if its code may run here.
+    path: str | Path,
+    *,
+    runs_code: bool,
+    sha256: str,
+    may_compile: bool,
+    mapped: bool,
+    verify: bool,
+) -> tuple[ProgramFile, dict[str, list[Entry]]]:
+    """Return a file and its programs, with plans if its code may run here.
 
     Args:
         path: the file.
@@ -134,19 +140,25 @@ def open_programs(
         sha256: digest of the whole file, in place of the check of its owner.
         may_compile: leave out plans that do not run here, in place of raising.
         mapped: map constants; otherwise they are read.
+        verify: compare constants with their checksums too.
 
     Raises ProgramFileError, ProgramVersionError, ProgramMachineError, ProgramTrustError, OSError.
     """
     file = ProgramFile(Path(path), mapped=mapped)
     if runs_code or sha256:
         file.check_trust(sha256)
+    if verify:
+        file.verify()
     with file.reading():
         programs: dict[str, list[Any]] = dict(file.facts["programs"])
         runs_code = runs_code and _runs_here(file, programs, may_compile)
-        return {
+        read = {
             str(name): [_read_entry(file, e, runs_code) for e in entries]
             for name, entries in programs.items()
         }
+        if not read or not all(read.values()):
+            raise ValueError("a program without a recording")
+    return file, read
 
 
 def _runs_here(file: ProgramFile, programs: Mapping[str, Sequence[Any]], may_compile: bool) -> bool:

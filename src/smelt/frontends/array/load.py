@@ -42,6 +42,7 @@ def load(
     sha256: str = "",
     compile: bool = False,
     mmap: bool = True,
+    verify: bool = False,
 ) -> LoadedFunction | Programs:
     """Load a program that `sm.save` wrote.
 
@@ -52,6 +53,7 @@ def load(
         sha256: digest of the whole file, in place of the check of its owner.
         compile: compile the graph where the file has no code for this processor or version.
         mmap: map constants; otherwise they are read at once.
+        verify: compare constants with their checksums too, which reads all of them.
 
     Returns:
         A function with the parameters of the saved one. For a file of several programs, a mapping
@@ -66,10 +68,16 @@ def load(
         raise ArgumentError(
             op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
         )
-    programs = open_programs(
-        path, runs_code=trust == "code", sha256=sha256, may_compile=compile, mapped=mmap
+    file, programs = open_programs(
+        path,
+        runs_code=trust == "code",
+        sha256=sha256,
+        may_compile=compile,
+        mapped=mmap,
+        verify=verify,
     )
-    functions = {name: LoadedFunction(name, entries) for name, entries in programs.items()}
+    with file.reading():
+        functions = {name: LoadedFunction(name, entries) for name, entries in programs.items()}
     if len(functions) == 1:
         return next(iter(functions.values()))
     return Programs(Path(path).name, functions)
