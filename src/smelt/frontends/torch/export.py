@@ -10,9 +10,10 @@ graph; parameters and buffers become constants of the file.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from inspect import signature
+from inspect import Signature, signature
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,7 +93,10 @@ def _variants(model: Any, first: Recording, args: Any, kwargs: Any) -> Iterator[
 
 
 def _record(model: Any, args: Any, kwargs: Any, dynamic: Any) -> Recording:
-    exported = _exported(model, args, kwargs, dynamic)
+    with warnings.catch_warnings():
+        # The tracer copies trees with functions that PyTorch itself has deprecated.
+        warnings.simplefilter("ignore", FutureWarning)
+        exported = _exported(model, args, kwargs, dynamic)
     with torch.no_grad():
         return _recording(exported, model, args, kwargs)
 
@@ -132,7 +136,7 @@ def _exported(model: Any, args: Any, kwargs: Any, dynamic: Any) -> Any:
                     if isinstance(x, torch.Tensor)
                     else None
                 ),
-                dict(signature(_forward(model)).bind(*args, **kwargs).arguments),
+                dict(_signature(model).bind(*args, **kwargs).arguments),
             )
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     exported: Any = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
@@ -322,16 +326,19 @@ _LEAF = object()
 
 
 def _parameters(model: Any) -> tuple[Parameter, ...]:
-    parameters = signature(_forward(model)).parameters.values()
+    parameters = _signature(model).parameters.values()
     return tuple(Parameter(p.name, p.kind.name, p.default is not p.empty) for p in parameters)
 
 
-def _forward(model: Any) -> Callable[..., Any]:
-    return model.forward if isinstance(model, torch.nn.Module) else model
+def _signature(model: Any) -> Signature:
+    try:
+        return signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        raise SaveError(what=f"{model}, which does not tell its parameters,") from None
 
 
 def _by_position(model: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
-    bound = signature(_forward(model)).bind(*args, **kwargs)
+    bound = _signature(model).bind(*args, **kwargs)
     return bound.args, dict(sorted(bound.kwargs.items()))
 
 
