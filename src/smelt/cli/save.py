@@ -28,7 +28,7 @@ from smelt.types.tensor import TensorType
 )
 @click.option(
     "--arg",
-    "given",
+    "specs",
     multiple=True,
     metavar="NAME=TYPE",
     help="An argument of the function: f32[n,512], or a Python value. Annotations and defaults "
@@ -44,13 +44,13 @@ from smelt.types.tensor import TensorType
     "first. This machine's by default.",
 )
 def command(
-    target: str, output: Path, given: tuple[str, ...], sizes: tuple[str, ...], sets: tuple[str, ...]
+    target: str, output: Path, specs: tuple[str, ...], sizes: tuple[str, ...], sets: tuple[str, ...]
 ) -> None:
     """Write a compiled function to a program file.
 
     TARGET is FILE.py:FUNCTION.  `smelt.load` runs the file in a process without LLVM.
     """
-    types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
+    types = pairs_of_options(specs, "--arg", "NAME=TYPE or NAME=VALUE")
     with user_errors(target):
         function = load_function(target)
         arguments = {

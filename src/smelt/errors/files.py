@@ -27,7 +27,7 @@ class ProgramFileError(SmeltError, ValueError):
 
 
 class ProgramVersionError(SmeltError, ValueError):
-    """A program file was written by a version of Smelt that this one does not follow.
+    """A program file was written by a version of Smelt that is not supported.
 
     What it means:
         The file's format is newer, or its machine code calls another run time.

@@ -1,4 +1,4 @@
-"""Compile the run time's own native code once per machine, or take it from a program file.
+"""Compile the run time's own code once per machine, or take it from a file.
 
 An object comes from the cache like any kernel's. It is generic for the architecture: it gains
 nothing from newer instructions, and one cache entry serves every machine that shares a home
@@ -41,7 +41,10 @@ def digest_of(text: str) -> str:
 
 
 def native_object(what: str, text: str) -> bytes:
-    """Return the object code of a module of LLVM IR; `what` describes it in the cache."""
+    """Return the object code of a module of LLVM IR.
+
+    `what` describes it in the cache.
+    """
     digest = digest_of(text)
     if digest in _SUPPLIED:
         return _SUPPLIED[digest]

@@ -193,7 +193,7 @@ class ProgramFile:
     # ---- trust -----------------------------------------------------------------------------------
 
     def distrust(self) -> str:
-        """Return why others may have written the file; empty if only the user or root may."""
+        """Return why others may have written the file; empty if they cannot."""
         owner, mode = self._status.st_uid, stat.S_IMODE(self._status.st_mode)
         if owner not in (os.geteuid(), 0):
             return f"it belongs to user {owner}"

@@ -148,8 +148,8 @@ def choose_plans(file: ProgramFile, plans: Sequence[Mapping[str, Any]]) -> list[
             reason = f"its code has calling convention {plan['abi']}, this version {ABI_VERSION}"
             raise ProgramVersionError(path=file.path.name, reason=reason)
         return [p for p in plans if p["target"] == target]
-    told = "; ".join(f"for {isa}, {reason}" for isa, reason in reasons.items())
-    raise ProgramMachineError(path=file.path.name, sets=", ".join(reasons), reason=told)
+    text = "; ".join(f"for {isa}, {reason}" for isa, reason in reasons.items())
+    raise ProgramMachineError(path=file.path.name, sets=", ".join(reasons), reason=text)
 
 
 def _why_not_here(triple: str, features: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ def _why_not_here(triple: str, features: Sequence[str]) -> str:
 def load_plan(
     file: ProgramFile, facts: Mapping[str, Any], program: Program, donate: Donate
 ) -> StoredProgram:
-    """Return a plan of a file, ready to run; its code is linked, its constants are mapped."""
+    """Return a plan of a file, with its code linked and its constants mapped."""
     recipe = Recipe.from_data(json.loads(file.read(facts["recipe"])))
     codes = _FileCode(file, facts["code"])
     target = Target.from_json(json.dumps(facts["target"]))
@@ -194,7 +194,10 @@ class _FileCode:
 
 
 class StoredProgram(CachedProgram):
-    """A compiled graph of a program file; what explains it is compiled again, where LLVM is."""
+    """A compiled graph of a program file.
+
+    What explains it is compiled again, where LLVM is installed.
+    """
 
     def __init__(
         self, program: Program, donate: Donate, target: Target, recipe: Recipe, codes: _FileCode

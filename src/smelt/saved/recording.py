@@ -63,7 +63,10 @@ class SavedArgument(NamedTuple):
     constant: Any = None
 
     def accepts(self, data: Array | None, number: Any) -> bool:
-        """Return whether an array, or else a number, may be passed; named sizes are at least 2."""
+        """Return whether an array, or else a number, may be passed.
+
+        Named sizes are at least 2.
+        """
         if data is None:
             kind = type(number).__name__
             is_same = type(number) is type(self.constant) and number == self.constant

@@ -269,7 +269,7 @@ class LoadedFunction(Jit[Any, Any]):
                 return c.trace_for(values), values
         raise GuardError(
             guard=_wanted(calls),
-            found=_given(calls[0].recording.names, arguments),
+            found=_describe(calls[0].recording.names, arguments),
             hint="Save the program for these arguments too: a loaded program never compiles.",
         )
 
@@ -283,13 +283,13 @@ def _wanted(calls: Sequence[SavedCall]) -> str:
     return "; or ".join(texts)
 
 
-def _given(names: Sequence[str], arguments: Sequence[Argument]) -> str:
+def _describe(names: Sequence[str], arguments: Sequence[Argument]) -> str:
     texts = [
         repr(a.number) if a.data is None else f"{a.data.dtype.name}{list(a.data.shape)}"
         for a in arguments
     ]
     return "it is called with " + ", ".join(
-        f"{name}: {given}" for name, given in zip(names, texts, strict=True)
+        f"{name}: {text}" for name, text in zip(names, texts, strict=True)
     )
 
 

@@ -103,7 +103,7 @@ def _jitted(function: Any) -> Jit[Any, Any]:
 def _variants(
     jitted: Jit[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Lowered]:
-    """Record a program for sizes of more than 1, and for each choice of sizes that are 1."""
+    """Record a program with sizes above 1, and with each choice of sizes of 1."""
     leaves, tree = flatten(jitted.options.by_position(args, kwargs))
     leaves = [np.ascontiguousarray(x) if is_foreign_array(x) else x for x in leaves]
     dims = [d for x in leaves if isinstance(x, Spec) for d in x.shape]
@@ -157,7 +157,10 @@ def _draft(lowered: Lowered) -> Draft:
 
 
 def _argument(a: Argument, read: Node | None) -> SavedArgument:
-    """Return what an argument has to be; `read` is the graph's input for it, if it is read."""
+    """Return what an argument has to be.
+
+    `read` is the graph's input for it; None if it is not read.
+    """
     if a.spec is not None:
         return SavedArgument(a.spec.dtype, a.spec.shape)
     if a.data is not None:

@@ -236,7 +236,7 @@ def _result_nest(exported: Any) -> Any:
 def _arranged(
     graph: Graph, read: Mapping[Any, V], inputs: _Inputs
 ) -> tuple[Graph, list[Array], list[str]]:
-    """Return the graph with inputs in the order of a recording, its constants, and size inputs."""
+    """Return the graph with a recording's order of inputs, its constants, and size inputs."""
     nodes = dict(zip(read, graph.inputs, strict=False))
     copies: dict[Node, Node] = {}
     constants: list[Array] = []

@@ -396,7 +396,7 @@ def make_segment(
 def graph_of_outputs(
     stage: Stage, outputs: Sequence[Any], sizes: Sizes
 ) -> tuple[Graph, BoundsChecks]:
-    """Return the graph of a stage with these outputs, and a flag for reads out of bounds."""
+    """Return the graph of a stage with these outputs, and its bounds checks."""
     inputs = tuple(_input_node(v.node) for v in stage.inputs.values())
     traced = Graph("torch", inputs, tuple(outputs))
     ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds=True)
