@@ -108,9 +108,13 @@ def command(
         result = _of_text(Path(target), named_sizes, predict=predict or bool(why), device=device)
     else:
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
-        with _user_errors(target):
+        with user_errors(target):
             result = _of_function(
-                _load(target), types, named_sizes, predict=predict or bool(why), device=device
+                load_function(target),
+                types,
+                named_sizes,
+                predict=predict or bool(why),
+                device=device,
             )
     if page is not None:
         click.echo(f"wrote {result.save(page)}", err=True)
@@ -179,7 +183,7 @@ def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _user_errors(target: str) -> Generator[None]:
+def user_errors(target: str) -> Generator[None]:
     """Report what a user's code raises, with the frames of that code only.
 
     Raises ClickException.
@@ -203,7 +207,7 @@ def _user_errors(target: str) -> Generator[None]:
         raise click.ClickException(f"{target} raises\n{''.join([*lines, *message])}") from None
 
 
-def _load(target: str) -> Callable[..., Any]:
+def load_function(target: str) -> Callable[..., Any]:
     """Import and return the function that FILE:FUNCTION names."""
     file, colon, name = target.rpartition(":")
     path = Path(file)
@@ -241,7 +245,7 @@ def _of_function(
 
     For another machine it is recorded for types alone: arrays may be larger than this one's memory.
     """
-    arguments = _arguments(function, specs)
+    arguments = read_arguments(function, specs)
     types = [t for t in arguments.values() if isinstance(t, TensorType)]
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
     _check(sizes, names)
@@ -295,7 +299,7 @@ def _of_types(
     return report(trace.executable, numbers, target=device, size_names=names)
 
 
-def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:
+def read_arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:
     """Return a tensor type or a value for each parameter that has one."""
     parameters = inspect.signature(function).parameters
     unknown = [n for n in specs if n not in parameters]

@@ -33,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "ops": "List every operator, or describe the one called NAME.",
     "opt": "Run passes on a graph's text.",
     "run": "Run a graph or a kernel in text form.",
+    "save": "Write a compiled function to a program file.",
+    "show": "List what a program file holds.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
 """Name -> summary. `smelt X` runs `smelt.cli.X:command`, whose help begins with the summary."""

@@ -24,6 +24,13 @@ from smelt.errors.array import (
     UnsupportedError,
 )
 from smelt.errors.escape import escape_controls
+from smelt.errors.files import (
+    ProgramFileError,
+    ProgramMachineError,
+    ProgramTrustError,
+    ProgramVersionError,
+    SaveError,
+)
 from smelt.errors.gpu import (
     CaptureError,
     DeviceForkError,
@@ -137,8 +144,13 @@ __all__ = [
     "Page",
     "PlanTextError",
     "ProbeWarning",
+    "ProgramFileError",
+    "ProgramMachineError",
+    "ProgramTrustError",
+    "ProgramVersionError",
     "RangeError",
     "Reason",
+    "SaveError",
     "ShapeError",
     "SmeltError",
     "SmeltWarning",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Hashable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
@@ -22,6 +23,7 @@ from smelt.frontends.array.layouts import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
+from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import Index, size, sizes_of
@@ -122,7 +124,7 @@ class Lowered:
         self.trace = trace
         self.bound = bound
         self.arguments = arguments
-        self._settings = settings
+        self.settings = settings
 
     def as_text(self, form: str = "graph") -> str:
         """Return the recorded graph as text.
@@ -143,9 +145,9 @@ class Lowered:
 
         Raises FusionError if `must` demands one kernel and there is none.
         """
-        with self._settings or nullcontext():
+        with self.settings or nullcontext():
             assert self.trace.executable
-        return Executable(self.trace, self.bound, self.arguments)
+        return Executable(self)
 
 
 class Executable:
@@ -153,10 +155,11 @@ class Executable:
 
     FORMS = ("graph", "plan", "kernel", "llvm", "asm")
 
-    def __init__(self, trace: Trace, bound: BoundCall, arguments: tuple[Argument, ...]) -> None:
-        self.trace = trace
-        self._bound = bound
-        self._expected = arguments
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.trace = lowered.trace
+        self._bound = lowered.bound
+        self._expected = lowered.arguments
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run with arguments like those of `lower`; `out` receives the results.
@@ -178,6 +181,10 @@ class Executable:
             guards = " and ".join(map(str, self.trace.guards))
             raise GuardError(guard=guards, found=f"arguments of shapes {shapes}")
         return run_call(self.trace, sizes, arguments, bound, out)
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write the program to a file, with the options `isa` and `hints` of `smelt.save`."""
+        fork_safe_import("smelt.frontends.array.save").save(self, path, **options)
 
     def as_text(self, form: str = "kernel") -> str:
         """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".

@@ -156,6 +156,20 @@ class Options:
             head = self.parameters[int(head)]
         return head + dot + rest
 
+    def by_position(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call by position, where parameters allow it.
+
+        Raises TypeError, as the call would, for arguments that the function does not take.
+        """
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):
+            return args, kwargs
+        bound = signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """Bind the arguments of a call.
 

@@ -271,7 +271,7 @@ class Jit(Generic[P, R]):
         if any(map(is_on_gpu, bound.leaves)):
             device_call = fork_safe_import("smelt.frontends.array.device_call")
             return device_call.call_on_device(self, bound, out)
-        arguments = as_arguments(bound)
+        arguments = self.arguments_of(bound)
         try:
             trace, sizes = self.find_trace(bound, arguments, turns=out is None)
             results = run_call(trace, sizes, arguments, bound, out)
@@ -287,6 +287,10 @@ class Jit(Generic[P, R]):
             else:
                 self._exact[exact] = ExactCall(trace, sizes)
         return results
+
+    def arguments_of(self, bound: BoundCall) -> list[Argument]:
+        """Return the leaves of a call as arguments; see `as_arguments`."""
+        return as_arguments(bound)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Record ahead of time, for arrays or `sm.spec`s as arguments.

@@ -43,6 +43,7 @@ from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
+from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Trace:
     """Arrays of the remaining inputs."""
     results: tuple[Result, ...]
     tree: Tree
-    match: Callable[..., tuple[int, ...] | None]
+    match: Formula
     """match(*all dimensions, *all numbers) -> values of the graph's sizes, or None."""
     guards: tuple[Guard, ...]
     hints: dict[str, int]
@@ -125,7 +126,7 @@ class Trace:
     """Inputs of the graph whose memory a run may overwrite, some by one result only."""
     leaves: int
     """Number of leaves of the arguments."""
-    result_sizes: Callable[..., tuple[int, ...]] | None = None
+    result_sizes: Formula | None = None
     value_dependent: bool = False
     """Whether the value of a number argument affects more than elements."""
     size_inputs: tuple[int, ...] = ()
@@ -533,18 +534,18 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
     return ", ".join(names)
 
 
-def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
+def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Formula:
     conditions = [f"{name} == {value!r}" for name, value in scope.pinned_scalars.items()]
     conditions += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
     conditions += [f"{opposite} > 1" for opposite in scope.negated_sizes.values()]
     return scope.matcher(_parameters(scope, leaves), names, conditions, tuple(scope.conditions))
 
 
-def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
-    """Return a function from the dimensions of a call to the sizes that are results."""
+def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Formula | None:
+    """Return a formula from the dimensions of a call to the sizes that are results."""
     exprs = [r.value for r in results if r.kind == "size"]
     if not exprs:
         return None
     values = "".join(f"{scope.source(e)}, " for e in exprs)
     body = ", ".join([*scope.negated_sizes.values(), f"({values})"])
-    return scope.formula(_parameters(scope, leaves), f"({body},)[-1]")
+    return Formula(_parameters(scope, leaves), f"({body},)[-1]")
