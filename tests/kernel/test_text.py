@@ -19,7 +19,7 @@ from smelt.types.expr import axis, size
 n = size("n")
 BAD = {
     "kernel k(x: f32[n) -> y: f32[n]": ("',' expected, found '\\)'", 1, 18),
-    "kernel k(x: f33[n]) -> y: f32[n]": ("'f33' is no element type", 1, 13),
+    "kernel k(x: f33[n]) -> y: f32[n]": ("'f33' is not an element type", 1, 13),
     "kernel k(x: f32[n], x: f32[n]) -> y: f32[n]": ("two parameters are called x", 1, 21),
     "kernel k(x: f32[n]) y: f32[n]": ("'->' expected, found 'y'", 1, 21),
     "kernel k(x: f32[n]) -> z\n  z[n] = 1": ("':' expected", 1, 25),
