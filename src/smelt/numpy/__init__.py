@@ -18,7 +18,7 @@ import numpy as _np
 
 from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.array import Array as ndarray
-from smelt.numpy import fft, lib, linalg, random
+from smelt.numpy import fft, json_numbers, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
 from smelt.numpy.table import ROWS
@@ -38,6 +38,8 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
+
+json_numbers.install()
 
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__

@@ -19,7 +19,7 @@ from typing import Any
 
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
-from smelt.numpy.library import call, foreign_elements
+from smelt.numpy.library import call, foreign_elements, type_of_other_library
 
 __all__ = ["LibraryOnly", "bound", "library"]
 
@@ -134,6 +134,9 @@ def _reason(error: Exception, ours: Any, args: tuple[Any, ...], kwargs: dict[str
         return str(error)
     if isinstance(error, TracerError):
         return ""
+    other = type_of_other_library((*args, *kwargs.values()))
+    if other:
+        return f"arguments of type {other}"
     foreign = foreign_elements((*args, *kwargs.values()))
     if foreign:
         return f"elements of dtype {foreign}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -141,6 +141,26 @@ def has_our_dtype(dtype: np.dtype[Any]) -> bool:
     """Return whether arrays of ours can hold elements of a NumPy dtype."""
     row = counterpart(dtype)
     return row is not None and row.kind != "complex"
+
+
+def type_of_other_library(arguments: Sequence[Any]) -> str:
+    """Return the name of a type that has NumPy's functions of its own, such as Series of pandas.
+
+    Empty if no argument has one.
+    """
+    for x in arguments:
+        kind = type(x)
+        if isinstance(x, (list, tuple)):
+            name = type_of_other_library(x)
+            if name:
+                return name
+        elif not isinstance(x, (Array, np.ndarray, np.generic)) and hasattr(kind, "__array__"):
+            if any(getattr(kind, p, None) is not None for p in _PROTOCOLS):
+                return kind.__name__
+    return ""
+
+
+_PROTOCOLS: Final = ("__array_ufunc__", "__array_function__")
 
 
 def foreign_elements(arguments: Sequence[Any]) -> str:

@@ -25,7 +25,7 @@ from smelt.frontends.array.number import Number
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.tree import register_pair
-from smelt.frontends.array.value import Buffer, Value, copied, leaf
+from smelt.frontends.array.value import STATE, Buffer, Value, copied, leaf
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
@@ -111,7 +111,9 @@ class ComplexArray(Array):
         return self.dtype.name + text[len(self._real.dtype.name) :]
 
     def __hash__(self) -> int:
-        return hash(self._real)
+        if self._real.node.scope is not None:
+            return id(self)
+        return hash(complex(self) if not self.ndim else self.parts[0])
 
     # Reading
 
@@ -212,6 +214,8 @@ class ComplexArray(Array):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
+        if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
+            return (self.elements("iteration")[k] for k in range(len(self)))  # NumPy's scalars
         return (self[k] for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
