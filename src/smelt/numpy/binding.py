@@ -53,7 +53,14 @@ def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> An
                 return ours(*args, **kwargs)
             positional, options, out = _renamed(ours, theirs, args, dict(kwargs))
             return store(ours(*positional, **options), out)
-        except (LibraryOnly, TypeError, ValueError, UnsupportedError, AttributeError) as error:
+        except (
+            LibraryOnly,
+            TypeError,
+            ValueError,
+            IndexError,
+            UnsupportedError,
+            AttributeError,
+        ) as error:
             reason = _reason(error, ours, args, kwargs)
             if not reason:
                 raise
@@ -134,6 +141,8 @@ def _reason(error: Exception, ours: Any, args: tuple[Any, ...], kwargs: dict[str
         return str(error)
     if isinstance(error, TracerError):
         return ""
+    if type(error) is IndexError:  # not one of ours: a shape that the function does not expect
+        return "shapes that ours does not take"
     other = type_of_other_library((*args, *kwargs.values()))
     if other:
         return f"arguments of type {other}"

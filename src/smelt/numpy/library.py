@@ -21,7 +21,9 @@ from smelt.errors import TracerError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.library import check_extern_allowed
+from smelt.frontends.array.masked_select import MaskedSelection
 from smelt.frontends.array.number import Number
+from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import leaf
 from smelt.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
@@ -82,6 +84,8 @@ def _elements(x: Any, name: str, buffers: list[Any]) -> Any:
         return x.numpy
     if isinstance(x, Number):
         return x.value()
+    if isinstance(x, MaskedSelection):
+        raise unknown_count_error(x.mask)
     if type(x) in (list, tuple):
         return type(x)(_elements(item, name, buffers) for item in x)
     return x
