@@ -219,7 +219,7 @@ def angle(z: Any, deg: bool = False) -> Array:
     if isinstance(array, ComplexArray):
         re, im = array.parts
         return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
-    dtype = np.result_type(array.dtype.numpy, np.float16)
+    dtype = np.result_type(array.dtype.numpy, np.float16) if array.dtype.is_integer else np.float64
     return methods.convert(array < 0, array.dtype if array.dtype.is_float else dtype) * turn
 
 

@@ -455,7 +455,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     x = _array(filt)
     kept = np.flatnonzero(np.asarray(x))
     if x.ndim != 1 or not len(kept):
-        raise LibraryOnly("no vector with nonzero elements")
+        raise LibraryOnly("an array that is not 1-D, or has no nonzero element")
     first = int(kept[0]) if "f" in trim.lower() else 0
     last = int(kept[-1]) + 1 if "b" in trim.lower() else x.shape[0]
     return x[first:last]

@@ -19,7 +19,7 @@ pytestmark = NIGHT
 NAMES = sorted({case.name for case in CASES})
 SAMPLED = 6
 """One in this many cases is compared by `make test`, all at night."""
-READ = 700
+READ = 60
 """Cases whose values `make test` compares."""
 
 LENIENT = {
@@ -96,7 +96,8 @@ def _values() -> list[Case]:
 
 UNCERTAIN = {
     *("empty", "empty_like", "resize", "partition", "argpartition"),  # any values, any order
-    *("argsort", "unique_values", "unique_all", "spacing", "fix"),
+    *("argsort", "unique_values", "unique_all"),
+    "reciprocal",  # of the integer 0
 }
 """Functions whose values are not compared here."""
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5}

@@ -214,7 +214,7 @@ class Array(Operators):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise DTypeError(f"{self.node.type_text} is no integer and cannot be an index")
+            raise DTypeError(f"{self.node.type_text} is not an integer and cannot be an index")
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:

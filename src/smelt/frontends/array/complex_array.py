@@ -160,7 +160,7 @@ class ComplexArray(Array):
         raise DTypeError(f"float(x): {self.type_text} is complex", hint="Use float(x.real).")
 
     def __index__(self) -> int:
-        raise DTypeError(f"{self.type_text} is no integer and cannot be an index")
+        raise DTypeError(f"{self.type_text} is not an integer and cannot be an index")
 
     def item(self, *index: Any) -> Any:
         """Return the only element, or that at an index, as a Python number.

@@ -36,7 +36,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     Returns:
         A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
 
-    Raises ArgumentError for something that is no function, and whatever the call raises.
+    Raises ArgumentError for something that is not a function, and whatever the call raises.
     """
     target = kwargs.pop("target") if _names_target(function, kwargs) else None
     if not callable(function):
