@@ -79,6 +79,25 @@ def test_json_writes_numbers(indent: int | None) -> None:
             json.dumps(wrong, indent=indent)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])
+def test_a_number_keeps_its_value_under_other_names(dtype: str) -> None:
+    def totals(np: Any) -> list[Any]:
+        x = np.asarray([1, 2, 3]).astype(dtype)
+        total, first = x.sum(), x[0]
+        before, least = total, first
+        total += 1
+        first *= x  # a number may become a vector
+        history = []
+        for value in x:
+            history.append(total)
+            total -= value
+        return [before, least, total, first, *history]
+
+    for mine, theirs in zip(totals(snp), totals(np), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert np.asarray(mine).dtype == theirs.dtype
+
+
 def test_numbers_have_the_methods_of_pythons() -> None:
     x = snp.asarray([1.0, 2.5])
     assert x[0].is_integer() and not x.sum().is_integer()

@@ -359,6 +359,8 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
+        if not self.ndim:  # as for real numbers: a sum or an element
+            return forward(self, other)
         result = call_complex(name, self, other)
         if not isinstance(result, ComplexArray) or result.shape != self.shape:
             raise ShapeError(

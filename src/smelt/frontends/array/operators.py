@@ -260,6 +260,8 @@ def _reflected(family: Binary, x: T, other: Any) -> T:
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
+    if not x.node.type.shape:  # a sum or an element, which NumPy's program may hold by other names
+        return _forward(family, x, other)
     try:
         y = operand(other)
     except ComplexOperand:
