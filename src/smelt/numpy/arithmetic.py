@@ -37,7 +37,7 @@ def _floats(x: Any) -> Array:
 
 
 def _pair(x1: Any, x2: Any) -> tuple[Array, Array]:
-    """Return two arguments as arrays; a Python number takes the type of the other one."""
+    """Return two arguments as arrays; a number takes the other's type."""
     numbers = [type(x) in (int, float) for x in (x1, x2)]
     x, y = _array(x1), _array(x2)
     if numbers == [False, True]:

@@ -148,9 +148,9 @@ def has_our_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def type_of_other_library(arguments: Sequence[Any]) -> str:
-    """Return the name of a type that has NumPy's functions of its own, such as Series of pandas.
+    """Return the name of an argument's type that has NumPy's functions of its own.
 
-    Empty if no argument has one.
+    Such as Series of pandas; empty if there is none.
     """
     for x in arguments:
         kind = type(x)

@@ -128,7 +128,7 @@ class Ufunc:
         return args if loop is None else tuple(map(_as_loop_type, args, loop))
 
     def _loop(self, kinds: tuple[Any, ...]) -> tuple[DType, ...] | None:
-        """Return the types of the arguments of NumPy's inner loop, None if it has no such loop."""
+        """Return the types of NumPy's inner loop for arguments, None without one."""
         if None in kinds or all(isinstance(k, DType) and k.is_float for k in kinds):
             return None
         theirs = [kind.numpy if isinstance(kind, DType) else kind for kind in kinds]
@@ -137,8 +137,8 @@ class Ufunc:
         except TypeError:
             return None
         rows = [counterpart(t) for t in types[: len(kinds)]]
-        found = tuple(row for row in rows if row is not None and row.kind != "complex")
-        return found if len(found) == len(kinds) else None
+        row_types = tuple(row for row in rows if row is not None and row.kind != "complex")
+        return row_types if len(row_types) == len(kinds) else None
 
     def reduce(
         self,
@@ -202,7 +202,7 @@ class Ufunc:
 
 
 def _kind(x: Any) -> Any:
-    """Return the dtype of an argument, int or float for such a number, None for anything else."""
+    """Return an argument's dtype, int or float for a number, else None."""
     if type(x) in (int, float):
         return type(x)
     if type(x) is bool:

@@ -216,7 +216,7 @@ def from_numpy(dtype: object) -> DType:
 
 
 def counterpart(dtype: np.dtype[Any]) -> DType | None:
-    """Return the type of a NumPy dtype in any byte order; None for strings, objects, dates."""
+    """Return the type of a NumPy dtype, None for strings, objects and dates."""
     return _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("="))
 
 

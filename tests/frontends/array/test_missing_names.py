@@ -59,10 +59,10 @@ def test_no_suggestion_is_searched_before_it_is_shown() -> None:
     watched = {f.__code__ for f in (nearest, nearest_hint)}
     sys.setprofile(lambda frame, event, _: calls.append(event) if frame.f_code in watched else None)
     try:
-        known = [hasattr(owner, "unknown") for owner in owners]
+        results = [hasattr(owner, "unknown") for owner in owners]
     finally:
         sys.setprofile(None)
-    assert not any(known) and not calls
+    assert not any(results) and not calls
     for owner in owners:
         with pytest.raises(AttributeError) as caught:
             _ = owner.unknown

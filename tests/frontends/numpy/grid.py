@@ -55,7 +55,9 @@ class Case(NamedTuple):
             return np.asarray(x)
         if isinstance(x, dict):
             return {name: self._changed(np, item) for name, item in x.items()}
-        return type(x)(self._changed(np, i) for i in x) if type(x) in (list, tuple) else x
+        if isinstance(x, (list, tuple)):
+            return type(x)([self._changed(np, item) for item in x])  # type: ignore[call-arg]
+        return x
 
 
 def _cast(x: Any, dtype: str) -> Any:

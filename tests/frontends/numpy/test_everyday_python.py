@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import statistics
@@ -136,8 +137,13 @@ class Picture:
         return np.asarray([[1.0, 2.0], [3.0, 4.0]], dtype)
 
 
+UNARY = """
+    sum mean max min std var prod exp log1p sqrt abs sort argsort cumsum isnan median argmax argmin
+    any all nansum diff unique asarray array zeros_like ones_like ravel round nanmean square sign
+    floor histogram corrcoef
+"""
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
-    **{name: lambda m, x, name=name: getattr(m, name)(x) for name in ["sum", "mean", "max", "min", "std", "var", "prod", "exp", "log1p", "sqrt", "abs", "sort", "argsort", "cumsum", "isnan", "median", "argmax", "argmin", "any", "all", "nansum", "diff", "unique", "asarray", "array", "zeros_like", "ones_like", "ravel", "round", "nanmean", "square", "sign", "floor", "histogram", "corrcoef"]},
+    **{name: lambda m, x, name=name: getattr(m, name)(x) for name in UNARY.split()},
     "clip": lambda m, x: m.clip(x, 1, 2),
     "where": lambda m, x: m.where(np.asarray(x) > 1, x, 0),
     "concatenate": lambda m, x: m.concatenate([x, x]),
@@ -153,7 +159,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _pandas() -> list[Any]:
     try:
-        import pandas as pd
+        pd: Any = importlib.import_module("pandas")
     except ImportError:
         return []
     series = pd.Series([1.0, 2.0, 3.0])

@@ -74,5 +74,5 @@ def missing_names(module: str, names: Iterable[str]) -> Callable[[str], NoReturn
 
 
 def missing_attribute(owner: str, name: str, cls: type) -> AttributeError:
-    """Return the error for an attribute that a class does not have, with the nearest name."""
+    """Return the error for an attribute that a class lacks, with a hint."""
     return MissingAttribute(owner, lambda name: nearest_hint(name, dir(cls)), name=name)
