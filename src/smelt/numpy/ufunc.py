@@ -121,6 +121,11 @@ class Ufunc:
         """
         if not self._has_float_loops:
             return args
+        for x in args:
+            if x.__class__ is not Array or not x.node.type.dtype.is_float:
+                break
+        else:  # the common case
+            return args
         kinds = tuple(map(_kind, args))
         if kinds not in self._loops:
             self._loops[kinds] = self._loop(kinds)
@@ -129,7 +134,7 @@ class Ufunc:
 
     def _loop(self, kinds: tuple[Any, ...]) -> tuple[DType, ...] | None:
         """Return the types of NumPy's inner loop for arguments, None without one."""
-        if None in kinds or all(isinstance(k, DType) and k.is_float for k in kinds):
+        if None in kinds:
             return None
         theirs = [kind.numpy if isinstance(kind, DType) else kind for kind in kinds]
         try:
