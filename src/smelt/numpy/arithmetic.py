@@ -38,13 +38,14 @@ def _floats(x: Any) -> Array:
 
 def _pair(x1: Any, x2: Any) -> tuple[Array, Array]:
     """Return two arguments as arrays; a number takes the other's type."""
-    numbers = [type(x) in (int, float) for x in (x1, x2)]
     x, y = _array(x1), _array(x2)
-    if numbers == [False, True]:
-        return x, methods.convert(y, promote_with_number(x.dtype, x2), copy=False)
-    if numbers == [True, False]:
-        return methods.convert(x, promote_with_number(y.dtype, x1), copy=False), y
-    return x, y
+    return _as_operand(x, x1, y), _as_operand(y, x2, x)
+
+
+def _as_operand(x: Array, number: Any, other: Array) -> Array:
+    if type(number) not in (int, float) or other.dtype.kind == "complex":
+        return x
+    return methods.convert(x, promote_with_number(other.dtype, number), copy=False)
 
 
 def rint(x: Any, /) -> Array:
