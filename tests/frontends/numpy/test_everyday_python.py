@@ -73,8 +73,12 @@ def test_json_writes_numbers(indent: int | None) -> None:
     record = {"mean": x.mean(), "best": snp.argmax(x), "any": (x > 3).any(), "all": [*x]}
     record["std"] = 100 * snp.std(x[:1])
     assert json.loads(json.dumps(record, indent=indent)) == {
-        "mean": 7 / 3, "best": 2, "any": True, "all": [1.0, 2.0, 4.0], "std": 0.0,
-    }  # fmt: skip
+        "mean": 7 / 3,
+        "best": 2,
+        "any": True,
+        "all": [1.0, 2.0, 4.0],
+        "std": 0.0,
+    }
     for wrong in (x, x.mean() * 1j, object()):
         with pytest.raises(TypeError, match="not JSON serializable"):
             json.dumps(wrong, indent=indent)
@@ -154,7 +158,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "isin": lambda m, x: m.isin(x, x),
     "allclose": lambda m, x: m.allclose(x, x),
     "digitize": lambda m, x: m.digitize(x, [1, 2]),
-}  # fmt: skip
+}
 
 
 def _pandas() -> list[Any]:
