@@ -288,6 +288,16 @@ FIGURES = (
         ),
     ),
     Figure(
+        "numpy",
+        "NumPy's functions over types, ranks 0 to 3, empty arrays and single rows",
+        "NumPy's shapes and types of a sixth of 29,610 calls (all at night), values of some",
+        (
+            "tests/frontends/numpy/test_grid.py",
+            "tests/frontends/numpy/test_new_axes.py",
+            "tests/frontends/numpy/test_everyday_python.py",
+        ),
+    ),
+    Figure(
         "endurance",
         "10,000 calls, and functions that are compiled and dropped",
         "less than 1 MB for 1,000; descriptors and threads constant",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -96,6 +96,11 @@ class Compiled:
     """The executable as serialisable data."""
     identities: tuple[KernelIdentity | None, ...]
     size_names: tuple[str, ...]
+
+    def __reduce__(self) -> Any:
+        """Pickle what reports read; code is loaded memory, so that a copy cannot run."""
+        parts = (getattr(self, f.name) for f in fields(self))
+        return Compiled, tuple([None if p is self.executable else p for p in parts])
 
     def code(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return the code of a variant of a kernel; compile it unless it is cached."""

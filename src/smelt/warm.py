@@ -345,6 +345,9 @@ class CachedProgram:
         self._context = copy_context()  # the settings it was compiled under
         self._hits = {f.key: f for f in lookups.of(CacheHit)}
 
+    def __reduce__(self) -> Any:
+        return self._recompiled.__reduce__()
+
     def _look_up(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return another variant of a kernel's code; compile it if it is not cached."""
         code = find(key_of(use.stem, form, streaming), Journal())

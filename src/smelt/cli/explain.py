@@ -28,13 +28,14 @@ from smelt.explain import Report, report
 from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.trace import Spec
-from smelt.graph.text import parse, parse_type
+from smelt.graph.text import parse
 from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.ops.spec import dims_at
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
+from smelt.types.parse_type import parse_type
 from smelt.types.tensor import TensorType
 
 SUFFIX = ".smelt"
@@ -326,11 +327,14 @@ def _value(name: str, text: str, *, required: bool) -> Any:
     """Parse a type (`f32[n]`) or a Python literal; None for an annotation that is neither."""
     text = text.strip("'\"")
     try:
-        return parse_type(text) if "[" in text and text[0].isalpha() else literal_eval(text)
-    except (SmeltError, ValueError, SyntaxError):
+        if "[" not in text or not text[0].isalpha():
+            return literal_eval(text)
+        return parse_type(text)
+    except (SmeltError, ValueError, SyntaxError) as error:
         if required:
+            reason = f": {error.message}. {error.help}" if isinstance(error, SmeltError) else ""
             raise click.BadParameter(
-                f"{text!r} is neither a type such as f32[n,4] nor a value",
+                f"{text!r} is neither a type such as f32[n,4] nor a value{reason}",
                 param_hint=f"--arg {name}",
             ) from None
         return None

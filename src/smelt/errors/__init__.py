@@ -67,6 +67,7 @@ from smelt.errors.memory import (
     OutArgumentError,
     OutOfMemory,
 )
+from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.errors.page import Page, classes, page, pages
 from smelt.errors.reasons import REASONS, Reason, reason
 from smelt.errors.signals import raised_by_signal_handler
@@ -178,6 +179,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Raise AttributeError with the nearest name."""
-    close = "" if name.startswith("_") else nearest(name, __all__)
-    hint = f"; did you mean {close!r}?" if close else ""
-    raise AttributeError(f"module 'smelt.errors' has no attribute {name!r}{hint}", name=name)
+    raise MissingAttribute(
+        "module 'smelt.errors'", lambda name: nearest_hint(name, __all__), name=name
+    )

@@ -489,7 +489,7 @@ class _HeaderReader:
         token = c.token
         dtype = DTYPES.get(c.name("an element type"))
         if dtype is None:
-            c.fail(f"{token.text!r} is not an element type", token)
+            c.fail(f"{token.text!r} is not an element type (f32, i64; numbers count bits)", token)
         c.expect("[")
         shape: list[Index] = []
         while not c.at("]"):

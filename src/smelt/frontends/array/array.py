@@ -76,6 +76,8 @@ _RECORDED = (
 )
 _new = object.__new__
 _reference = weakref.ref
+_OF_SCALARS = frozenset(("as_integer_ratio", "bit_count", "hex", "is_integer"))
+"""Methods of Python's numbers that NumPy's scalars have, and arrays of rank 0."""
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -366,6 +368,8 @@ class Array(Operators):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
+        if self.ndim == 1 and not self._has_no_values() and STATE.scope is None:
+            return (self._read("iteration")[k] for k in range(len(self)))  # NumPy's scalars
         return (self[k] for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
@@ -406,6 +410,8 @@ class Array(Operators):
         """Raise AttributeError with the nearest name; `methods` attaches what there is."""
         if name.startswith("__"):  # a protocol's probe, as NumPy's in every np.asarray
             raise AttributeError(f"'Array' object has no attribute {name!r}", name=name)
+        if name in _OF_SCALARS and not self.node.type.shape and self._is_readable():
+            return getattr(self._read(name)[()], name)
         raise missing_attribute("'Array' object", name, type(self))
 
     def __copy__(self) -> Array:

@@ -11,6 +11,7 @@ TensorType(dtype=f64, shape=(3, 4))
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -246,16 +247,20 @@ def _place_strided(v: Value, r: SliceRange, offset: Value) -> tuple[Value, Value
 
 def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
     """Scatter into integer positions: move the indexed axes to the front, and back after."""
-    parts = [p for p in parts if not isinstance(p, NewAxis)]
+    side_by_side = adjacent(parts)
+    ahead = _before_arrays(parts) if side_by_side else []
+    others_of_key = [p for p in parts if isinstance(p, (SliceRange, NewAxis))]
     arrays = [p for p in parts if isinstance(p, (IndexArray, IntegerIndex))]
     ranges = [p for p in parts if isinstance(p, SliceRange)]
     index = [as_array(p) for p in arrays]
     middle = broadcast_shapes(*(t.shape for t in align("index", *index)))
     axes = [p.axis for p in arrays]
-    side_by_side = adjacent(parts)
-    first = sum(r.axis < axes[0] for r in ranges) if side_by_side else 0
+    first = sum(isinstance(p, SliceRange) for p in ahead)
+    sizes = tuple(p.count if isinstance(p, SliceRange) else 1 for p in others_of_key)
+    key_shape = (*sizes[: len(ahead)], *middle, *sizes[len(ahead) :])
     counts = tuple(r.count for r in ranges)
-    v = expand(_trim(v, len(middle) + len(counts)), (*counts[:first], *middle, *counts[first:]))
+    v = expand(_trim(v, len(key_shape)), key_shape)
+    v = reshape(v, (*counts[:first], *middle, *counts[first:]))
     lead = range(first, first + len(middle))
     others = [a for a in range(len(v.type.shape)) if a not in lead]
     v = permute(v, (*lead, *others))
@@ -269,6 +274,11 @@ def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
     check_axis_not_empty(permuted, index)
     scattered = record(Scatter(how), (permuted, v, *index))
     return permute(scattered, [order.index(a) for a in range(len(order))])
+
+
+def _before_arrays(parts: list[Part]) -> list[Part]:
+    """Return the parts of a key before its first integer or array."""
+    return [*takewhile(lambda p: isinstance(p, (SliceRange, NewAxis)), parts)]
 
 
 def _scatter_boxed(

@@ -80,7 +80,7 @@ class BoundCall:
 class Options:
     """Options of `sm.jit` about a function's arguments.
 
-    Raises ArgumentError for something that is no function, and for arguments that it does not have.
+    Raises ArgumentError for something that is not a function, and for arguments that it has not.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
     Returns:
         A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
 
-    Raises ArgumentError for something else, and whatever the call raises.
+    Raises ArgumentError for something that is not a function, and whatever the call raises.
     """
     if isinstance(function, Array):
         return _explain_pending(function, args, kwargs)

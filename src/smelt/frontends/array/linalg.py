@@ -393,7 +393,7 @@ def vector_norm(
         ord: 2 is the Euclidean norm, 1 the sum of absolute values, infinity (-infinity) their
             maximum (minimum), 0 the number of nonzero elements; other p give sum(|x|^p)^(1/p).
 
-    Half types are computed in float32.  Raises ArgumentError for an `ord` that is no number,
+    Half types are computed in float32.  Raises ArgumentError for an `ord` that is not a number,
     ShapeError for the minimum of no elements, AxisError.
     """
     dtype = _floating(x, "vector_norm").type.dtype

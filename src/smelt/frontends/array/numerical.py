@@ -401,7 +401,7 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
     for vector in (x, w):
         if vector.ndim != 1 or shape_of(vector.node)[0] == 0:
             raise ShapeError(
-                op="convolve", operands=vector.node.type_text, reason="no vector, or empty"
+                op="convolve", operands=vector.node.type_text, reason="it is not 1-D, or empty"
             )
     if x.shape[0] < w.shape[0]:
         x, w = w, x

@@ -137,7 +137,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
         raise ShapeError(op="bincount", operands=ids.type_text, reason="it is not 1-D")
     ids = cast(ids, i64) if ids.type.dtype is bool_ else ids
     if not ids.type.dtype.is_integer:
-        raise DTypeError(f"bincount: {ids.type_text} are not integers")
+        raise DTypeError(f"bincount: {ids.type_text} does not hold integers")
     if length is None and minlength and ids.scope is not None:
         length = minlength
     count = _result_length("bincount", "length", ids, length)
@@ -161,7 +161,7 @@ def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value,
         raise ShapeError(op=what, operands=ids_node.type_text, reason="the ids have no dimension")
     _check_ids(what, node, ids_node)
     if node.type.dtype is bool_:
-        raise DTypeError(f"{what}: {node.type_text} are not numbers")
+        raise DTypeError(f"{what}: {node.type_text} does not hold numbers")
     return node, ids_node, _result_length(what, "num_segments", ids_node, count)
 
 

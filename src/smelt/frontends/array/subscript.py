@@ -286,9 +286,8 @@ def _get(x: Value, key: Any) -> Value:
     first = sum(a < axes[0] for a in others) if side_by_side else 0
     permuted = permute(sliced, (*others[:first], *axes, *others[first:]))
     gathered = take(permuted, index, first)
-    return _insert_new_axes(
-        gathered, parts, first, side_by_side, len(align("index", *index)[0].shape)
-    )
+    middle = max(i.type.rank for i in index)
+    return _insert_new_axes(gathered, parts, first, side_by_side, middle)
 
 
 # Reading
@@ -334,7 +333,7 @@ def _consumed(item: Any) -> int:
 def index_item(item: Any) -> Any:
     """Convert an item to None, Ellipsis, a slice, an integer, a Size or a Value.
 
-    Raises IndexRangeError for anything that is no index.
+    Raises IndexRangeError for anything that is not an index.
     """
     if item is None or item is Ellipsis or isinstance(item, (slice, int, Size)):
         return item if not isinstance(item, bool) else from_host(np.asarray(item))
