@@ -609,16 +609,17 @@ def take(x: Value, index: Sequence[Value], first: int) -> Value:
     All positions must be in bounds.
     """
     align("index", *index)
-    check_axis_not_empty(x, index, first)
+    check_axis_not_empty(x, index, range(first, first + len(index)))
     return record(Gather(first), (x, *index))
 
 
-def check_axis_not_empty(x: Value, index: Sequence[Value], first: int = 0) -> None:
-    """Raise IndexRangeError if there are positions in an axis without elements."""
+def check_axis_not_empty(x: Value, index: Sequence[Value], axes: Sequence[int]) -> None:
+    """Raise IndexRangeError if there are positions in one of the axes without elements."""
     counts = [d for i in index for d in shape_of(i)]
     if any(d == 0 for d in counts):
         return
-    for size in shape_of(x)[first : first + len(index)]:
+    shape = shape_of(x)
+    for size in (shape[a] for a in axes):
         if not holds(x.scope, 0, "<", size):
             if any(not holds(x.scope, 0, "<", d) for d in counts):
                 return  # there are no positions
