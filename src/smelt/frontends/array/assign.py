@@ -156,7 +156,7 @@ def cast_same_kind(v: Value, x: Value) -> Value:
 
 
 def _overlay(x: Value, parts: list[Part], v: Value, how: str = "put") -> Value:
-    """Replace a box of x, or combine it with a value, by a select on positions.
+    """Replace or combine a box of x by a select on positions.
 
     x is read at the positions of the result only, so that the result may take its memory.
     """

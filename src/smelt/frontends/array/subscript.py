@@ -49,6 +49,7 @@ from smelt.frontends.array.views import (
     shape_of,
     take_range,
 )
+from smelt.graph.bounds import is_in_bounds
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
@@ -569,6 +570,8 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
     """
     data = index.current_buffer()
     if data is None and STATE.scope is not None and index.scope is None:
+        if not index.shared and is_in_bounds(index, size):
+            return cast(index, i64)  # as it is written: what decodes codes may stay an expression
         data = evaluate(index)  # a recording reads its present elements
     if STATE.scope is not None and index.shared:  # every call reads its elements of the time
         index = STATE.scope.capture(index)

@@ -472,7 +472,11 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
 
     Positions in constant captured arrays were checked when they were recorded.
     """
-    checks = collect_bounds_checks(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    checks = collect_bounds_checks(
+        outputs,
+        trusted=lambda _, plain: _is_constant_input(plain),
+        guard=lambda room: scope.holds(0, "<=", room),
+    )
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
         refuse_out_of_bounds(checks.readers)
     return checks

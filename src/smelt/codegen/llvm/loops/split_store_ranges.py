@@ -45,9 +45,9 @@ def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> N
 
 
 def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], None]) -> None:
-    """Run a nest, only where it changes something if its results take the memory of their sources.
+    """Run a nest, in place only where it changes something.
 
-    `run` emits the nest.
+    `run` emits the nest.  The call decides whether results take the memory of their sources.
     """
     b = home.b
     apart: ir.Value | None = None
@@ -66,7 +66,7 @@ def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], Non
 def _run_in_ranges(
     home: NestEmitter, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
 ) -> None:
-    """Run a nest over the overlap of a task with ranges, or over all of it if `always` holds."""
+    """Run a nest over the overlap with ranges, or over everything if `always`."""
     b, outer = home.b, dict(home.ranges)
     overlaps: ir.Value | None = None
     for within in ranges:

@@ -1,4 +1,4 @@
-"""Find what a nest need not visit if its results take the memory of what they update.
+"""Find what a nest need not visit if it updates an array in place.
 
     y[i,j] = select(i == 3, u[j], x[i,j])
 
@@ -28,7 +28,7 @@ class InPlaceUpdate:
 
 
 def find_in_place_update(nest: Nest, schedule: Schedule) -> InPlaceUpdate | None:
-    """Return what a nest changes of the arrays that it updates, or None if all of it may change."""
+    """Return what a nest changes of the arrays that it updates, or None."""
     phase = schedule.phase
     is_map = not (nest.reductions or nest.saves or nest.state_updates or nest.scalars)
     if not is_map or not nest.stores or schedule.products:
@@ -54,7 +54,7 @@ def _is_rewritten(store: StoreItem, phase: Phase) -> bool:
 
 
 def _update_of(store: StoreItem, phase: Phase) -> InPlaceUpdate | None:
-    """Return the update that a store makes of the array that its value is read from elsewhere."""
+    """Return the update that a store makes of an array, or None."""
     if store.where is not None:
         return None
     *conditions, old = _cases(store.value)
