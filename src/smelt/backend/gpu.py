@@ -489,6 +489,7 @@ def _tiling(processors: int) -> GpuTiling:
         splits_stored_streams=True,
         thin=8,
         thin_columns=128,
+        thin_dot_rows=128,
         product_columns=128,
         window_rows=128,
         fuses_depthwise=False,

@@ -372,7 +372,10 @@ class _Verifier:
         initial = (w for w in self.written if w.store.param == s.param and not w.store.join)
         for first in (w for w in initial if w.store.where is None):
             pairs = zip(first.store.index, s.index, shape, strict=True)
-            if all(covers(e, at, n, place, first.full_axes, first.streams) for e, at, n in pairs):
+            if all(
+                covers(e, at, n, place, first.full_axes, first.streams, s.where)
+                for e, at, n in pairs
+            ):
                 if first.store.index == s.index and len(first.streams) == len(place.streams):
                     refuse("it updates what this visit stores: store the combined value instead")
                 return first

@@ -217,8 +217,9 @@ def real_if_close(a: Any, tol: float = 100) -> Array:
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the angles of numbers in the plane: 0 or π for reals."""
     array = _array(z)
-    if not isinstance(array, ComplexArray) and (array.dtype.is_integer or array.dtype is bool_):
-        array = methods.convert(array, np.result_type(array.dtype.numpy, np.float16))
+    if not isinstance(array, ComplexArray) and not array.dtype.is_float:
+        narrow = np.float64 if array.dtype is bool_ else np.float16
+        array = methods.convert(array, np.result_type(array.dtype.numpy, narrow))
     re, im = array.parts if isinstance(array, ComplexArray) else (array, 0.0)
     return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
 

@@ -229,7 +229,7 @@ def _scatter_reduce(
     rest: Shape = shape_of(data)[ids.type.rank :]
     start = filled((count, *rest), number(empty, accumulator_type, what))
     at = resolve_positions(ids, count, wraps=False)
-    check_axis_not_empty(start, [at])
+    check_axis_not_empty(start, [at], (0,))
     data = cast(data, accumulator_type)
     if _is_split(data, at, count):
         return cast(_scatter_parts(how, start, data, at), dtype)

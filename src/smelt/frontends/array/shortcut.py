@@ -152,6 +152,7 @@ def _record(
     captured = [(x, x.data) for x in trace.captured]
     if (
         None in arguments
+        or trace.checked_first is not None
         or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.value_dependent and any(x.__class__ in NUMBER_TYPES for x in leaves))
         or not calls.can_record(executable)

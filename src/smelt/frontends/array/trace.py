@@ -42,7 +42,7 @@ from smelt.ops.extern import Extern
 from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.expr import Index, size, sizes_of, text
+from smelt.types.expr import Index, evaluate, product, size, sizes_of, text
 from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
 
@@ -150,6 +150,8 @@ class Trace:
     compiled: Compiled | CachedProgram | None = None
     overwriting_traces: dict[Donate, Trace] = field(default_factory=dict)
     """Variants of the recording, compiled for calls whose results replace inputs."""
+    checked_first: Trace | None = None
+    """The bounds checks that depend on data, if they have to pass before anything is written."""
 
     def __post_init__(self) -> None:
         self.reads_all_leaves = self.arguments == tuple(range(self.leaves))
@@ -168,19 +170,41 @@ class Trace:
     def for_overwriting(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
         """Return a variant for calls in which results replace inputs, as pairs (input, result).
 
-        Returns itself if a run may fail midway: then inputs must stay as they are.
+        A run that fails leaves inputs as they are: checks that read less than is replaced are then
+        a run of their own before. Returns itself if that does not suffice.
         """
         variant = self.overwriting_traces.get(pairs)
         if variant is None:
-            may_fail = self.bounds.flag is not None
-            may_fail = may_fail or any(isinstance(x.op, Extern) for x in self.graph.nodes())
-            variant = (
-                self
-                if may_fail
-                else replace(self, donate=pairs, compiled=None, overwriting_traces={})
-            )
+            first = None if self.bounds.flag is None else self._checks()
+            may_fail = any(isinstance(x.op, Extern) for x in self.graph.nodes())
+            if first is not None:
+                replaced = sum(self._elements(self.graph.inputs[k]) for k, _ in pairs)
+                nodes = Graph("read", (), first.graph.outputs).nodes()
+                read = [x for x in nodes if isinstance(x.op, Input)]
+                may_fail |= sum(map(self._elements, read)) > replaced
+            graph = self.graph
+            variant = self
+            if not may_fail:
+                variant = replace(
+                    self,
+                    graph=replace(graph, outputs=graph.results, checks=0),
+                    bounds=replace(self.bounds, flag=None),
+                    donate=pairs,
+                    compiled=None,
+                    overwriting_traces={},
+                    checked_first=first,
+                )
             self.overwriting_traces[pairs] = variant
         return variant
+
+    def _checks(self) -> Trace:
+        """Return the recording of the bounds checks alone."""
+        graph = replace(self.graph, outputs=self.graph.check_outputs)
+        return replace(self, graph=graph, donate=(), compiled=None, overwriting_traces={})
+
+    def _elements(self, node: Node) -> int:
+        """Return the number of elements at the sizes of the recorded call."""
+        return evaluate(product(node.type.shape), self.hints)
 
     def source_size_names(self, dims: Sequence[Index] = ()) -> dict[str, str]:
         """Return names that the function gives to the graph's sizes, by their own names.
@@ -211,6 +235,9 @@ class Trace:
         Raises OutsideError for a position out of bounds.
         """
         turns = self.permutations
+        check = self.checked_first
+        if check is not None and check._run(buffers, sizes, None)[0]:
+            raise_out_of_bounds(check.bounds, check.graph.inputs, check.complete(buffers, sizes))
         try:
             if turns is not None:
                 out = None if out is None else turns.permute_outputs(out)
@@ -452,7 +479,11 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
 
     Positions in constant captured arrays were checked when they were recorded.
     """
-    checks = collect_bounds_checks(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    checks = collect_bounds_checks(
+        outputs,
+        trusted=lambda _, plain: _is_constant_input(plain),
+        guard=lambda room: scope.holds(0, "<=", room),
+    )
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
         refuse_out_of_bounds(checks.readers)
     return checks
