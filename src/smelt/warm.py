@@ -195,7 +195,7 @@ def _key_parts(
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
         f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
-        "figures of this machine": target.to_json(),
+        "figures of this machine": target.planning.to_json(),
         "library of products": library_identity(target),
     }
 
