@@ -148,6 +148,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
             return _logged(candidate)
     compiled = raced or make()
     _store(store, key, parts, compiled.recipe, journal)
+    _driver().measure_library(compiled, program.hints)
     if near is not None:
         _remember_sizes(store, parts, program)
     return compiled
