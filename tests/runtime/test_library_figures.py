@@ -128,32 +128,32 @@ def test_a_class_counts_once_two_tries_agree() -> None:
 def test_the_second_plan_follows_what_was_measured_beside_the_first(
     ratio: float, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library on either side of the border, for a product, one fused and a small one."""
+    """A library on either side of the border: a product, a fused one, a small one."""
     monkeypatch.setattr(library_speed, "_measured", set[str]())
     race = library_speed._Race  # pyright: ignore[reportPrivateUsage] - instead of a clock
     monkeypatch.setattr(race, "times", lambda *_: (100.0, 100.0 * ratio))
     target, library = driver.host(), PROVIDERS["numpy"]
-    graph = parse("""graph f(x: f32[n,512], w: f32[512,512]) {
+    graph = parse("""graph f(x: f32[n,512], w: f32[512,512], u: f32[17,128], t: f32[128,128]) {
       v0 = contract(x, w) {spec="m,k; k,j -> m,j"}
       v1 = contract(v0, w) {spec="m,k; k,j -> m,j"}
       v2 = exp(v1)
-      return v0, v2
+      v3 = contract(u, t) {spec="m,k; k,j -> m,j"}
+      return v0, v2, v3
     }""")
 
-    def reasons(n: int) -> list[str]:
-        c = driver.compile(graph, hints={"n": n}, journal=Journal(), target=target)
+    def reasons() -> list[str]:
+        c = driver.compile(graph, hints={"n": 512}, journal=Journal(), target=target)
         return [d.reason for d in c.journal.of(LibraryProduct)]
 
     with knobs.config(threads=library.get_threads() or 1):
-        assert reasons(512) == [], "nothing is measured yet"
+        assert reasons() == [], "nothing is measured yet"
         classes = ["large f32"]
         build = partial(driver.compile, target=target)
         thread = library_speed.start_background(build, target, library, classes)
         assert thread is not None
         thread.join()
         assert library_speed.start_background(build, target, library, classes) is None
-        assert reasons(512)[0] == ("faster" if taken else "slower")
-        assert reasons(17)[0] in ("small", "fused", "unmeasured", "slower")
+        assert reasons() == ["faster" if taken else "slower", "fused", "small"]
         identity = library_choice.library_identity(target)
         assert ("large f32" in identity) == taken, "a plan is made again only for what it calls"
 
@@ -166,9 +166,9 @@ def test_only_a_program_that_is_compiled_here_starts_a_measurement() -> None:
     started: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library_speed, "start_background", lambda *a: started.append(a[3]))
-        with knobs.config(probe="auto", cache=True):
+        with knobs.config(probe="auto", cache=True, verify=False):
             for _ in range(2):
                 warm.compile(parse(source), hints={})
-        with knobs.config(probe="off", cache=True):
+        with knobs.config(probe="off", cache=True, verify=False):
             warm.compile(parse(source.replace("600", "601")), hints={})
     assert started == [["large f32"]]
