@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, Self
 
 from smelt.target import Kind, Level
@@ -51,6 +52,11 @@ class Machine(Protocol):
     @property
     def planning(self) -> Self:
         """The machine with the figures that plans are made by."""
+        ...
+
+    @property
+    def speed_factors(self) -> Mapping[str, float]:
+        """Parts of the machine that differ from what is usual for it, and by how much."""
         ...
 
     @property
