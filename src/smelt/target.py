@@ -278,7 +278,7 @@ class Target:
 
     @property
     def planning(self) -> Target:
-        """The machine with the figures that plans are made by: its class's, times `speed_factors`.
+        """The machine with figures to plan by: those of its class, times `speed_factors`.
 
         Measured figures differ from one measurement to the next, and a program should get the same
         plan before any measurement and after each.
@@ -287,7 +287,7 @@ class Target:
 
     @property
     def speed_factors(self) -> Mapping[str, float]:
-        """The parts of the machine that are clearly faster or slower than its class, by how much.
+        """The parts that are clearly faster or slower than the processor's class, by how much.
 
         >>> fast = replace(Target.for_isa("avx2"), measured=True, fma_gflops=290.0)
         >>> fast.speed_factors, fast.planning.fma_gflops
@@ -610,7 +610,7 @@ def _class_bandwidth(speeds: Speeds, vector_bytes: int, threads: int) -> Bandwid
 STEP = 2.0
 """Ratio of neighbouring speed factors: a part counts as its class's if measured within its root.
 Neighbours on a shared machine, a turbo clock and other memory modules change figures by less."""
-MAX_STEPS = 3
+MAX_SPEED_STEPS = 3
 """Most steps from the class's speed that a measurement is believed."""
 _IDENTITY = (
     *("name", "triple", "cpu", "features", "isa", "vector_bytes", "registers", "disabled"),
@@ -648,14 +648,14 @@ def _class_target(target: Target) -> Target:
 
 @lru_cache(maxsize=16)
 def _speed_factors(target: Target) -> tuple[tuple[str, float], ...]:
-    """Return the parts whose speed is not the class's, with the factor by which it differs."""
+    """Return the parts whose speed differs from the class's, with the factor."""
     usual = _class_target(target)
     factors: list[tuple[str, float]] = []
     for part, speeds in _PARTS.items():
         ratios = [log2(a / b) for a, b in zip(speeds(target), speeds(usual), strict=True)]
         steps = round(sum(ratios) / len(ratios) / log2(STEP))
         if steps:
-            factors.append((part, STEP ** max(-MAX_STEPS, min(steps, MAX_STEPS))))
+            factors.append((part, STEP ** max(-MAX_SPEED_STEPS, min(steps, MAX_SPEED_STEPS))))
     return tuple(factors)
 
 

@@ -50,7 +50,7 @@ def attention(d: int) -> Any:
 
 
 def decoded(x: Any, q: Any, scale: Any) -> Any:
-    """A product with weights of four bits, two in a byte, with a scale for 128 of them."""
+    """Multiply with weights of four bits, two in a byte, scaled in groups of 128."""
     w = sm.reshape(sm.stack([q & 15, q >> 4], axis=-1), (1024, 8, 128))
     w = (sm.astype(w, sm.float32) - 8.0) * scale[:, :, None]
     return x @ sm.matrix_transpose(sm.reshape(w, (1024, 1024)))

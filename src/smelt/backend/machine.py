@@ -56,7 +56,7 @@ class Machine(Protocol):
 
     @property
     def speed_factors(self) -> Mapping[str, float]:
-        """Parts of the machine that differ from what is usual for it, and by how much."""
+        """Parts of the machine with unusual speeds, and by how much."""
         ...
 
     @property

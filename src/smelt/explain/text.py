@@ -63,7 +63,7 @@ def page(data: ReportData, level: int = 2, repeats: Repeats | None = None) -> st
 
 
 def _unusual(data: ReportData) -> Iterator[str]:
-    """Yield a line for each part of the machine whose speed is not usual for its processor."""
+    """Yield a line for each part of the machine with an unusual speed."""
     for part, factor in data.target.speed_factors.items():
         words = (
             f"{factor:g} times as fast as" if factor > 1 else f"{1 / factor:g} times slower than"

@@ -56,7 +56,7 @@ memory is better. The arithmetic may not grow by more than that either, since th
 certain of what is computed again; nor may the loss exceed the time to write what is not stored to
 main memory.
 """
-ROUNDING_SHARE = 1e-4
+MODEL_ROUNDING_SHARE = 1e-4
 """The same wherever one of these limits is exceeded: the model's rounding."""
 TIE_GAIN = 2 * LEAST_GAIN
 """The gain of such a join: all others come first."""
@@ -302,7 +302,7 @@ class Search(State):
 
     def tie_ns(self, producer: Cluster, reader: Cluster, joined: Cost, dropped: int) -> float:
         """Return how much slower one kernel may be because it does not store some values."""
-        rounding_ns = ROUNDING_SHARE * joined.objective_ns
+        rounding_ns = MODEL_ROUNDING_SHARE * joined.objective_ns
         arithmetic = producer.cost.arithmetic + reader.cost.arithmetic
         if joined.arithmetic > (1 + TIE_SHARE) * arithmetic:
             return rounding_ns

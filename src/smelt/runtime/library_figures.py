@@ -81,15 +81,15 @@ def tries(target: Target) -> Mapping[str, Sequence[Try]]:
 def add_try(target: Target, library: str, threads: int, name: str, pair: Try) -> None:
     """Store one try of a class: the times become figures once two tries agree."""
     key = f"{library} {threads} {name}"
-    known = dict(tries(target))
-    pairs = (*known.pop(key, ()), pair)
+    unsettled = dict(tries(target))
+    pairs = (*unsettled.pop(key, ()), pair)
     figures: Figures = {}
     if (times := settled(pairs)) is not None:
         rows = load(target).get(library, {})
         figures = {library: {**rows, str(threads): {**rows.get(str(threads), {}), name: times}}}
     else:
-        known[key] = pairs
-    _store(target, figures, known)
+        unsettled[key] = pairs
+    _store(target, figures, unsettled)
 
 
 @lru_cache(maxsize=16)
@@ -139,8 +139,8 @@ def _store(target: Target, figures: Figures, open_tries: Mapping[str, Any]) -> P
     place, machine = Cache.default().path, machine_id(target)
     if place is None:
         return None
-    known = {"figures": {**load(target), **figures}, "tries": open_tries}
-    data = {"format": FORMAT, "machine": machine, **known}
+    content = {"figures": {**load(target), **figures}, "tries": open_tries}
+    data = {"format": FORMAT, "machine": machine, **content}
     try:
         with Folder(place).open(create=True) as files:
             files.publish(_file_name(machine), json.dumps(data, indent=1).encode())
