@@ -147,6 +147,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
             return _logged(candidate)
     compiled = raced or make()
     _store(store, key, parts, compiled.recipe, journal)
+    _driver().measure_library(compiled, program.hints)
     if near is not None:
         _remember_sizes(store, parts, program)
     return compiled
@@ -193,7 +194,7 @@ def _key_parts(
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{' proofs' * has_system()}",
         "processor": target.fingerprint(),
-        "figures of this machine": target.to_json(),
+        "figures of this machine": target.planning.to_json(),
         "library of products": library_identity(target),
     }
 

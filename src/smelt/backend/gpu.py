@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
@@ -310,6 +310,16 @@ class Gpu:
     def measured(self) -> bool:
         """False: rates are those that the maker publishes."""
         return False
+
+    @property
+    def planning(self) -> Gpu:
+        """The GPU itself: nothing replaces published figures."""
+        return self
+
+    @property
+    def speed_factors(self) -> Mapping[str, float]:
+        """None: nothing is measured."""
+        return {}
 
     @property
     def levels(self) -> tuple[Level, ...]:

@@ -412,6 +412,7 @@ def _target(machine: Machine) -> TargetData:
         gflops=machine.peak_gflops,
         dispatch_ns=machine.dispatch_ns,
         launch_ns=machine.launch_ns,
+        speed_factors=machine.speed_factors,
     )
 
 

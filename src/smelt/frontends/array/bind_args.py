@@ -109,6 +109,20 @@ class Options:
             )
         )
 
+    def merged_with(self, inner: Options) -> Options:
+        """Return these options with those of the same function's own jit."""
+        merged = Options(inner.function)
+        merged.static = self.static | inner.static
+        merged.donate = self.donate | inner.donate
+        if both := sorted(merged.donate & {str(slot) for slot in merged.static}):
+            raise ArgumentError(
+                op="jit",
+                argument="donate",
+                value=repr(both[-1]),
+                expected="an argument that the function's own jit does not make static",
+            )
+        return merged
+
     def _slots(self, positions: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
         """Return arguments both by position and by name.
 
