@@ -40,7 +40,9 @@ MissingAttribute.__module__, MissingAttribute.__qualname__ = "builtins", "Attrib
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the public name most like `name`; empty if none is, or it is private.
+    """Return a hint with the public name most like `name`.
+
+    It is empty if none is, or if the name is private.
 
     >>> nearest_hint("cumsun", ["cumsum", "sum"])
     "; did you mean 'cumsum'?"

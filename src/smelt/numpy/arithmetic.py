@@ -60,7 +60,7 @@ def fabs(x: Any, /) -> Array:
 
 
 def reciprocal(x: Any, /) -> Array:
-    """Return 1 / x, truncated for integers; 0 for the integer 0, of which NumPy says nothing."""
+    """Return 1 / x, truncated for integers; 0 for the integer 0."""
     array = _array(x)
     if array.dtype.kind not in ("int", "uint", "bool"):
         return el.reciprocal(array)

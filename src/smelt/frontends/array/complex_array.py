@@ -132,7 +132,7 @@ class ComplexArray(Array):
         return data
 
     def _shared_elements(self, use: str) -> Buffer:
-        """Return memory of the elements that the array itself reads, from now on if not before."""
+        """Return memory of the elements, which the array itself reads from now on."""
         data = self.elements(use)  # both parts are computed by one program
         parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
         whole: Any = parts[0].base
@@ -292,7 +292,7 @@ def pair(real: Any, imag: Any) -> ComplexArray:
 
 
 def _own_part(node: Value, dtype: DType) -> Array:
-    """Return a part of a result, which must not change when others write to an operand."""
+    """Return a part of a result that no later write to an operand changes."""
     part = cast(node, dtype)
     return Array.of(copied(part) if part is node and node.shared else part)
 

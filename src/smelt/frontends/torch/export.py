@@ -352,7 +352,7 @@ def nest_to_data(x: Any) -> Any:
     if x is None:
         return ["none"]
     name = type(x).__name__
-    if is_dataclass(x) and not isinstance(x, type):
+    if is_dataclass(type(x)):
         keys = [f.name for f in fields(x)]
         return ["record", name, keys, [nest_to_data(getattr(x, k)) for k in keys]]
     if isinstance(x, tuple) and hasattr(x, "_fields"):

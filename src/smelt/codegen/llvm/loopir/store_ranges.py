@@ -25,6 +25,17 @@ class Range:
     stop: Index | None
 
 
+@dataclass(frozen=True, slots=True)
+class InPlaceUpdate:
+    """Ranges outside of which each of the `destinations` gets the elements of its source again."""
+
+    arrays: tuple[tuple[str, str], ...]
+    """Source and destination buffers."""
+    ranges: tuple[Range, ...]
+    """The positions that get new elements; all others are copied. None at all: `is_copy`."""
+    is_copy: bool = False
+
+
 def stored_range(store: StoreItem) -> Range | None:
     """Return the range of one axis to which a store's condition is equivalent, or None."""
     if store.where is None:

@@ -15,8 +15,7 @@ from smelt.codegen.llvm.access.nontemporal import prefetch_for_write
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
-from smelt.codegen.llvm.schedule.in_place_updates import InPlaceUpdate
+from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 

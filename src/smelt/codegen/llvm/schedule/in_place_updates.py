@@ -10,21 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
-from smelt.codegen.llvm.loopir.store_ranges import Range, implied_ranges
+from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, implied_ranges
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
-from smelt.dataclass import dataclass
 from smelt.types.expr import Expr, atoms, maximum, minimum
-
-
-@dataclass(frozen=True, slots=True)
-class InPlaceUpdate:
-    """Ranges outside of which each of the `destinations` gets the elements of its source again."""
-
-    arrays: tuple[tuple[str, str], ...]
-    """Source and destination buffers."""
-    ranges: tuple[Range, ...]
-    """The positions that get new elements; all others are copied. None at all: `is_copy`."""
-    is_copy: bool = False
 
 
 def find_in_place_update(nest: Nest, schedule: Schedule) -> InPlaceUpdate | None:
