@@ -17,29 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
-from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.case.node import collect_testcases
 
 import smelt.onnx
-
-
-def feeds_of(folder: Path, kind: str, ports: Any) -> list[Any]:
-    """Return the stored inputs or outputs of a test."""
-    values: list[Any] = []
-    for k, port in enumerate(ports):
-        data = (folder / f"{kind}_{k}.pb").read_bytes()
-        values.append(_value(data, port.type))
-    return values
-
-
-def _value(data: bytes, type_: Any) -> Any:
-    if type_.HasField("sequence_type"):
-        sequence = onnx.SequenceProto.FromString(data)
-        return numpy_helper.to_list(sequence)
-    if type_.HasField("optional_type"):
-        return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
-    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
 
 
 def differs(got: Any, want: Any, rtol: float, atol: float) -> str:
@@ -66,18 +46,13 @@ def differs(got: Any, want: Any, rtol: float, atol: float) -> str:
 
 def run_case(case: Any, fallback: str) -> str:
     """Return the cause of a failure; empty if the test passes."""
-    folder = Path(case.model_dir)
-    proto = onnx.load(folder / "model.onnx")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            session = smelt.onnx.load(folder / "model.onnx", fallback=fallback)
-            for data in sorted(folder.glob("test_data_set_*")):
-                initial = {t.name for t in proto.graph.initializer}
-                ports = [p for p in proto.graph.input if p.name not in initial]
-                inputs = dict(zip([p.name for p in ports], feeds_of(data, "input", ports)))
-                wanted = feeds_of(data, "output", proto.graph.output)
-                for got, want in zip(session.run(None, inputs), wanted, strict=True):
+            session = smelt.onnx.load(case.model.SerializeToString(), fallback=fallback)
+            for inputs, wanted in case.data_sets:
+                feeds = dict(zip([a.name for a in session.inputs], inputs, strict=False))
+                for got, want in zip(session.run(None, feeds), wanted, strict=True):
                     cause = differs(got, want, case.rtol, case.atol)
                     if cause:
                         return cause
@@ -93,7 +68,9 @@ def main() -> None:
     parser.add_argument("--fallback", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    cases = [c for c in load_model_tests(kind="node") if re.search(options.pattern, c.name)]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = [c for c in collect_testcases(None) if re.search(options.pattern, c.name)]
     causes: dict[str, str] = {}
     start = time.perf_counter()
     for case in cases:

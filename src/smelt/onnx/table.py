@@ -7,28 +7,30 @@
 from __future__ import annotations
 
 from smelt.onnx import (
+    rows_attention,
+    rows_control,
     rows_elementwise,
+    rows_image,
     rows_index,
     rows_norm,
     rows_product,
+    rows_quantized,
+    rows_recurrent,
     rows_reduce,
     rows_view,
+    rows_window,
 )
 from smelt.onnx.row import Row
 
 __all__ = ["TABLE", "row_of"]
 
+_CHAPTERS = (
+    rows_attention, rows_control, rows_elementwise, rows_image, rows_index, rows_norm,
+    rows_product, rows_quantized, rows_recurrent, rows_reduce, rows_view, rows_window,
+)  # fmt: skip
+
 TABLE: dict[tuple[str, str], Row] = {
-    (row.domain, row.name): row
-    for chapter in (
-        rows_elementwise.ROWS,
-        rows_index.ROWS,
-        rows_norm.ROWS,
-        rows_product.ROWS,
-        rows_reduce.ROWS,
-        rows_view.ROWS,
-    )
-    for row in chapter
+    (row.domain, row.name): row for chapter in _CHAPTERS for row in chapter.ROWS
 }
 """All rows by (domain, name)."""
 
