@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx.backend.test.case.node import collect_testcases
 
 import smelt.onnx
@@ -44,6 +45,15 @@ def differs(got: Any, want: Any, rtol: float, atol: float) -> str:
     return ""
 
 
+def plain(x: Any) -> Any:
+    """Return a stored value in NumPy."""
+    if isinstance(x, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(x)
+    if isinstance(x, onnx.SequenceProto):
+        return onnx.numpy_helper.to_list(x)
+    return onnx.numpy_helper.to_optional(x) if isinstance(x, onnx.OptionalProto) else x
+
+
 def run_case(case: Any, fallback: str) -> str:
     """Return the cause of a failure; empty if the test passes."""
     try:
@@ -51,9 +61,10 @@ def run_case(case: Any, fallback: str) -> str:
             warnings.simplefilter("ignore")
             session = smelt.onnx.load(case.model.SerializeToString(), fallback=fallback)
             for inputs, wanted in case.data_sets:
-                feeds = dict(zip([a.name for a in session.inputs], inputs, strict=False))
+                values = (plain(x) for x in inputs)
+                feeds = dict(zip([a.name for a in session.inputs], values, strict=False))
                 for got, want in zip(session.run(None, feeds), wanted, strict=True):
-                    cause = differs(got, want, case.rtol, case.atol)
+                    cause = differs(got, plain(want), case.rtol, case.atol)
                     if cause:
                         return cause
     except Exception as error:  # noqa: BLE001 - a count of causes

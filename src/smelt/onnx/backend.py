@@ -1,13 +1,14 @@
 """Run ONNX's own tests: a back end with the interface of `onnx.backend.base`.
 
-    import onnx.backend.test, smelt.onnx.backend
+import onnx.backend.test, smelt.onnx.backend
 
-    tests = onnx.backend.test.BackendTest(smelt.onnx.backend, __name__)
+tests = onnx.backend.test.BackendTest(smelt.onnx.backend, __name__)
 """
 
 # The package onnx is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUntypedBaseClass=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import SmeltError, UnsupportedError
+from smelt.errors import OnnxFileError, SmeltError, UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.value import STATE
+from smelt.graph.build import MISTAKES
 from smelt.onnx.known import Known, Value, known_of
 from smelt.onnx.model import Function, Graph, Model, Node, StoredTensor
 from smelt.onnx.needs import NeedsHostError, NeedsValueError, computable
@@ -63,10 +64,10 @@ class Evaluation:
 
     def constant(self, tensor: Any) -> Known:
         """Return a tensor of the file, decoded once."""
-        known = self._constants.get(id(tensor))
-        if known is None:
-            known = self._constants[id(tensor)] = Known(decode(tensor, self._external))
-        return known
+        content = self._constants.get(id(tensor))
+        if content is None:
+            content = self._constants[id(tensor)] = Known(decode(tensor, self._external))
+        return content
 
     def array(self, x: Value) -> Any:
         """Return a value as an array; raises UnsupportedError for types that arrays do not have."""
@@ -114,11 +115,13 @@ class Evaluation:
             inputs = [env[name] if name else None for name in node.inputs]
             try:
                 results = self.node(node, inputs, env)
-            except (NeedsValueError, UnsupportedError) as error:
-                raise _at(error, node) from error
-            for name, x in zip(node.outputs, results, strict=False):
-                if name:
-                    env[name] = x
+            except SmeltError as error:
+                _locate(error, node)
+                raise
+            except MISTAKES as error:
+                what = f"{node.title} {_name(node)}: {type(error).__name__}: {error}"
+                raise OnnxFileError(what, hint=_NO_RULE) from error
+            env.update({n: x for n, x in zip(node.outputs, results, strict=False) if n})
             missing = [n for n in node.outputs[len(results) :] if n]
             if missing:
                 raise UnsupportedError(f"{node.title} has no result {missing[0]!r}")
@@ -141,24 +144,22 @@ class Evaluation:
     def apply(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], version: int
     ) -> Any:
-        """Return the result of an operator of ONNX's own domain that is no node of the model."""
+        """Return the result of an operator that is no node of the model."""
         row = row_of("", op)
         assert row is not None
         node = Node(op, "", "", (), ("",), attributes, {})
         call = Call(self, node, version or max(self.versions.get("", 1), 18))
         return self._apply(row, call, list(inputs), {})
 
-    def _apply(
-        self, row: Row, call: Call, inputs: list[Value], env: Mapping[str, Value]
-    ) -> Any:
+    def _apply(self, row: Row, call: Call, inputs: list[Value], env: Mapping[str, Value]) -> Any:
         if row.host is not None and inputs:
-            known = [x for x in inputs if isinstance(x, Known) and x.is_content]
-            if len(known) == len([x for x in inputs if x is not None]) and known:
+            contents = [x for x in inputs if isinstance(x, Known) and x.is_content]
+            if len(contents) == len([x for x in inputs if x is not None]) and contents:
                 elements = [x.elements if isinstance(x, Known) else None for x in inputs]
                 result = row.host(call, *elements)
                 if result is not NotImplemented:
                     results = result if isinstance(result, tuple) else (result,)
-                    return tuple(known_of(r, known[0]) for r in results)
+                    return tuple(known_of(r, contents[0]) for r in results)
         if row.raw:
             return row.lower(call, *inputs, **({"env": env} if row.name in _SCOPED else {}))
         operands = [
@@ -204,7 +205,7 @@ _SCOPED = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 def _host(evaluation: Evaluation, x: Value) -> Any:
     if isinstance(x, list):
-        return [_host(evaluation, y) for y in x]  # pyright: ignore
+        return [_host(evaluation, y) for y in x]  # pyright: ignore[reportUnknownVariableType]
     return evaluation.known(x).elements
 
 
@@ -212,7 +213,7 @@ def _from_host(x: Any) -> Value:
     if x is None or isinstance(x, (Known, Array)):
         return x
     if isinstance(x, list):
-        return [_from_host(y) for y in x]  # pyright: ignore
+        return [_from_host(y) for y in x]  # pyright: ignore[reportUnknownVariableType]
     return Known(np.asarray(x))
 
 
@@ -222,10 +223,14 @@ def _as_tuple(result: Any) -> tuple[Value, ...]:
 
 def _bound(node: Node, attributes: Mapping[str, Any]) -> Node:
     """Return a node of a function with the attributes of the function's caller."""
-    own = dict(node.attributes)
-    own |= {k: attributes[v] for k, v in node.references.items() if v in attributes}
-    own = {k: _bound_graph(v, attributes) if isinstance(v, Graph) else v for k, v in own.items()}
-    return Node(node.op, node.domain, node.name, node.inputs, node.outputs, own, {}, node.overload)
+    bound = dict(node.attributes)
+    bound |= {k: attributes[v] for k, v in node.references.items() if v in attributes}
+    bound = {
+        k: _bound_graph(v, attributes) if isinstance(v, Graph) else v for k, v in bound.items()
+    }
+    return Node(
+        node.op, node.domain, node.name, node.inputs, node.outputs, bound, {}, node.overload
+    )
 
 
 def _bound_graph(graph: Graph, attributes: Mapping[str, Any]) -> Graph:
@@ -233,10 +238,14 @@ def _bound_graph(graph: Graph, attributes: Mapping[str, Any]) -> Graph:
     return Graph(graph.name, nodes, graph.tensors, graph.inputs, graph.outputs)
 
 
-def _at(error: Exception, node: Node) -> Exception:
-    """Return the error with the node's name, once."""
-    if isinstance(error, NeedsValueError) or "(node " in str(error):
-        return error
-    name = node.name or next(filter(None, node.outputs), "")
-    assert isinstance(error, UnsupportedError)
-    return UnsupportedError(f"{node.title}: {error.message} (node {name!r})", hint=error.help)
+def _name(node: Node) -> str:
+    return f"(node {node.name or next(filter(None, node.outputs), '')!r})"
+
+
+def _locate(error: SmeltError, node: Node) -> None:
+    """Add the operator and the name of the innermost node to an error's message."""
+    if "(node " not in error.message:
+        error.detail = f"{node.title}: {error.message} {_name(node)}"
+
+
+_NO_RULE = "The node's inputs or attributes do not fit the operator; onnx.checker may say more."

@@ -51,7 +51,7 @@ class ExternalData:
         if self.folder is None:
             raise _refusal(name, "a model in memory has no folder; pass data_folder=")
         parts = name.split("/")
-        if not name or "\0" in name or "\\" in name or os.path.isabs(name):
+        if not name or "\0" in name or "\\" in name or name.startswith("/"):
             raise _refusal(name, "it is no relative path")
         if any(part in ("", ".", "..") for part in parts):
             raise _refusal(name, "it has an empty part, or leaves the folder")

@@ -21,9 +21,9 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.types.dtype import from_numpy
 
-__all__ = ["MAX_CONTENT", "Known", "Value", "known_of", "object_array"]
+__all__ = ["MAX_CONTENT_ELEMENTS", "Known", "Value", "known_of", "object_array"]
 
-MAX_CONTENT = 4096
+MAX_CONTENT_ELEMENTS = 4096
 """Most elements of a content that rules compute with; larger ones are arrays."""
 
 
@@ -67,7 +67,7 @@ class Known:
     @property
     def is_content(self) -> bool:
         """Whether rules compute with the elements before a call runs."""
-        return self.elements.size <= MAX_CONTENT
+        return self.elements.size <= MAX_CONTENT_ELEMENTS
 
     def ints(self) -> list[Any]:
         """Return the elements as a flat list of numbers and sizes."""
@@ -88,7 +88,12 @@ class Known:
             parts = [sm.full((1,), _plain(x), dtype=dtype) for x in self.elements.flat]
             return sm.reshape(sm.concat(parts) if len(parts) > 1 else parts[0], self.shape)
         flat = self.elements.reshape(-1)
-        if flat.size and flat.size <= MAX_CONTENT and self.dtype.kind in "bifu" and _is_uniform(flat):
+        if (
+            flat.size
+            and flat.size <= MAX_CONTENT_ELEMENTS
+            and self.dtype.kind in "bifu"
+            and _is_uniform(flat)
+        ):
             return sm.full(self.shape, flat[0].item(), dtype=dtype)
         self._array = sm.asarray(np.ascontiguousarray(self.elements).reshape(self.shape), copy=True)
         return self._array

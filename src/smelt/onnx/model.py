@@ -150,8 +150,8 @@ class SparseTensor:
 class Port:
     """An input or output: name, ONNX type and dimensions.
 
-    A dimension is a number, the name of a size, or None. `kind` is "tensor", "sequence", "optional",
-    "map" or "sparse"; `dims` is None where the file does not say the rank.
+    A dimension is a number, the name of a size, or None; `dims` is None if the rank is not known.
+    `kind` is "tensor", "sequence", "optional", "map" or "sparse".
     """
 
     name: str
@@ -187,7 +187,7 @@ class Node:
             if isinstance(value, Graph):
                 yield value
             elif isinstance(value, tuple):
-                yield from (x for x in value if isinstance(x, Graph))  # pyright: ignore
+                yield from (x for x in value if isinstance(x, Graph))  # pyright: ignore[reportUnknownVariableType]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

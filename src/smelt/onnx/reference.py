@@ -3,10 +3,11 @@
 # The package onnx is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,8 @@ def compute(node: Node, version: int, inputs: Sequence[Any]) -> list[Any]:
     attributes = {k: _attribute(v) for k, v in node.attributes.items()}
     proto = helper.make_node(node.op, names, outputs, domain=node.domain, **attributes)
     wanted = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in outputs if n]
-    given = [
-        helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in names if n
-    ]
-    graph = helper.make_graph([proto], "node", given, wanted)
+    arguments = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in names if n]
+    graph = helper.make_graph([proto], "node", arguments, wanted)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
     feeds = {n: x for n, x in zip(names, inputs, strict=True) if n}
     try:
@@ -53,6 +52,3 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, Graph):
         raise UnsupportedError("a graph by the reference evaluator")
     return list(value) if isinstance(value, tuple) else value
-
-
-_ = Mapping

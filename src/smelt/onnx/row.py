@@ -118,4 +118,3 @@ def axis_of(axis: int, rank: int) -> int:
 def dtype_number(x: Array | Known) -> DType:
     """Return our type of a value."""
     return from_numpy(x.dtype) if isinstance(x, Known) else x.dtype
-

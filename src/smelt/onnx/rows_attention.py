@@ -35,12 +35,12 @@ def _joined(x: Array) -> Array:
 
 def _grouped(x: Array, heads: int) -> Array:
     """Repeat each head of keys or values, for the queries that share it."""
-    batch, own, length, width = x.shape
-    own = int(own)
-    if own == heads:
+    batch, key_heads, length, width = x.shape
+    key_heads = int(key_heads)
+    if key_heads == heads:
         return x
     wide = sm.broadcast_to(
-        sm.expand_dims(x, axis=2), (batch, own, heads // own, length, width)
+        sm.expand_dims(x, axis=2), (batch, key_heads, heads // key_heads, length, width)
     )
     return sm.reshape(wide, (batch, heads, length, width))
 
@@ -134,55 +134,61 @@ def _rotary(c: Call, x: Array, cosine: Array, sine: Array, positions: Any = None
     heads = c.get("num_heads")
     y = _heads(x, heads)
     width = int(y.shape[3])
-    turned = c.get("rotary_embedding_dim") or width
-    half = turned // 2
+    rotated = c.get("rotary_embedding_dim") or width
+    half = rotated // 2
     if positions is not None:
         cosine, sine = (sm.take(t, sm.reshape(positions, (-1,)), axis=0) for t in (cosine, sine))
         shape = (*positions.shape, half)
         cosine, sine = sm.reshape(cosine, shape), sm.reshape(sine, shape)
     cosine, sine = sm.expand_dims(cosine, axis=1), sm.expand_dims(sine, axis=1)
-    part = slice_along(y, 3, 0, turned) if turned < width else y
+    part = slice_along(y, 3, 0, rotated) if rotated < width else y
     if c.get("interleaved", 0):
         a, b = part[..., 0::2], part[..., 1::2]
     else:
-        a, b = slice_along(part, 3, 0, half), slice_along(part, 3, half, turned)
+        a, b = slice_along(part, 3, 0, half), slice_along(part, 3, half, rotated)
     real, imaginary = cosine * a - sine * b, sine * a + cosine * b
     if c.get("interleaved", 0):
         joined = sm.reshape(sm.stack([real, imaginary], axis=-1), part.shape)
     else:
         joined = sm.concat([real, imaginary], axis=-1)
-    if turned < width:
-        joined = sm.concat([joined, slice_along(y, 3, turned, width)], axis=-1)
+    if rotated < width:
+        joined = sm.concat([joined, slice_along(y, 3, rotated, width)], axis=-1)
     return _joined(joined) if x.ndim == 3 else joined
 
 
 def _linear_attention(
-    c: Call, query: Array, key: Array, value: Array, state: Any = None, decay: Any = None,
+    c: Call,
+    query: Array,
+    key: Array,
+    value: Array,
+    state: Any = None,
+    decay: Any = None,
     beta: Any = None,
 ) -> Any:
-    """Run the recurrence state = decay * state + key ⊗ value, read by the queries."""
-    heads, own = c.get("q_num_heads"), c.get("kv_num_heads")
+    """Run state = decay * state + key ⊗ value, read by queries."""
+    heads, key_heads = c.get("q_num_heads"), c.get("kv_num_heads")
     dtype = query.dtype
     q, k, v = (
-        sm.astype(_heads(x, n), sm.float32) for x, n in ((query, heads), (key, own), (value, own))
+        sm.astype(_heads(x, n), sm.float32)
+        for x, n in ((query, heads), (key, key_heads), (value, key_heads))
     )
     batch, steps, width, depth = q.shape[0], q.shape[2], int(k.shape[3]), int(v.shape[3])
     kept = dtype if state is None else state.dtype
     start = (
-        sm.zeros((batch, own, width, depth), dtype=sm.float32)
+        sm.zeros((batch, key_heads, width, depth), dtype=sm.float32)
         if state is None
         else sm.astype(state, sm.float32)
     )
     sequences: dict[str, Array] = {"q": q, "k": k, "v": v}
     if decay is not None:
-        per_head = int(decay.shape[-1]) == own
-        gates = sm.permute_dims(sm.reshape(decay, (batch, steps, own, -1)), (0, 2, 1, 3))
+        per_head = int(decay.shape[-1]) == key_heads
+        gates = sm.permute_dims(sm.reshape(decay, (batch, steps, key_heads, -1)), (0, 2, 1, 3))
         if per_head:
             gates = sm.broadcast_to(gates, k.shape)
         sequences["g"] = sm.exp(sm.astype(gates, sm.float32))
     if beta is not None:
         rates = sm.permute_dims(sm.reshape(beta, (batch, steps, -1, 1)), (0, 2, 1, 3))
-        sequences["b"] = sm.astype(sm.broadcast_to(rates, (batch, own, steps, 1)), sm.float32)
+        sequences["b"] = sm.astype(sm.broadcast_to(rates, (batch, key_heads, steps, 1)), sm.float32)
 
     def step(memory: Array, at: dict[str, Array]) -> tuple[Array, Array]:
         if "g" in at:
@@ -192,9 +198,9 @@ def _linear_attention(
             values = at["b"] * (values - sm.einsum("bhdm,bhd->bhm", memory, at["k"]))
         memory = memory + sm.expand_dims(at["k"], axis=-1) * sm.expand_dims(values, axis=-2)
         read = memory
-        if heads != own:
+        if heads != key_heads:
             wide = sm.broadcast_to(
-                sm.expand_dims(memory, axis=2), (batch, own, heads // own, width, depth)
+                sm.expand_dims(memory, axis=2), (batch, key_heads, heads // key_heads, width, depth)
             )
             read = sm.reshape(wide, (batch, heads, width, depth))
         return memory, sm.einsum("bhd,bhdm->bhm", at["q"], read)
@@ -209,9 +215,7 @@ def _linear_attention(
 
 def _causal_conv(c: Call, x: Array, weight: Array, bias: Any = None, state: Any = None) -> Any:
     kernel = int(weight.shape[2])
-    before = (
-        sm.zeros((*x.shape[:2], kernel - 1), dtype=x.dtype) if state is None else state
-    )
+    before = sm.zeros((*x.shape[:2], kernel - 1), dtype=x.dtype) if state is None else state
     padded = sm.concat([before, x], axis=2) if kernel > 1 else x
     result = sm.nn.conv(padded, weight, bias, groups=int(weight.shape[0]))
     if c.get("activation", "none") in ("silu", "swish"):

@@ -26,7 +26,7 @@ __all__ = ["ROWS"]
 
 MAX_UNROLLED = 64
 """Most steps of a loop that are recorded one by one because its carries change their shapes."""
-MAX_STEPS = 1 << 40
+UNLIMITED_STEPS = 1 << 40
 """Steps of a loop without a trip count."""
 
 Env = Mapping[str, Value]
@@ -144,7 +144,7 @@ def _python_loop(
     c: Call, body: Graph, limit: Any, condition: Any, carries: Sequence[Any], env: Env
 ) -> Any:
     """Run a loop step by step; while recording its condition must be known."""
-    most = MAX_STEPS if limit is None else int(c.known(limit).item())
+    most = UNLIMITED_STEPS if limit is None else int(c.known(limit).item())
     on = condition is None or _truth(c, condition)
     states = list(carries)
     stacked: list[list[Any]] = [[] for _ in body.outputs[1 + len(states) :]]

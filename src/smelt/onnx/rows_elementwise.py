@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.number import Number
-from smelt.onnx.needs import NeedsHostError, computable
+from smelt.frontends.array.number import Number, Size
 from smelt.onnx.known import Known, on_elements
-from smelt.onnx.row import Call, Row, axis_of
-from smelt.types.dtype import from_numpy
+from smelt.onnx.narrow_types import convert
+from smelt.onnx.needs import NeedsHostError, computable
+from smelt.onnx.row import Call, Row
+from smelt.types.dtype import from_numpy, i64
 
 __all__ = ["ROWS", "cast", "like", "truncated_quotient"]
 
@@ -45,10 +45,16 @@ def _has_numbers(e: Any) -> bool:
     return e.dtype != object or all(isinstance(x, (Number, int, float)) for x in e.flat)
 
 
+def _is_text(e: Any) -> bool:
+    return e.dtype == object and all(isinstance(x, str) for x in e.flat)
+
+
 def _predicate(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
     rule = _host(plain, symbolic)
 
     def host(c: Call, *x: Any) -> Any:
+        if all(_is_text(e) for e in x):
+            return np.asarray(plain(*x)).astype(np.bool_)
         result = rule(c, *x)
         return result if result is NotImplemented else np.asarray(result).astype(np.bool_)
 
@@ -89,7 +95,7 @@ def _divide_symbolic(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):
         return a / b
     if isinstance(a, int) and isinstance(b, int):
-        return int(math.trunc(a / b)) if abs(a) < 1 << 50 else a // b
+        return (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
     return a // b
 
 
@@ -124,7 +130,11 @@ def _pow(c: Call, a: Array, b: Any) -> Any:
         if b.dtype.is_float:
             wide = sm.float64
             return sm.astype(sm.pow(sm.astype(a, wide), sm.astype(b, wide)), a.dtype)
-        wide = sm.result_type(a.dtype, b.dtype) if {a.dtype.kind, b.dtype.kind} != {"int", "uint"} else sm.int64
+        wide = (
+            sm.result_type(a.dtype, b.dtype)
+            if {a.dtype.kind, b.dtype.kind} != {"int", "uint"}
+            else sm.int64
+        )
         return sm.astype(sm.pow(sm.astype(a, wide), sm.astype(b, wide)), a.dtype)
     if b.dtype != a.dtype:
         wide = sm.float64 if b.dtype.bits > 32 or a.dtype.bits > 32 else sm.float32
@@ -153,8 +163,7 @@ def _mean(c: Call, *x: Array) -> Any:
 
 
 def _extreme_host(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
-    rule = _host(lambda *x: reduce(plain, x), lambda *x: reduce(symbolic, x))
-    return rule
+    return _host(lambda *x: reduce(plain, x), lambda *x: reduce(symbolic, x))
 
 
 def _clip(c: Call, x: Any, low: Any = None, high: Any = None) -> Any:
@@ -188,23 +197,32 @@ def _where(c: Call, condition: Any, a: Any, b: Any) -> Any:
 # Casts
 
 
-def cast(x: Any, dtype: np.dtype[Any], c: Call, saturate: bool = True) -> Any:
+def _concat_text(c: Call, a: Any, b: Any) -> Known:
+    return Known(c.known(a).elements + c.known(b).elements, object)
+
+
+def cast(x: Any, dtype: np.dtype[Any], c: Call) -> Any:
     """Return a value as another element type, as ONNX's Cast does."""
-    if isinstance(x, Known):
-        if x.is_symbolic and dtype.kind in "if":
-            return Known(x.elements, dtype) if dtype.kind == x.dtype.kind == "i" or dtype.kind == "f" else Known(on_elements(_to_int, x.elements), dtype)
-        if not computable(dtype) or not computable(x.dtype):
-            raise NeedsHostError(f"a cast from {x.dtype} to {dtype}")
-        if x.is_content:
-            with np.errstate(all="ignore"):
-                return Known(x.elements.astype(dtype))
-    if not computable(dtype):
-        raise NeedsHostError(f"a cast to {dtype}")
+    if isinstance(x, Known) and x.is_symbolic:
+        if dtype.kind == "f":
+            return Known(x.elements, dtype)
+        if dtype.kind == "i":
+            return Known(on_elements(_to_integer, x.elements), dtype)
+    source = x.dtype if isinstance(x, Known) else x.dtype.numpy
+    if not computable(dtype) or not computable(source):
+        content = c.known(x)
+        saturate, rounding = bool(c.get("saturate", 1)), c.get("round_mode", "up")
+        return Known(convert(content.elements, dtype, saturate, rounding))
+    if isinstance(x, Known) and x.is_content:
+        with np.errstate(all="ignore"):
+            return Known(x.elements.astype(dtype))
     return sm.astype(c.array(x), from_numpy(dtype))
 
 
-def _to_int(x: Any) -> Any:
-    return x if not isinstance(x, (Number, float)) or getattr(x, "dtype", None) is sm.int64 else int(x)
+def _to_integer(x: Any) -> Any:
+    """Return a number made of sizes as an integer; what is no size is pinned."""
+    is_whole = isinstance(x, Size) or (isinstance(x, Number) and x.dtype is i64)
+    return x if is_whole else int(x)
 
 
 def _cast(c: Call, x: Any) -> Any:
@@ -279,11 +297,8 @@ def _bias_gelu(c: Call, x: Array, bias: Any) -> Any:
     return sm.nn.gelu(x + bias)
 
 
-def _swiglu(c: Call, x: Array) -> Any:
-    axis = axis_of(c.get("axis", -1), x.ndim)
-    half = x.shape[axis] // 2
-    first, second = (x[(slice(None),) * axis + (k,)] for k in (slice(0, half), slice(half, None)))
-    return sm.nn.silu(first) * second
+def _swiglu(c: Call, x: Array, y: Array) -> Any:
+    return _swish(c, x) * y
 
 
 def _is_inf(c: Call, x: Array) -> Any:
@@ -295,9 +310,13 @@ def _is_inf(c: Call, x: Array) -> Any:
 
 
 def _bit_shift(c: Call, x: Array, by: Array) -> Any:
-    shift = sm.bitwise_left_shift if c.get("direction") == "LEFT" else sm.bitwise_right_shift
-    bits = like(x, x.dtype.bits)
-    return sm.where(by < bits, shift(x, sm.minimum(by, bits - like(x, 1))), like(x, 0))
+    """Shift; a distance of the type's width or more leaves zeros, or the sign."""
+    most = like(x, x.dtype.bits - 1)
+    inside = sm.minimum(by, most)
+    if c.get("direction") == "LEFT":
+        return sm.where(by > most, like(x, 0), sm.bitwise_left_shift(x, inside))
+    shifted = sm.bitwise_right_shift(x, inside)
+    return shifted if _is_signed(x) else sm.where(by > most, like(x, 0), shifted)
 
 
 def _unary(name: str) -> Row:
@@ -333,7 +352,7 @@ ROWS: tuple[Row, ...] = (
     _known_unary("Floor", sm.floor, np.floor, math.floor),
     _known_unary("Ceil", sm.ceil, np.ceil, math.ceil),
     _known_unary("Round", sm.round, np.round, round),
-    _known_unary("Sqrt", sm.sqrt, np.sqrt, lambda x: math.sqrt(x)),
+    _known_unary("Sqrt", sm.sqrt, np.sqrt, math.sqrt),
     Row("Not", lambda c, x: sm.logical_not(x), host=_predicate(np.logical_not, operator.not_)),
     _binary("Add", sm.add, np.add, operator.add),
     _binary("Sub", sm.subtract, np.subtract, operator.sub),
@@ -349,6 +368,7 @@ ROWS: tuple[Row, ...] = (
     _comparison("And", sm.logical_and, np.logical_and, lambda a, b: bool(a and b)),
     _comparison("Or", sm.logical_or, np.logical_or, lambda a, b: bool(a or b)),
     _comparison("Xor", sm.logical_xor, np.logical_xor, operator.ne),
+    Row("StringConcat", _concat_text, raw=True),
     Row("BitwiseAnd", lambda c, a, b: sm.bitwise_and(a, b)),
     Row("BitwiseOr", lambda c, a, b: sm.bitwise_or(a, b)),
     Row("BitwiseXor", lambda c, a, b: sm.bitwise_xor(a, b)),
@@ -371,7 +391,11 @@ ROWS: tuple[Row, ...] = (
     Row("Gelu", lambda c, x: sm.nn.gelu(x), domain="com.microsoft"),
     Row("FastGelu", _fast_gelu, domain="com.microsoft"),
     Row("BiasGelu", _bias_gelu, domain="com.microsoft"),
-    Row("QuickGelu", lambda c, x: x * sm.sigmoid(like(x, c.get("alpha", 1.702)) * x), domain="com.microsoft"),
+    Row(
+        "QuickGelu",
+        lambda c, x: x * sm.sigmoid(like(x, c.get("alpha", 1.702)) * x),
+        domain="com.microsoft",
+    ),
     Row("HardSigmoid", _hard_sigmoid),
     Row("HardSwish", _hard_swish),
     Row("Shrink", _shrink),

@@ -49,7 +49,7 @@ def _coordinates(mode: str, a: _Axis) -> Any:
             return x * 0 + (last - first) * (a.extent - 1) / 2
         return first * (a.extent - 1) + x * (last - first) * (a.extent - 1) / (a.goal - 1)
     if mode == "pytorch_half_pixel" and a.goal == 1:
-        return x * 0 - 0.5 if False else x * 0
+        return x * 0
     half = (x + 0.5) / a.scale - 0.5
     if mode == "half_pixel_symmetric":
         centre = a.extent / 2
@@ -173,11 +173,14 @@ def _resize(c: Call, x: Array, roi: Any = None, scales: Any = None, sizes: Any =
         ratios = [float(int(g)) / int(x.shape[a]) for g, a in zip(goals, axes, strict=True)]
         factor = (min if policy == "not_larger" else max)(ratios)
         factors = [factor] * len(axes)
-        goals = [int(math.floor(factor * int(x.shape[a]) + 0.5)) for a in axes]
+        goals = [math.floor(factor * int(x.shape[a]) + 0.5) for a in axes]
     result = x
     for k, a in enumerate(axes):
-        region = (0.0, 1.0) if regions is None else (float(regions[k]), float(regions[len(axes) + k]))
-        result = _resize_axis(c, result, a, factors and factors[k], goals and goals[k], region)
+        region = (
+            (0.0, 1.0) if regions is None else (float(regions[k]), float(regions[len(axes) + k]))
+        )
+        scale = None if factors is None else factors[k]
+        result = _resize_axis(c, result, a, scale, None if goals is None else goals[k], region)
     return result
 
 
@@ -193,13 +196,13 @@ def _resize_axis(
             return _repeat(x, axis, int(scale))
         extent = int(extent)
         span = (region[1] - region[0]) if crops else 1.0
-        goal = int(math.floor(extent * scale * span))
+        goal = math.floor(extent * scale * span)
     elif not crops and goal == extent:
         return x
     else:
         extent, goal = int(extent), int(goal)
-        scale = goal / extent if scale is None else scale
-    return _resample(c, x, axis, _Axis(extent, goal, scale, region))
+    factor = goal / extent if scale is None else scale
+    return _resample(c, x, axis, _Axis(extent, goal, factor, region))
 
 
 def _upsample(c: Call, x: Array, scales: Any = None) -> Any:
@@ -236,7 +239,9 @@ def _reflected(v: Array, low: Any, high: Any) -> Array:
 
 
 def _grid_sample(c: Call, x: Array, grid: Array) -> Any:
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(c.get("mode", "bilinear"), c.get("mode", "bilinear"))
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(
+        c.get("mode", "bilinear"), c.get("mode", "bilinear")
+    )
     padding, corners = c.get("padding_mode", "zeros"), bool(c.get("align_corners", 0))
     count = x.ndim - 2
     positions: list[Array] = []
@@ -322,9 +327,7 @@ def _affine_grid(c: Call, theta: Array, size: Known) -> Any:
     axes: list[Any] = []
     for n in sides:
         steps = np.arange(n, dtype=np.float64)
-        axes.append(
-            (2 * steps / max(n - 1, 1) - 1) if corners else ((2 * steps + 1) / n - 1)
-        )
+        axes.append((2 * steps / max(n - 1, 1) - 1) if corners else ((2 * steps + 1) / n - 1))
     mesh = np.meshgrid(*axes, indexing="ij")
     points = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1)
     base = sm.asarray(points.reshape(-1, len(sides) + 1).astype(theta.dtype.numpy))
@@ -336,7 +339,9 @@ def _roi_align(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     """Average samples of each bin of each region, interpolated linearly."""
     high, wide = c.get("output_height", 1), c.get("output_width", 1)
     ratio, scale = c.get("sampling_ratio", 0), c.get("spatial_scale", 1.0)
-    mode = c.get("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel")
+    mode = c.get(
+        "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
+    )
     if not ratio:
         return _roi_align_known(c, x, rois, batches)
     shift = 0.5 if mode == "half_pixel" else 0.0
@@ -359,8 +364,11 @@ def _roi_means(c: Call, x: Array, samples: list[Array], batches: Array, form: An
     batch = sm.reshape(sm.astype(batches, sm.int64), (-1, 1, 1))
     last = sm.moveaxis(x, 1, -1)
     n, m = x.shape[2], x.shape[3]
-    inside = (y >= like(y, -1)) & (y <= sm.full((), n, dtype=y.dtype)) & (w >= like(w, -1)) & (
-        w <= sm.full((), m, dtype=w.dtype)
+    inside = (
+        (y >= like(y, -1))
+        & (y <= sm.full((), n, dtype=y.dtype))
+        & (w >= like(w, -1))
+        & (w <= sm.full((), m, dtype=w.dtype))
     )
     parts: list[tuple[Array, Array, Array]] = []
     for p, extent in ((y, n), (w, m)):
@@ -393,7 +401,9 @@ def _roi_align_known(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     """Sample as many points as a bin has pixels: each region by itself, from its values."""
     high, wide = c.get("output_height", 1), c.get("output_width", 1)
     scale = c.get("spatial_scale", 1.0)
-    mode = c.get("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel")
+    mode = c.get(
+        "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
+    )
     shift = 0.5 if mode == "half_pixel" else 0.0
     regions = c.known(rois).elements * scale - shift
     results: list[Array] = []

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known
 from smelt.onnx.needs import NeedsHostError, NeedsValueError, computable
 from smelt.onnx.row import Call, Row, axis_of
-from smelt.onnx.rows_view import product
-from smelt.types.dtype import from_numpy
 
 __all__ = ["ROWS"]
 
@@ -31,7 +28,7 @@ def _gather_host(c: Call, x: Any, index: Any) -> Any:
         return NotImplemented
     axis = axis_of(c.get("axis", 0), x.ndim)
     taken = x.take(index.reshape(-1), axis=axis)
-    return taken.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return taken.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
 def _gather(c: Call, x: Any, index: Any) -> Any:
@@ -51,7 +48,7 @@ def _gather_elements(c: Call, x: Array, index: Array) -> Any:
 
 
 def _along(index: Array, axis: int, x: Array) -> tuple[Any, ...]:
-    """Return positions for every dimension: `index` along one, its own along the others."""
+    """Return positions for every dimension: `index` along one, its axis_shape along the others."""
     key: list[Any] = []
     for a in range(index.ndim):
         if a == axis:
@@ -72,8 +69,7 @@ def _gather_nd(c: Call, x: Array, index: Array) -> Any:
         shape = [1] * rank
         shape[a] = -1
         key.append(sm.reshape(sm.arange(x.shape[a]), tuple(shape)))
-    for k in range(depth):
-        key.append(_wrapped(index[..., k], x.shape[batch + k]))
+    key += [_wrapped(index[..., k], x.shape[batch + k]) for k in range(depth)]
     if not key:
         return sm.broadcast_to(x, (*index.shape[:-1], *x.shape))
     return x[tuple(key)]
@@ -123,16 +119,18 @@ def _tensor_scatter(c: Call, cache: Array, update: Array, starts: Any = None) ->
         steps = steps % extent
     key: list[Any] = []
     for a in range(cache.ndim):
-        own = [1] * cache.ndim
-        own[a] = -1
-        key.append(steps if a == axis else sm.reshape(sm.arange(update.shape[a]), tuple(own)))
+        axis_shape = [1] * cache.ndim
+        axis_shape[a] = -1
+        key.append(
+            steps if a == axis else sm.reshape(sm.arange(update.shape[a]), tuple(axis_shape))
+        )
     return cache.at[tuple(key)].set(update)
 
 
 def _one_hot(c: Call, index: Array, depth: Known, values: Array) -> Any:
     count = int(depth.item())
     axis = axis_of(c.get("axis", -1), index.ndim + 1)
-    wide = sm.astype(index, sm.int64) if not index.dtype.is_float else sm.astype(index, sm.int64)
+    wide = sm.astype(index, sm.int64)
     wide = sm.expand_dims(sm.where(wide < 0, wide + count, wide), axis=axis)
     shape = [1] * (index.ndim + 1)
     shape[axis] = -1
@@ -145,10 +143,10 @@ def _one_hot(c: Call, index: Array, depth: Known, values: Array) -> Any:
 
 def _elements(c: Call, x: Any) -> Any:
     """Return elements in NumPy; while recording only those that are constants."""
-    known = c.known(x)
-    if known.is_symbolic:
+    content = c.known(x)
+    if content.is_symbolic:
         raise NeedsValueError
-    return known.elements
+    return content.elements
 
 
 def _non_zero(c: Call, x: Any) -> Any:
@@ -180,7 +178,9 @@ def _unique(c: Call, x: Any) -> Any:
         rank = np.empty_like(order)
         rank[order] = np.arange(order.size)
         first, counts, inverse = first[order], counts[order], rank[inverse]
-    return tuple(Known(v) for v in (values, *(np.asarray(k, np.int64) for k in (first, inverse, counts))))
+    return tuple(
+        Known(v) for v in (values, *(np.asarray(k, np.int64) for k in (first, inverse, counts)))
+    )
 
 
 def _non_max_suppression(
@@ -230,19 +230,14 @@ def _gather_row(c: Call, x: Any, index: Any) -> Any:
 
 
 def _bit_cast(c: Call, x: Any) -> Any:
-    known = c.known(x)
+    content = c.known(x)
     target = c.dtype("to")
-    return Known(np.ascontiguousarray(known.elements).view(target).reshape(known.shape))
+    return Known(np.ascontiguousarray(content.elements).view(target).reshape(content.shape))
 
 
 def _array_feature_extractor(c: Call, x: Array, index: Array) -> Any:
     taken = sm.take(x, sm.reshape(index, (-1,)), axis=x.ndim - 1)
     return sm.reshape(taken, (1, -1)) if x.ndim == 1 else taken
-
-
-def check_depth(depth: int) -> None:
-    if depth < 0:
-        raise UnsupportedError("OneHot with a negative depth")
 
 
 ROWS: tuple[Row, ...] = (
@@ -261,4 +256,3 @@ ROWS: tuple[Row, ...] = (
     Row("BitCast", _bit_cast, raw=True),
     Row("ArrayFeatureExtractor", _array_feature_extractor, domain="ai.onnx.ml"),
 )
-_ = product, from_numpy

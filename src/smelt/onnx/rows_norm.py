@@ -140,9 +140,7 @@ def _nll(c: Call, scores: Array, labels: Array, weight: Any, ignored: int | None
     labels = sm.astype(labels, sm.int64)
     counts = None if ignored is None else labels != ignored
     safe = labels if counts is None else sm.where(counts, labels, 0)
-    picked = -sm.squeeze(
-        sm.take_along_axis(scores, sm.expand_dims(safe, axis=1), axis=1), axis=1
-    )
+    picked = -sm.squeeze(sm.take_along_axis(scores, sm.expand_dims(safe, axis=1), axis=1), axis=1)
     weights = None if weight is None else sm.take(weight, safe, axis=0)
     if counts is not None:
         zero = like(scores, 0)

@@ -92,7 +92,7 @@ def _conv_transpose(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
     extent = [int(n) for n in weight.shape[2:]]
     steps = tuple(c.get("strides") or (1,) * count)
     dilations = tuple(c.get("dilations") or (1,) * count)
-    extra = list(c.get("output_padding") or (0,) * count)
+    extra: list[int] = list(c.get("output_padding") or (0,) * count)
     wanted, mode = c.get("output_shape"), c.get("auto_pad", "NOTSET")
     pairs = padding_pairs(c, count)
     if mode == "VALID":

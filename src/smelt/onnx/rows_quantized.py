@@ -8,12 +8,13 @@ import numpy as np
 
 import smelt as sm
 from smelt.frontends.array.array import Array
+from smelt.onnx import narrow_types
 from smelt.onnx.known import Known
 from smelt.onnx.needs import NeedsHostError, computable
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import convolve
-from smelt.types.dtype import DType, from_numpy, i8, i32, u8
+from smelt.types.dtype import DType, from_numpy
 
 __all__ = ["ROWS", "dequantized", "dynamic_quantized", "integer_product", "quantized"]
 
@@ -43,7 +44,9 @@ def quantized(x: Array, scale: Array, zero: Any, dtype: DType) -> Array:
     steps = sm.round(x / scale)
     if zero is not None:
         steps = steps + sm.astype(zero, steps.dtype)
-    wide = sm.astype(sm.clip(steps, like(steps, int(info.min)), like(steps, int(info.max))), sm.int32)
+    wide = sm.astype(
+        sm.clip(steps, like(steps, int(info.min)), like(steps, int(info.max))), sm.int32
+    )
     return sm.astype(wide, dtype)
 
 
@@ -63,8 +66,8 @@ def _target(c: Call, zero: Any) -> np.dtype[Any]:
 
 def _quantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     dtype = _target(c, zero)
-    if not computable(dtype) or dtype.kind not in "iu":
-        raise NeedsHostError(f"quantisation to {dtype}")
+    if not computable(dtype):
+        return _quantize_narrow(c, x, scale, zero, dtype)
     x, scale, zero = c.array(x), c.array(scale), c.array(zero)
     axis, block = c.get("axis", 1), c.get("block_size", 0)
     wide = sm.astype(x, sm.float32) if not x.dtype.is_float or x.dtype.bits < 32 else x
@@ -72,10 +75,23 @@ def _quantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     return quantized(wide, spread, _spread(zero, x, axis, block), from_numpy(dtype))
 
 
+def _quantize_narrow(c: Call, x: Any, scale: Any, zero: Any, dtype: np.dtype[Any]) -> Known:
+    """Quantise to a type that arrays do not have."""
+    saturate = bool(c.get("saturate", 1))
+    return Known(narrow_types.quantize(*_elements(c, x, scale, zero), dtype, saturate=saturate))
+
+
+def _elements(c: Call, x: Any, scale: Any, zero: Any) -> tuple[Any, Any, Any]:
+    """Return operands in NumPy, scales and zero points in shapes that broadcast."""
+    data, *rest = (None if v is None else c.known(v).elements for v in (x, scale, zero))
+    axis, block = c.get("axis", 1), c.get("block_size", 0)
+    first, second = (narrow_types.spread(v, data, axis, block) for v in rest)
+    return data, first, second
+
+
 def _dequantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    for v in (x, zero):
-        if isinstance(v, Known) and v.dtype.kind not in "iu" and not _is_small(v.dtype):
-            raise NeedsHostError(f"dequantisation of {v.dtype}")
+    if isinstance(x, Known) and not computable(x.dtype) and not _is_small(x.dtype):
+        return Known(narrow_types.dequantize(*_elements(c, x, scale, zero)))
     x, zero = (_whole(c, v) for v in (x, zero))
     scale = c.array(scale)
     axis, block = c.get("axis", 1), c.get("block_size", 0)
@@ -114,7 +130,7 @@ def _byte(x: Array) -> Array:
 
 
 def _shifted(x: Array, zero: Any, per_row: bool) -> Array:
-    """Return x - zero point as i32; a vector of zero points is one for each row or column."""
+    """Return x - zero point as i32, one for all or for each row."""
     wide = sm.astype(x, sm.int32)
     if zero is None:
         return wide
@@ -133,8 +149,14 @@ def _mat_mul_integer(c: Call, a: Array, b: Array, a_zero: Any = None, b_zero: An
 
 
 def _mat_mul_to_float(
-    c: Call, a: Array, b: Array, a_scale: Array, b_scale: Array, a_zero: Any = None,
-    b_zero: Any = None, bias: Any = None,
+    c: Call,
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero: Any = None,
+    b_zero: Any = None,
+    bias: Any = None,
 ) -> Any:
     product = integer_product(a, b, a_zero, b_zero)
     result = sm.astype(product, a_scale.dtype) * (a_scale * b_scale)
@@ -163,8 +185,16 @@ def _conv_integer(c: Call, x: Array, weight: Array, zero: Any = None, w_zero: An
 
 
 def _qlinear_conv(
-    c: Call, x: Array, x_scale: Array, x_zero: Array, weight: Array, w_scale: Array,
-    w_zero: Array, y_scale: Array, y_zero: Array, bias: Any = None,
+    c: Call,
+    x: Array,
+    x_scale: Array,
+    x_zero: Array,
+    weight: Array,
+    w_scale: Array,
+    w_zero: Array,
+    y_scale: Array,
+    y_zero: Array,
+    bias: Any = None,
 ) -> Any:
     total = _conv_integer(c, x, weight, x_zero, w_zero)
     if bias is not None:
@@ -175,8 +205,15 @@ def _qlinear_conv(
 
 
 def _qlinear_mat_mul(
-    c: Call, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array,
-    y_scale: Array, y_zero: Array,
+    c: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    y_scale: Array,
+    y_zero: Array,
 ) -> Any:
     product = integer_product(a, b, a_zero, b_zero)
     rows = a_scale if a_scale.ndim == 0 or _is_one(a_scale) else sm.expand_dims(a_scale, axis=-1)
@@ -190,8 +227,15 @@ def _is_one(x: Array) -> bool:
 
 def _qlinear_binary(function: Any) -> Any:
     def rule(
-        c: Call, a: Array, a_scale: Array, a_zero: Any, b: Array, b_scale: Array, b_zero: Any,
-        y_scale: Array, y_zero: Any = None,
+        c: Call,
+        a: Array,
+        a_scale: Array,
+        a_zero: Any,
+        b: Array,
+        b_scale: Array,
+        b_zero: Any,
+        y_scale: Array,
+        y_zero: Any = None,
     ) -> Any:
         real = function(dequantized(a, a_scale, a_zero), dequantized(b, b_scale, b_zero))
         return quantized(real, y_scale, y_zero, a.dtype)
@@ -216,8 +260,16 @@ def _qlinear_average(c: Call, x: Array, *rest: Any) -> Any:
 
 
 def _q_gemm(
-    c: Call, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array,
-    bias: Any = None, y_scale: Any = None, y_zero: Any = None,
+    c: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    bias: Any = None,
+    y_scale: Any = None,
+    y_zero: Any = None,
 ) -> Any:
     a = sm.matrix_transpose(a) if c.get("transA", 0) else a
     if c.get("transB", 0):
@@ -229,10 +281,15 @@ def _q_gemm(
 
 
 def _mat_mul_n_bits(
-    c: Call, x: Array, packed: Known, scales: Array, zeros: Any = None, groups: Any = None,
+    c: Call,
+    x: Array,
+    packed: Known,
+    scales: Array,
+    zeros: Any = None,
+    groups: Any = None,
     bias: Any = None,
 ) -> Any:
-    """Multiply by weights of 2, 4 or 8 bits with a scale for each block along k."""
+    """Multiply by weights of 2, 4 or 8 bits, with scales of blocks."""
     n, k, bits, block = c.get("N"), c.get("K"), c.get("bits", 4), c.get("block_size")
     blocks = -(-k // block)
     codes = _codes(packed.elements.reshape(n, blocks, -1), bits)[..., :block]
@@ -287,4 +344,3 @@ ROWS: tuple[Row, ...] = (
     Row("MatMulNBits", _mat_mul_n_bits, (1, 3), domain="com.microsoft"),
     *(Row(name, rule, domain="com.microsoft") for name, rule in _MICROSOFT),
 )
-_ = i8, i32, u8

@@ -91,11 +91,11 @@ def _run(
     for d in range(net.count):
         is_reverse = net.direction == "reverse" or d == 1
         first = [zeros if s is None else s[d] for s in states]
-        given: dict[str, Array] = {"x": project(d, x)}
+        projected: dict[str, Array] = {"x": project(d, x)}
         if lengths is not None:
             steps = sm.reshape(sm.arange(time), (-1, 1))
             ends = sm.reshape(sm.astype(lengths, sm.int64), (1, -1))
-            given["on"] = sm.expand_dims(steps < ends, axis=-1)
+            projected["on"] = sm.expand_dims(steps < ends, axis=-1)
 
         def body(carry: list[Array], at: dict[str, Array], d: int = d) -> Any:
             new = step(d, at["x"], list(carry))
@@ -104,7 +104,7 @@ def _run(
             kept = [sm.where(at["on"], n, o) for n, o in zip(new, carry, strict=True)]
             return kept, sm.where(at["on"], new[0], like(new[0], 0))
 
-        carry, result = sm.scan(body, first, given, reverse=is_reverse)
+        carry, result = sm.scan(body, first, projected, reverse=is_reverse)
         outputs.append(result)
         last.append(list(carry))
     stacked = [sm.stack([side[k] for side in last], axis=0) for k in range(len(states))]
@@ -146,34 +146,41 @@ def _lstm_step(
 ) -> Callable[[int, Array, list[Array]], list[Array]]:
     coupled = bool(net.c.get("input_forget", 0))
 
-    def step(d: int, given: Array, states: list[Array]) -> list[Array]:
+    def step(d: int, projected: Array, states: list[Array]) -> list[Array]:
         h, cell = states
         f, g, k = net.of(d)
-        i, o, forget, c = _parts(given + products[d](h), 4)
-        if peepholes is not None:
-            pi, po, pf = _parts(peepholes[d], 3)
-            i, forget = i + pi * cell, forget + pf * cell
+        i, o, forget, c = _parts(projected + products[d](h), 4)
+        holes = [] if peepholes is None else _parts(peepholes[d], 3)
+        if holes:
+            i, forget = i + holes[0] * cell, forget + holes[2] * cell
         i = f(net.clipped(i))
         forget = like(i, 1) - i if coupled else f(net.clipped(forget))
         new = forget * cell + i * g(net.clipped(c))
-        if peepholes is not None:
-            o = o + po * new
+        if holes:
+            o = o + holes[1] * new
         return [f(net.clipped(o)) * k(new), new]
 
     return step
 
 
 def _lstm(
-    c: Call, x: Array, w: Array, r: Array, bias: Any = None, lengths: Any = None, h: Any = None,
-    cell: Any = None, peepholes: Any = None,
+    c: Call,
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Any = None,
+    lengths: Any = None,
+    h: Any = None,
+    cell: Any = None,
+    peepholes: Any = None,
 ) -> Any:
     net = _Net(c, 4, ("Sigmoid", "Tanh", "Tanh"))
     x, h, cell = _inputs(c, x, h, cell)
 
     def project(d: int, x: Array) -> Array:
-        given = sm.matmul(x, sm.matrix_transpose(w[d]))
+        projected = sm.matmul(x, sm.matrix_transpose(w[d]))
         total = _bias_sum(bias, d, 4, net.hidden)
-        return given if total is None else given + total
+        return projected if total is None else projected + total
 
     products = [_product(r[d]) for d in range(net.count)]
     y, states = _run(net, x, project, lengths, [h, cell], _lstm_step(net, products, peepholes))
@@ -187,22 +194,33 @@ def _product(r: Array) -> Product:
 
 
 def _dynamic_lstm(
-    c: Call, x: Array, w: Array, r: Array, bias: Any, lengths: Any, h: Any, cell: Any,
-    peepholes: Any, w_scale: Array, w_zero: Array, r_scale: Array, r_zero: Array,
+    c: Call,
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Any,
+    lengths: Any,
+    h: Any,
+    cell: Any,
+    peepholes: Any,
+    w_scale: Array,
+    w_zero: Array,
+    r_scale: Array,
+    r_zero: Array,
 ) -> Any:
     """Run an LSTM whose weights are integers and whose operands are quantised in each product."""
     net = _Net(c, 4, ("Sigmoid", "Tanh", "Tanh"))
     x, h, cell = _inputs(c, x, h, cell)
 
     def scaled(v: Array, weights: Array, scale: Array, zero: Array) -> Array:
-        steps, own, own_zero = dynamic_quantized(v)
-        total = integer_product(steps, weights, own_zero, zero)
-        return sm.astype(total, v.dtype) * (own * scale)
+        steps, factor, shift = dynamic_quantized(v)
+        total = integer_product(steps, weights, shift, zero)
+        return sm.astype(total, v.dtype) * (factor * scale)
 
     def project(d: int, x: Array) -> Array:
-        given = scaled(x, w[d], w_scale[d], w_zero[d])
+        projected = scaled(x, w[d], w_scale[d], w_zero[d])
         total = _bias_sum(bias, d, 4, net.hidden)
-        return given if total is None else given + total
+        return projected if total is None else projected + total
 
     products: list[Product] = [
         lambda v, d=d: scaled(v, r[d], r_scale[d], r_zero[d]) for d in range(net.count)
@@ -222,21 +240,21 @@ def _gru(
     x, h = _inputs(c, x, h)
 
     def project(d: int, x: Array) -> Array:
-        given = sm.matmul(x, sm.matrix_transpose(w[d]))
+        projected = sm.matmul(x, sm.matrix_transpose(w[d]))
         if bias is None:
-            return given
-        own, recurrent = bias[d, : 3 * size], bias[d, 3 * size :]
+            return projected
+        outer, recurrent = bias[d, : 3 * size], bias[d, 3 * size :]
         if before:  # the last third of the recurrent bias is inside of the reset
             recurrent = sm.concat([recurrent[: 2 * size], sm.zeros((size,), dtype=x.dtype)])
-        return given + (own + recurrent)
+        return projected + (outer + recurrent)
 
     gates = [_product(r[d, : 2 * size]) for d in range(net.count)]
     rest = [_product(r[d, 2 * size :]) for d in range(net.count)]
 
-    def step(d: int, given: Array, states: list[Array]) -> list[Array]:
+    def step(d: int, projected: Array, states: list[Array]) -> list[Array]:
         (old,) = states
         f, g = net.of(d)
-        z, reset, new = _parts(given, 3)
+        z, reset, new = _parts(projected, 3)
         both = gates[d](old)
         z = f(net.clipped(z + both[..., :size]))
         reset = f(net.clipped(reset + both[..., size:]))
@@ -259,15 +277,15 @@ def _rnn(
     x, h = _inputs(c, x, h)
 
     def project(d: int, x: Array) -> Array:
-        given = sm.matmul(x, sm.matrix_transpose(w[d]))
+        projected = sm.matmul(x, sm.matrix_transpose(w[d]))
         total = _bias_sum(bias, d, 1, net.hidden)
-        return given if total is None else given + total
+        return projected if total is None else projected + total
 
     products = [_product(r[d]) for d in range(net.count)]
 
-    def step(d: int, given: Array, states: list[Array]) -> list[Array]:
+    def step(d: int, projected: Array, states: list[Array]) -> list[Array]:
         (f,) = net.of(d)
-        return [f(net.clipped(given + products[d](states[0])))]
+        return [f(net.clipped(projected + products[d](states[0])))]
 
     y, states = _run(net, x, project, lengths, [h], step)
     return _results(c, y, states)

@@ -127,8 +127,8 @@ def _top_k(c: Call, x: Array, k: Known | None = None) -> Any:
     axis = axis_of(c.get("axis", -1), x.ndim)
     count = c.get("k") if k is None else k.item()
     largest = bool(c.get("largest", 1))
-    found = sm.top_k(x, count, axis=axis, largest=largest)
-    return found.values, sm.astype(found.indices, sm.int64)
+    best = sm.top_k(x, count, axis=axis, largest=largest)
+    return best.values, sm.astype(best.indices, sm.int64)
 
 
 def _hardmax(c: Call, x: Array) -> Any:
@@ -167,10 +167,6 @@ def _wide(x: Array) -> Array:
     return sm.astype(x, sm.float32) if x.dtype.compute is f32 and x.dtype is not f32 else x
 
 
-def _root(x: Array) -> Array:
-    return sm.sqrt(x)
-
-
 def _norm(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
     squares = sm.sum(sm.square(_wide(x)), axis=axis, keepdims=keepdims)
     if x.dtype.is_integer:
@@ -196,8 +192,8 @@ def _lp_normalize(c: Call, x: Array) -> Any:
 ROWS: tuple[Row, ...] = (
     _reduction("ReduceSum", _sum, host=_host_fold(0, lambda a, b: a + b)),
     _reduction("ReduceProd", _prod, host=_host_fold(1, lambda a, b: a * b)),
-    _reduction("ReduceMax", _extreme(sm.max, -float("inf")), host=_host_fold(None, lambda a, b: max(a, b))),
-    _reduction("ReduceMin", _extreme(sm.min, float("inf")), host=_host_fold(None, lambda a, b: min(a, b))),
+    _reduction("ReduceMax", _extreme(sm.max, -float("inf")), host=_host_fold(None, max)),
+    _reduction("ReduceMin", _extreme(sm.min, float("inf")), host=_host_fold(None, min)),
     _reduction("ReduceMean", _mean),
     _reduction("ReduceL1", _sum, before=sm.abs),
     _reduction("ReduceL2", _norm, after=None),

@@ -10,8 +10,8 @@ import numpy as np
 import smelt as sm
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.number import Number
-from smelt.onnx.known import MAX_CONTENT, Known, object_array
+from smelt.frontends.array.number import Number, Size
+from smelt.onnx.known import MAX_CONTENT_ELEMENTS, Known, object_array
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.types.dtype import from_numpy
 
@@ -24,6 +24,11 @@ def product(dims: Sequence[Any]) -> Any:
     for d in dims:
         total = total * d
     return total
+
+
+def _is(d: Any, number: int) -> bool:
+    """Whether a dimension is a special number; a size is none, an argument is compared."""
+    return not isinstance(d, Size) and bool(d == number)
 
 
 def _are_numbers(*values: Any) -> bool:
@@ -45,13 +50,12 @@ def _size(c: Call, x: Any) -> Known:
 def _reshape_dims(c: Call, shape: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
     """Return the dimensions of a Reshape, with copied ones filled in; -1 may be left."""
     keeps_zero = not c.get("allowzero", 0)
-    return [
-        shape[k] if keeps_zero and isinstance(d, int) and d == 0 else d for k, d in enumerate(dims)
-    ]
+    return [shape[k] if keeps_zero and _is(d, 0) else d for k, d in enumerate(dims)]
 
 
 def _reshape(c: Call, x: Array, dims: Known | None = None) -> Any:
     target = _reshape_dims(c, x.shape, c.ints(dims, "shape"))
+    target = [-1 if _is(d, -1) else 0 if _is(d, 0) else d for d in target]
     unknown = [k for k, d in enumerate(target) if isinstance(d, int) and d == -1]
     if unknown and any(isinstance(d, int) and d == 0 for d in target):
         rest = product([d for k, d in enumerate(target) if k != unknown[0]])
@@ -122,7 +126,18 @@ def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     """Return the shape that two shapes broadcast to; equal sizes are compared under a guard."""
     rank = max(len(a), len(b))
     pairs = zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True)
-    return tuple(y if isinstance(x, int) and x == 1 else x if isinstance(y, int) and y == 1 else x if x == y else y if x == 1 else x for x, y in pairs)
+    return tuple(
+        y
+        if isinstance(x, int) and x == 1
+        else x
+        if isinstance(y, int) and y == 1
+        else x
+        if x == y
+        else y
+        if x == 1
+        else x
+        for x, y in pairs
+    )
 
 
 def _expand(c: Call, x: Array, dims: Known) -> Any:
@@ -132,8 +147,9 @@ def _expand(c: Call, x: Array, dims: Known) -> Any:
 def _expand_host(c: Call, x: Any, dims: Any) -> Any:
     if not _are_numbers(dims.flat):
         return NotImplemented
-    shape = np.broadcast_shapes(x.shape, [int(d) for d in dims.flat])
-    return np.broadcast_to(x, shape) if product(shape) <= MAX_CONTENT else NotImplemented
+    wanted: tuple[int, ...] = tuple(int(d) for d in dims.flat)
+    shape: tuple[Any, ...] = _broadcast(x.shape, wanted)
+    return np.broadcast_to(x, shape) if product(shape) <= MAX_CONTENT_ELEMENTS else NotImplemented
 
 
 def _concat(c: Call, *x: Any) -> Any:
@@ -184,8 +200,8 @@ def _slice_terms(c: Call, rank: int, rest: Sequence[Any]) -> list[tuple[int, Any
     ]
 
 
-def _bound(position: Any, step: int, is_start: bool) -> Any:
-    """Return a bound as a Python slice takes it; None for an end of the axis."""
+def _bound(position: Any, step: int) -> Any:
+    """Return a bound for a Python slice; None for an end of the axis."""
     if not isinstance(position, int):
         return position
     if step > 0:
@@ -208,7 +224,7 @@ def _clamped(position: Any, extent: Any, step: int) -> Any:
 def _slice(c: Call, x: Any, *rest: Any) -> Any:
     key: list[Any] = [slice(None)] * x.ndim
     for axis, start, stop, step in _slice_terms(c, x.ndim, rest):
-        first, last = _bound(start, step, True), _bound(stop, step, False)
+        first, last = _bound(start, step), _bound(stop, step)
         if step < 0:
             first = first if first is None else _clamped(first, x.shape[axis], step)
             last = last if last is None else _clamped(last, x.shape[axis], step)
@@ -217,10 +233,10 @@ def _slice(c: Call, x: Any, *rest: Any) -> Any:
 
 
 def _slice_host(c: Call, x: Any, *rest: Any) -> Any:
-    known = [None if r is None else Known(r, np.int64) for r in rest]
-    if any(k is not None and k.is_symbolic for k in known):
+    bounds = [None if r is None else Known(r, np.int64) for r in rest]
+    if any(k is not None and k.is_symbolic for k in bounds):
         return NotImplemented
-    return _slice(c, x, *known)
+    return _slice(c, x, *bounds)
 
 
 # Padding, tiling, filling
@@ -230,11 +246,13 @@ def _pad(c: Call, x: Array, pads: Known | None = None, value: Any = None, axes: 
     widths = c.ints(pads, "pads")
     among = [axis_of(int(a), x.ndim) for a in c.ints(axes)] if axes is not None else range(x.ndim)
     half = len(widths) // 2
-    pairs: list[tuple[Any, Any]] = [(0, 0)] * x.ndim
+    pairs: list[tuple[Any, Any]] = [(0, 0) for _ in range(x.ndim)]
     for k, a in enumerate(among):
         pairs[a] = widths[k], widths[half + k]
     mode = c.get("mode", "constant")
-    fill = 0 if value is None and c.get("value") is None else c.get("value") if value is None else c.known(value).item()
+    fill: Any = c.get("value", 0)
+    if isinstance(value, Known) and not value.is_symbolic:
+        fill, value = value.item(), None
     for a, (low, high) in enumerate(pairs):  # negative widths remove elements
         crop = [n if isinstance(n, int) and n < 0 else 0 for n in (low, high)]
         if any(crop):
@@ -242,13 +260,25 @@ def _pad(c: Call, x: Array, pads: Known | None = None, value: Any = None, axes: 
             pairs[a] = low - crop[0], high - crop[1]
     if mode == "wrap":
         return _wrap(x, pairs)
+    if value is not None:
+        return _filled(x, pairs, c.array(value))
     if x.dtype.kind == "bool":
         fill = bool(fill)
     elif x.dtype.is_integer:
         fill = int(fill)
     if all(isinstance(n, int) and n == 0 for pair in pairs for n in pair):
         return x
-    return sm.pad(x, pairs, mode=mode, constant_values=fill) if mode == "constant" else sm.pad(x, pairs, mode=mode)
+    return (
+        sm.pad(x, pairs, mode=mode, constant_values=fill)
+        if mode == "constant"
+        else sm.pad(x, pairs, mode=mode)
+    )
+
+
+def _filled(x: Array, pairs: Sequence[tuple[Any, Any]], value: Array) -> Any:
+    """Pad with a value that the call computes."""
+    inside = sm.pad(sm.full(x.shape, True, dtype=sm.bool), pairs, constant_values=False)
+    return sm.where(inside, sm.pad(x, pairs), sm.reshape(value, ()))
 
 
 def _wrap(x: Array, pairs: Sequence[tuple[Any, Any]]) -> Any:
@@ -269,7 +299,7 @@ def _constant_of_shape(c: Call, dims: Known) -> Any:
     value = c.tensor("value")
     value = Known(np.zeros(1, np.float32)) if value is None else value
     shape = dims.ints()
-    if _are_numbers(shape) and product(shape) <= MAX_CONTENT and value.dtype != object:
+    if _are_numbers(shape) and product(shape) <= MAX_CONTENT_ELEMENTS and value.dtype != object:
         return Known(np.full(shape, value.elements.reshape(-1)[0], value.dtype))
     return sm.full(tuple(shape), value.item(), dtype=from_numpy(value.dtype))
 
@@ -292,8 +322,12 @@ def _constant(c: Call) -> Any:
 def _range(c: Call, start: Known, stop: Known, step: Known) -> Any:
     first, last, by = start.item(), stop.item(), step.item()
     if _are_numbers([first, last, by]):
-        elements = np.arange(first, last, by, dtype=start.dtype) if start.dtype.kind != "f" else _float_range(first, last, by, start.dtype)
-        if elements.size <= MAX_CONTENT:
+        elements = (
+            np.arange(first, last, by, dtype=start.dtype)
+            if start.dtype.kind != "f"
+            else _float_range(first, last, by, start.dtype)
+        )
+        if elements.size <= MAX_CONTENT_ELEMENTS:
             return Known(elements)
     return sm.arange(first, last, by, dtype=from_numpy(start.dtype))
 
@@ -305,8 +339,8 @@ def _float_range(first: Any, last: Any, by: Any, dtype: Any) -> Any:
 
 def _eye_like(c: Call, x: Any) -> Any:
     rows, columns = x.shape
-    own = x.dtype if isinstance(x, Known) else x.dtype.numpy
-    return sm.eye(rows, columns, k=c.get("k", 0), dtype=from_numpy(c.dtype("dtype", own)))
+    source = x.dtype if isinstance(x, Known) else x.dtype.numpy
+    return sm.eye(rows, columns, k=c.get("k", 0), dtype=from_numpy(c.dtype("dtype", source)))
 
 
 def _trilu(c: Call, x: Array, k: Any = None) -> Any:
@@ -332,7 +366,8 @@ def _space_to_depth(c: Call, x: Array) -> Any:
     n, channels, h, w = x.shape
     b = c.get("blocksize")
     parts = sm.reshape(x, (n, channels, h // b, b, w // b, b))
-    parts = sm.permute_dims(parts, (0, 3, 5, 1, 2, 4))
+    order = (0, 3, 5, 1, 2, 4) if c.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    parts = sm.permute_dims(parts, order)
     return sm.reshape(parts, (n, channels * b * b, h // b, w // b))
 
 
@@ -377,7 +412,7 @@ ROWS: tuple[Row, ...] = (
     Row("Concat", _concat, host=_concat_host),
     Row("Split", _split, (1,)),
     Row("Slice", _slice, (1, 2, 3, 4), host=_slice_host),
-    Row("Pad", _pad, (1, 2, 3)),
+    Row("Pad", _pad, (1, 3)),
     Row("Tile", _tile, (1,)),
     Row("Range", _range, (0, 1, 2)),
     Row("EyeLike", _eye_like, raw=True),

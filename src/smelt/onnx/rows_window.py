@@ -114,8 +114,8 @@ def _position(c: Call, pool: _Pool, sides: Any, offset: Sequence[int], rank: int
         shape = [1] * rank
         shape[2 + k] = -1
         steps = sm.arange(pool.counts[k]) * pool.steps[k]
-        own = steps + (offset[k] * pool.dilations[k] - pool.pads[k][0])
-        total = total * sides[k] + sm.reshape(own, tuple(shape))
+        at = steps + (offset[k] * pool.dilations[k] - pool.pads[k][0])
+        total = total * sides[k] + sm.reshape(at, tuple(shape))
     return total
 
 
@@ -123,9 +123,7 @@ def _sums(x: Array, pool: _Pool) -> Array:
     """Return the sum of each window: a product with a kernel of ones."""
     channels = (x.shape[0] * x.shape[1], 1, *x.shape[2:])
     ones = sm.full((1, 1, *pool.extent), 1.0, dtype=x.dtype)
-    total = sm.nn.conv(
-        sm.reshape(x, channels), ones, stride=pool.steps, dilation=pool.dilations
-    )
+    total = sm.nn.conv(sm.reshape(x, channels), ones, stride=pool.steps, dilation=pool.dilations)
     return sm.reshape(total, (*x.shape[:2], *total.shape[2:]))
 
 

@@ -21,6 +21,7 @@ import smelt as sm
 from smelt.errors import ArgumentError, OnnxFileError, OnnxTypeError, UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
+from smelt.imports import fork_safe_import
 from smelt.onnx.evaluate import Evaluation, Fallback
 from smelt.onnx.external import ExternalData
 from smelt.onnx.known import Known, Value, object_array
@@ -114,7 +115,7 @@ class Session:
         self._fallback = _reference(fallback)
         self._missing = _missing_operators(model)
         self.reasons: list[str] = []
-        """Why the model is evaluated call by call rather than as one program; empty if it is not."""
+        """Why the model is evaluated call by call rather than as one program; else empty."""
         self.fallback_calls: dict[str, int] = {}
         """Operators without a rule -> calls that onnx's reference evaluator has computed."""
         if self._missing and self._fallback is None:
@@ -256,15 +257,15 @@ class Session:
 def _converted(port: Port, x: Any) -> Any:
     """Return a fed value as NumPy; raises OnnxTypeError for another type or shape."""
     if port.kind != "tensor":
-        return x if x is None or not isinstance(x, list) else [np.asarray(e) for e in x]  # pyright: ignore
+        return x if x is None or not isinstance(x, list) else [np.asarray(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
     expected = dtype_of(port.data_type)
     plain = not hasattr(x, "dtype")
     if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray):
         x = np.from_dlpack(x) if not isinstance(x, Array) else np.asarray(x)
     array = np.asarray(x)
-    if plain and expected != object:
+    if plain and expected.kind != "O":
         array = array.astype(expected, casting="same_kind" if array.dtype.kind == "f" else "unsafe")
-    elif expected == object:
+    elif expected.kind == "O":
         array = array.astype(object)
     if array.dtype != expected:
         raise OnnxTypeError(name=port.name, found=array.dtype, expected=expected)
@@ -291,13 +292,12 @@ def _fix_dims(port: Port, x: Any, sizes: dict[str, Any]) -> None:
 
 
 def _are_computable(feeds: Mapping[str, Any]) -> bool:
-    return all(isinstance(x, np.ndarray) and computable(x.dtype) for x in feeds.values())  # pyright: ignore
+    return all(isinstance(x, np.ndarray) and computable(x.dtype) for x in feeds.values())  # pyright: ignore[reportUnknownVariableType]
 
 
 def _numbers(x: Any) -> Any:
-    """Return an array's elements as nested arguments of a program."""
-    flat = [n if not isinstance(n, float) else n for n in x.reshape(-1).tolist()]
-    return (tuple(x.shape) and tuple(flat)) or (flat[0] if not x.shape else ())
+    """Return an array's elements as arguments of a program: a number, or a tuple of numbers."""
+    return tuple(x.tolist()) if x.ndim else x.item()
 
 
 def _value_argument(port: Port, x: Any) -> Known:
@@ -309,7 +309,7 @@ def _value_argument(port: Port, x: Any) -> Known:
 
 def _eager_value(x: Any) -> Value:
     if isinstance(x, list):
-        return [_eager_value(e) for e in x]  # pyright: ignore
+        return [_eager_value(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(x, np.ndarray):
         small = x.size <= MAX_VALUE_INPUT and x.dtype.kind in "iub"
         return Known(x) if small or not computable(x.dtype) else sm.asarray(x)
@@ -318,9 +318,13 @@ def _eager_value(x: Any) -> Value:
 
 def _to_numpy(x: Any) -> Any:
     if isinstance(x, list):
-        return [_to_numpy(e) for e in x]  # pyright: ignore
+        return [_to_numpy(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(x, Known):
-        return np.array(x.elements) if not x.is_symbolic else np.array([int(e) for e in x.ints()], x.dtype).reshape(x.shape)
+        return (
+            np.array(x.elements)
+            if not x.is_symbolic
+            else np.array([int(e) for e in x.ints()], x.dtype).reshape(x.shape)
+        )
     if isinstance(x, Number):
         return np.asarray(x.value())
     return None if x is None else np.asarray(x)
@@ -364,8 +368,8 @@ def _missing_operators(model: Model) -> dict[str, int]:
     pending = [model.graph.nodes, *(f.nodes for f in functions)]
     while pending:
         for node in pending.pop():
-            known = (node.domain, node.op, node.overload) in model.functions
-            if not known and row_of(node.domain, node.op) is None:
+            is_function = (node.domain, node.op, node.overload) in model.functions
+            if not is_function and row_of(node.domain, node.op) is None:
                 counts[node.title] = counts.get(node.title, 0) + 1
             pending += [g.nodes for g in node.graphs()]
     return counts
@@ -376,7 +380,6 @@ def _reference(fallback: str) -> Fallback | None:
     if fallback == "error":
         return None
     try:
-        from smelt.onnx import reference
+        return fork_safe_import("smelt.onnx.reference").compute
     except ModuleNotFoundError:
         return None
-    return reference.compute

@@ -17,6 +17,7 @@ from smelt.onnx import (
     rows_quantized,
     rows_recurrent,
     rows_reduce,
+    rows_signal,
     rows_view,
     rows_window,
 )
@@ -26,7 +27,8 @@ __all__ = ["TABLE", "row_of"]
 
 _CHAPTERS = (
     rows_attention, rows_control, rows_elementwise, rows_image, rows_index, rows_norm,
-    rows_product, rows_quantized, rows_recurrent, rows_reduce, rows_view, rows_window,
+    rows_product, rows_quantized, rows_recurrent, rows_reduce, rows_signal, rows_view,
+    rows_window,
 )  # fmt: skip
 
 TABLE: dict[tuple[str, str], Row] = {

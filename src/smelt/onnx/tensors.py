@@ -52,8 +52,16 @@ _TYPES: dict[int, tuple[str, Any]] = {
 _BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 """Types of which several elements share a byte."""
 _NUMBERS = {np.dtype(t): n for n, (_, t) in _TYPES.items()}
-_FIELDS = {1: "floats", 14: "floats", 7: "int64s", 11: "doubles", 15: "doubles"}
-_FIELDS |= {12: "uint64s", 13: "uint64s"}
+_FIELDS = {
+    1: "floats",
+    7: "int64s",
+    11: "doubles",
+    12: "uint64s",
+    13: "uint64s",
+    14: "floats",
+    15: "doubles",
+}
+"""Types whose numbers are not stored in int32_data."""
 
 
 def dtype_of(data_type: int) -> np.dtype[Any]:
@@ -116,7 +124,9 @@ def decode(
         raise _misfit(tensor, f"{len(raw)} bytes, {size} expected")
     if stored_bits < 8:
         return _unpack(np.frombuffer(raw, np.uint8), count, stored_bits, dtype).reshape(tensor.dims)
-    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(tensor.dims)
+    return (
+        np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(tensor.dims)
+    )
 
 
 def _misfit(tensor: StoredTensor, what: str) -> OnnxFileError:

@@ -19,7 +19,7 @@ import numpy as np
 from smelt.errors import OnnxFileError, OnnxLimitError
 from smelt.origin import UNKNOWN
 
-__all__ = ["BYTES", "FLOAT", "INTEGER", "Many", "Reader", "Schema", "TEXT"]
+__all__ = ["BYTES", "FLOAT", "INTEGER", "TEXT", "Many", "Reader", "Schema"]
 
 MAX_NESTED_MESSAGES = 110
 """Deepest nesting of messages: a graph inside a node's attribute takes three levels."""
@@ -114,15 +114,14 @@ class Reader:
         if kind is INTEGER:
             self._expect(wire == 0, first)
             return value - (1 << 64) if value >> 63 else value
-        if isinstance(kind, str) and kind in _FIXED:
+        if not isinstance(kind, str):
+            self._expect(wire == 2, first)
+            return self.message(kind, first, last, depth + 1)
+        if kind in _FIXED:
             self._expect(wire == _FIXED[kind][0], first)
             return struct.unpack_from(_FIXED[kind][1], self.data, first)[0]
         self._expect(wire == 2, first)
-        if kind is BYTES:
-            return self.data[first:last]
-        if kind is TEXT:
-            return self._text(first, last)
-        return self.message(kind, first, last, depth + 1)
+        return self.data[first:last] if kind is BYTES else self._text(first, last)
 
     def _append(
         self, values: list[Any], kind: Any, wire: int, value: int, first: int, last: int, depth: int
