@@ -29,10 +29,10 @@ COMMANDS: dict[str, str] = {
     "demo": "Search the documentation of this Python by meaning.",
     "doctor": "Check the installation, and show what Smelt detects on this machine.",
     "errors": "List every error, warning and reason with its code.",
-    "explain": "Report how a function or a graph is compiled, and why.",
+    "explain": "Report how a function, a graph or a model is compiled, and why.",
     "ops": "List every operator, or describe the one called NAME.",
     "opt": "Run passes on a graph's text.",
-    "run": "Run a graph or a kernel in text form.",
+    "run": "Run a graph or a kernel in text form, or an ONNX model.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
 """Name -> summary. `smelt X` runs `smelt.cli.X:command`, whose help begins with the summary."""

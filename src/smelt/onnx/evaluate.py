@@ -1,4 +1,4 @@
-"""Evaluate the nodes of a graph in order, by their rows, with arrays of a recording or of a call.
+"""Evaluate the nodes of a graph in order, by their rows.
 
 Inside `jit` the arrays are symbolic and the result is a program. Where a rule needs elements that
 the recording does not have, NeedsValueError ends it; the session then evaluates call by call, and
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import OnnxFileError, SmeltError, UnsupportedError
+from smelt.errors import OnnxFileError, OnnxLimitError, SmeltError, UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.value import STATE
 from smelt.graph.build import MISTAKES
@@ -118,6 +118,8 @@ class Evaluation:
             except SmeltError as error:
                 _locate(error, node)
                 raise
+            except MemoryError as error:
+                raise OnnxLimitError(f"{node.title} {_name(node)} needs too much memory") from error
             except MISTAKES as error:
                 what = f"{node.title} {_name(node)}: {type(error).__name__}: {error}"
                 raise OnnxFileError(what, hint=_NO_RULE) from error

@@ -17,14 +17,33 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import smelt as sm
+from smelt.errors import OnnxLimitError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.types.dtype import from_numpy
 
-__all__ = ["MAX_CONTENT_ELEMENTS", "Known", "Value", "known_of", "object_array"]
+__all__ = [
+    "MAX_CONTENT_ELEMENTS",
+    "Known",
+    "Value",
+    "check_count",
+    "known_of",
+    "object_array",
+    "on_elements",
+]
 
 MAX_CONTENT_ELEMENTS = 4096
 """Most elements of a content that rules compute with; larger ones are arrays."""
+
+
+MAX_TABLE_ELEMENTS = 8 << 20
+"""Most elements of a table that a rule computes in NumPy: positions, windows, weights."""
+
+
+def check_count(count: float) -> None:
+    """Raise OnnxLimitError for a table of more elements than rules compute."""
+    if count > MAX_TABLE_ELEMENTS:
+        raise OnnxLimitError(f"a table of {count} elements")
 
 
 def object_array(shape: Sequence[int], elements: Iterable[Any]) -> np.ndarray[Any, Any]:

@@ -18,7 +18,7 @@ import smelt as sm
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.onnx.known import Known
+from smelt.onnx.known import Known, check_count
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
 
@@ -93,6 +93,7 @@ def _weights(c: Call, mode: str, ratio: Any, scale: float) -> tuple[int, Any]:
 
 def _resample(c: Call, x: Array, axis: int, a: _Axis) -> Array:
     """Resize one axis between sizes that are numbers."""
+    check_count(a.goal)
     mode = c.get("mode", "nearest")
     transform = c.get("coordinate_transformation_mode", "half_pixel")
     at = _coordinates(transform, a)
@@ -323,6 +324,7 @@ class _Sampler:
 
 def _affine_grid(c: Call, theta: Array, size: Known) -> Any:
     sides = [int(n) for n in size.ints()[2:]]
+    check_count(math.prod(sides))
     corners = bool(c.get("align_corners", 0))
     axes: list[Any] = []
     for n in sides:

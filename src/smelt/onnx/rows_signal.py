@@ -12,7 +12,7 @@ import numpy as np
 
 import smelt as sm
 from smelt.frontends.array.array import Array
-from smelt.onnx.known import Known
+from smelt.onnx.known import Known, check_count
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_view import slice_along
 
@@ -31,6 +31,7 @@ def _fitted(x: Array, axis: int, length: int) -> Array:
 
 def _matrices(rows: int, columns: int, length: int, dtype: Any) -> tuple[Array, Array]:
     """Return cosines and sines of 2 pi j k / length."""
+    check_count(rows * columns)
     turns = np.outer(np.arange(rows), np.arange(columns)) % length
     angles = 2 * math.pi * turns / length
     return sm.asarray(np.cos(angles).astype(dtype)), sm.asarray(np.sin(angles).astype(dtype))
@@ -90,6 +91,7 @@ def _stft(c: Call, x: Array, step: Known, window: Any = None, length: Known | No
     else:
         frame = int(length.item())
     count = 1 + (int(x.shape[1]) - frame) // hop
+    check_count(count * frame)
     index = np.arange(count)[:, None] * hop + np.arange(frame)
     frames = sm.take(x, sm.asarray(index.reshape(-1)), axis=1)
     frames = sm.reshape(frames, (x.shape[0], count, frame, x.shape[2]))
@@ -103,6 +105,7 @@ def _window(*coefficients: float) -> Any:
 
     def rule(c: Call, size: Known) -> Known:
         count = int(size.item())
+        check_count(count)
         period = count if c.get("periodic", 1) else count - 1
         angles = 2 * math.pi * np.arange(count) / period
         total = sum(a * np.cos(k * angles) for k, a in enumerate(coefficients))
@@ -116,6 +119,7 @@ def _mel_weights(
 ) -> Known:
     """Return triangular filters over the bins of a spectrogram, evenly spaced in mel."""
     count, size = int(bins.item()), int(length.item())
+    check_count(count * size)
     ends = [2595 * np.log10(1 + float(v.item()) / 700) for v in (low, high)]
     edges = np.arange(count + 2) * ((ends[1] - ends[0]) / (count + 2)) + ends[0]
     hertz = 700 * (10 ** (edges / 2595) - 1)

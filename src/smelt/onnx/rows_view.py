@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import smelt as sm
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number, Size
-from smelt.onnx.known import MAX_CONTENT_ELEMENTS, Known, object_array
+from smelt.onnx.known import MAX_CONTENT_ELEMENTS, Known, check_count, object_array
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.types.dtype import from_numpy
 
@@ -322,6 +323,7 @@ def _constant(c: Call) -> Any:
 def _range(c: Call, start: Known, stop: Known, step: Known) -> Any:
     first, last, by = start.item(), stop.item(), step.item()
     if _are_numbers([first, last, by]):
+        check_count(math.ceil((last - first) / by))
         elements = (
             np.arange(first, last, by, dtype=start.dtype)
             if start.dtype.kind != "f"

@@ -103,15 +103,17 @@ class Session:
         graph = model.graph
         self._external = external
         self._constants: dict[int, Known] = {}
-        self._ports = [p for p in graph.inputs if p.name not in graph.tensors]
+        self.ports = [p for p in graph.inputs if p.name not in graph.tensors]
+        """Inputs as the file declares them."""
         self._optional = {p.name: p for p in graph.inputs if p.name in graph.tensors}
-        self.inputs = [NodeArg(p) for p in self._ports]
+        self.inputs = [NodeArg(p) for p in self.ports]
         """Inputs without a default."""
         self.outputs = [NodeArg(p) for p in graph.outputs]
         self.metadata = dict(model.metadata)
         """Custom properties of the file."""
         self._programs: dict[tuple[str, ...], sm.jit] = {}  # type: ignore[valid-type]
         self._values = _value_inputs(graph)
+        self._check_constants()
         self._fallback = _reference(fallback)
         self._missing = _missing_operators(model)
         self.reasons: list[str] = []
@@ -126,9 +128,20 @@ class Session:
                 origin=UNKNOWN,
             )
 
+    def _check_constants(self) -> None:
+        """Decode constants of the outermost graph, which checks their sizes."""
+        evaluation = Evaluation(self.model, self._constants, self._external)
+        for tensor in self.model.graph.tensors.values():
+            evaluation.constant(tensor)
+
     def __repr__(self) -> str:
         names = ", ".join(f"{a.name}: {a.type}{a.shape}" for a in self.inputs)
         return f"<smelt.onnx model, {len(self.model.graph.nodes)} nodes, inputs {names}>"
+
+    @property
+    def programs(self) -> list[Any]:
+        """Jitted functions that calls have made so far, one for each choice of outputs."""
+        return list(self._programs.values())
 
     # Calls
 
@@ -185,8 +198,8 @@ class Session:
         return self._program(names, checked), self._arguments(checked)
 
     def _feeds(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        missing = [p.name for p in self._ports if p.name not in feed and p.kind != "optional"]
-        ports = {p.name: p for p in self._ports} | self._optional
+        missing = [p.name for p in self.ports if p.name not in feed and p.kind != "optional"]
+        ports = {p.name: p for p in self.ports} | self._optional
         unknown = [n for n in feed if n not in ports]
         if missing or unknown:
             what = f"no input {unknown[0]!r}" if unknown else f"missing inputs {', '.join(missing)}"
@@ -211,7 +224,7 @@ class Session:
         self, evaluation: Evaluation, env: dict[str, Value], names: Sequence[str]
     ) -> list[Any]:
         graph = self.model.graph
-        for p in self._ports:
+        for p in self.ports:
             env.setdefault(p.name, None)
         results = dict(
             zip((p.name for p in graph.outputs), evaluation.graph(graph, env), strict=True)
@@ -226,7 +239,7 @@ class Session:
         return program
 
     def _jitted(self, names: tuple[str, ...], inputs: list[str]) -> Any:
-        ports = {p.name: p for p in self._ports} | self._optional
+        ports = {p.name: p for p in self.ports} | self._optional
 
         def model(*arguments: Any) -> Any:
             evaluation = Evaluation(self.model, self._constants, self._external)
