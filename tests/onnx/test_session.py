@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.onnx.build import graph, model, node, port
 
 import smelt as sm
 import smelt.onnx
 from smelt.errors import ArgumentError, OnnxFileError, OnnxTypeError, UnsupportedError
-from tests.onnx.build import graph, model, node, port
 
-F, I, B = np.float32, np.int64, np.bool_
+F, LONG, BOOL = np.float32, np.int64, np.bool_
 RANDOM = np.random.default_rng(0)
 
 
@@ -57,7 +57,7 @@ def test_shapes_computed_inside_are_expressions_of_one_program() -> None:
 
 def test_an_input_that_holds_a_shape_is_read_as_numbers() -> None:
     nodes = [node("Reshape", ["x", "shape"], ["y"])]
-    data = model(nodes, [port("x", F, ["n"]), port("shape", I, [2])], [port("y")])
+    data = model(nodes, [port("x", F, ["n"]), port("shape", LONG, [2])], [port("y")])
     for shape in ((2, 6), (3, -1), (0, 1)):
         x = normal(12)
         (y,) = run(data, x=x, shape=np.array(shape))
@@ -73,7 +73,7 @@ def test_a_branch_on_a_scalar_argument_is_chosen_under_a_guard() -> None:
         node("Equal", ["rate", "expected"], ["c"]),
         node("If", ["c"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul")),
     ]
-    inputs = [port("x", F, ["n"]), port("rate", I, [])]
+    inputs = [port("x", F, ["n"]), port("rate", LONG, [])]
     session = smelt.onnx.load(model(nodes, inputs, [port("y")], {"expected": np.array(16000)}))
     x = normal(5)
     for rate, want in ((16000, x + x), (8000, x * x), (16000, x + x)):
@@ -83,7 +83,7 @@ def test_a_branch_on_a_scalar_argument_is_chosen_under_a_guard() -> None:
 
 def test_a_branch_on_an_element_is_one_of_the_program() -> None:
     nodes = [node("If", ["c"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul"))]
-    data = model(nodes, [port("x", F, ["n"]), port("c", B, [1])], [port("y")])
+    data = model(nodes, [port("x", F, ["n"]), port("c", BOOL, [1])], [port("y")])
     x = normal(5)
     for c in (True, False):
         assert np.array_equal(run(data, x=x, c=np.array([c]))[0], x + x if c else x * x)
@@ -92,7 +92,7 @@ def test_a_branch_on_an_element_is_one_of_the_program() -> None:
 def loop_body() -> bytes:
     nodes = [node("Add", ["state", "x"], ["next"]), node("Identity", ["on"], ["go"])]
     nodes.append(node("Mul", ["next", "next"], ["square"]))
-    ports = [port("k", I, []), port("on", B, []), port("state", F, ["n"])]
+    ports = [port("k", LONG, []), port("on", BOOL, []), port("state", F, ["n"])]
     return graph(nodes, ports, [port("go"), port("next"), port("square")])
 
 
@@ -118,10 +118,15 @@ def test_scan_runs_backwards_along_another_axis() -> None:
     )
     nodes = [
         node(
-            "Scan", ["s0", "x"], ["last", "all"], body=body, num_scan_inputs=1,
-            scan_input_axes=[1], scan_input_directions=[1],
+            "Scan",
+            ["s0", "x"],
+            ["last", "all"],
+            body=body,
+            num_scan_inputs=1,
+            scan_input_axes=[1],
+            scan_input_directions=[1],
         )
-    ]  # fmt: skip
+    ]
     data = model(nodes, [port("s0", F, [3]), port("x", F, [3, "t"])], [port("last"), port("all")])
     s0, x = normal(3), normal(3, 6)
     last, everything = run(data, s0=s0, x=x)
@@ -137,9 +142,11 @@ def test_lstm_matches_its_definition() -> None:
     bias = normal(1, 32)
     nodes = [node("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=hidden)]
     data = model(
-        nodes, [port("x", F, ["t", "b", width])], [port("y"), port("h"), port("c")],
+        nodes,
+        [port("x", F, ["t", "b", width])],
+        [port("y"), port("h"), port("c")],
         {"w": w, "r": r, "b": bias},
-    )  # fmt: skip
+    )
     y, h, c = run(data, x=x)
 
     def sigmoid(v: Any) -> Any:
@@ -183,10 +190,16 @@ def test_weights_of_few_bits_are_unpacked_once(bits: int) -> None:
     scales = np.abs(normal(n, k // block)) + F(0.1)
     nodes = [
         node(
-            "MatMulNBits", ["x", "w", "s"], ["y"], "com.microsoft", N=n, K=k, bits=bits,
+            "MatMulNBits",
+            ["x", "w", "s"],
+            ["y"],
+            "com.microsoft",
+            N=n,
+            K=k,
+            bits=bits,
             block_size=block,
         )
-    ]  # fmt: skip
+    ]
     data = model(nodes, [port("x", F, ["m", k])], [port("y")], {"w": packed, "s": scales.ravel()})
     x = normal(3, k)
     weight = ((codes.astype(F) - (1 << (bits - 1))) * scales[:, :, None]).reshape(n, k)

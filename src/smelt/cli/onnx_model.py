@@ -12,6 +12,7 @@ smelt bench model.onnx --threads 1
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -178,7 +179,7 @@ def bench_model(path: Path, threads: int | None, *, quick: bool) -> None:
 
 def _peer(path: Path, threads: int | None) -> Any:
     try:
-        import onnxruntime
+        onnxruntime: Any = import_module("onnxruntime")
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()

@@ -38,10 +38,14 @@ class OnnxLimitError(SmeltError, ValueError, MemoryError):
     Example:
         import smelt as sm
 
+        def field(number, data):
+            size = [len(data)] if len(data) < 128 else [len(data) % 128 + 128, len(data) // 128]
+            return bytes([number * 8 + 2, *size]) + data
+
         nested = b""
-        for _ in range(100):
-            nested = b"\\x2a" + bytes([len(nested) % 128]) + nested[:120]
-        sm.onnx.load(b"\\x3a" + bytes([len(nested)]) + nested)
+        for _ in range(50):  # a graph in an attribute of a node in a graph ..
+            nested = field(1, field(5, field(6, nested)))
+        sm.onnx.load(field(7, nested))
     How to fix:
         Store large weights as external data, and split the graph.
     """
@@ -63,7 +67,14 @@ class OnnxExternalError(SmeltError, OSError):
     Example:
         import smelt as sm
 
-        sm.onnx.load(b"...", data_folder="/models")
+        def field(number, data):
+            size = [len(data)] if len(data) < 128 else [len(data) % 128 + 128, len(data) // 128]
+            return bytes([number * 8 + 2, *size]) + data
+
+        place = field(13, field(1, b"location") + field(2, b"../secret"))
+        tensor = bytes([8, 4, 16, 1]) + field(8, b"w") + place + bytes([112, 1])
+        graph = field(5, tensor) + field(12, field(1, b"w"))
+        sm.onnx.load(field(7, graph) + field(8, bytes([16, 21])), data_folder=".")
     How to fix:
         Put the data file into the folder of the model, as a regular file with one name.
     """
@@ -82,10 +93,18 @@ class OnnxTypeError(SmeltError, TypeError, ValueError):
     Why:
         A model is typed; nothing is converted silently except lists and Python numbers.
     Example:
+        import numpy as np
         import smelt as sm
 
-        model = sm.onnx.load("model.onnx")
-        model.run(None, {"input_ids": [[1.5]]})
+        def field(number, data):
+            size = [len(data)] if len(data) < 128 else [len(data) % 128 + 128, len(data) // 128]
+            return bytes([number * 8 + 2, *size]) + data
+
+        node = field(1, b"x") + field(2, b"y") + field(4, b"Neg")
+        kind = field(2, field(1, bytes([8, 1])))  # float32
+        graph = field(1, node) + field(11, field(1, b"x") + kind) + field(12, field(1, b"y"))
+        model = sm.onnx.load(field(7, graph) + field(8, bytes([16, 21])))
+        model.run(None, {"x": np.zeros(3)})
     How to fix:
         Convert the array, as in `x.astype(np.int64)`; `model.inputs` lists what is expected.
     """

@@ -16,7 +16,6 @@ from typing import Any
 
 from smelt.errors import OnnxExternalError
 from smelt.onnx.model import StoredTensor
-from smelt.origin import UNKNOWN
 
 __all__ = ["ExternalData"]
 
@@ -90,4 +89,4 @@ def _number(entries: Mapping[str, Any], key: str, default: int, name: str) -> in
 
 
 def _refusal(name: str, reason: str) -> OnnxExternalError:
-    return OnnxExternalError(name=repr(name[:200]), reason=reason, origin=UNKNOWN)
+    return OnnxExternalError(name=repr(name[:200]), reason=reason)

@@ -12,7 +12,6 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import OnnxFileError, OnnxLimitError
 from smelt.onnx.wire import BYTES, DOUBLE, FLOAT, INTEGER, TEXT, Many, Reader
-from smelt.origin import UNKNOWN
 
 __all__ = ["Function", "Graph", "Model", "Node", "Port", "StoredTensor", "parse"]
 
@@ -247,7 +246,7 @@ def parse(data: memoryview) -> Model:
     """
     fields = Reader(data).message(_MODEL)
     if "graph" not in fields or not fields.get("opsets"):
-        raise OnnxFileError("no ONNX model: it has no graph, or names no opset", origin=UNKNOWN)
+        raise OnnxFileError("no ONNX model: it has no graph, or names no opset")
     builder = _Builder()
     graph = builder.graph(fields["graph"], frozenset(), 0)
     functions = [builder.function(f) for f in fields.get("functions", ())]
@@ -281,7 +280,7 @@ class _Builder:
 
     def graph(self, fields: Mapping[str, Any], outside: frozenset[str], depth: int) -> Graph:
         if depth > MAX_GRAPH_DEPTH:
-            raise OnnxLimitError(f"graphs nested more than {MAX_GRAPH_DEPTH} deep", origin=UNKNOWN)
+            raise OnnxLimitError(f"graphs nested more than {MAX_GRAPH_DEPTH} deep")
         tensors: dict[str, StoredTensor | SparseTensor] = {}
         for t in fields.get("tensors", ()):
             tensor = stored(t)
@@ -292,13 +291,13 @@ class _Builder:
         inputs = tuple(_port(p) for p in fields.get("inputs", ()))
         names = [p.name for p in inputs]
         if len(set(names)) < len(names) or "" in names:
-            raise OnnxFileError("an input is defined twice or has no name", origin=UNKNOWN)
+            raise OnnxFileError("an input is defined twice or has no name")
         visible = {*outside, *names, *tensors}
         nodes = self.body(fields.get("nodes", ()), visible, {*names, *tensors}, depth)
         outputs = tuple(_port(p) for p in fields.get("outputs", ()))
         for p in outputs:
             if p.name not in visible:
-                raise OnnxFileError(f"no node computes the output {p.name!r}", origin=UNKNOWN)
+                raise OnnxFileError(f"no node computes the output {p.name!r}")
         return Graph(fields.get("name", ""), nodes, tensors, inputs, outputs)
 
     def body(
@@ -310,7 +309,7 @@ class _Builder:
             node = self.node(fields, visible, depth)
             for name in filter(None, node.outputs):
                 if name in defined:
-                    raise OnnxFileError(f"{name!r} is defined twice", origin=UNKNOWN)
+                    raise OnnxFileError(f"{name!r} is defined twice")
                 defined.add(name)
                 visible.add(name)
             built.append(node)
@@ -319,13 +318,11 @@ class _Builder:
     def node(self, fields: Mapping[str, Any], visible: set[str], depth: int) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise OnnxLimitError(f"more than {MAX_NODES:,} nodes", origin=UNKNOWN)
+            raise OnnxLimitError(f"more than {MAX_NODES:,} nodes")
         op, inputs = fields.get("op", ""), tuple(fields.get("inputs", ()))
         for name in filter(None, inputs):
             if name not in visible:
-                raise OnnxFileError(
-                    f"{op} reads {name!r}, which nothing defines before it", origin=UNKNOWN
-                )
+                raise OnnxFileError(f"{op} reads {name!r}, which nothing defines before it")
         attributes: dict[str, Any] = {}
         references: dict[str, str] = {}
         for a in fields.get("attributes", ()):
@@ -350,9 +347,7 @@ class _Builder:
         if not kind:  # files of the first versions leave it out
             kind = next((k for k, (name, _) in _ATTRIBUTE_KINDS.items() if name in fields), 0)
         if kind not in _ATTRIBUTE_KINDS:
-            raise OnnxFileError(
-                f"attribute {fields.get('name')!r} has the unknown type {kind}", origin=UNKNOWN
-            )
+            raise OnnxFileError(f"attribute {fields.get('name')!r} has the unknown type {kind}")
         name, empty = _ATTRIBUTE_KINDS[kind]
         value = fields.get(name, empty)
         if name == "t":
@@ -380,7 +375,7 @@ class _Builder:
         outputs = tuple(fields.get("outputs", ()))
         for name in outputs:
             if name not in visible:
-                raise OnnxFileError(f"no node computes the result {name!r}", origin=UNKNOWN)
+                raise OnnxFileError(f"no node computes the result {name!r}")
         defaults: dict[str, Any] = dict.fromkeys(fields.get("attributes", ()))
         for a in fields.get("defaults", ()):
             defaults[a.get("name", "")] = self.attribute(a, visible, 0)
@@ -397,7 +392,7 @@ class _Builder:
 
     def _define(self, tensors: dict[str, Any], name: str, tensor: Any) -> None:
         if name in tensors or not name:
-            raise OnnxFileError(f"the constant {name!r} is defined twice", origin=UNKNOWN)
+            raise OnnxFileError(f"the constant {name!r} is defined twice")
         tensors[name] = tensor
 
 

@@ -325,12 +325,27 @@ def _unary(name: str) -> Row:
 
 
 _UNARY_NAMES = {
-    "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
-    "atanh": "Atanh", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp",
-    "isnan": "IsNaN", "log": "Log", "reciprocal": "Reciprocal", "sigmoid": "Sigmoid",
-    "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "tan": "Tan", "tanh": "Tanh",
+    "acos": "Acos",
+    "acosh": "Acosh",
+    "asin": "Asin",
+    "asinh": "Asinh",
+    "atan": "Atan",
+    "atanh": "Atanh",
+    "cos": "Cos",
+    "cosh": "Cosh",
+    "erf": "Erf",
+    "exp": "Exp",
+    "isnan": "IsNaN",
+    "log": "Log",
+    "reciprocal": "Reciprocal",
+    "sigmoid": "Sigmoid",
+    "sign": "Sign",
+    "sin": "Sin",
+    "sinh": "Sinh",
+    "tan": "Tan",
+    "tanh": "Tanh",
     "bitwise_invert": "BitwiseNot",
-}  # fmt: skip
+}
 
 
 def _known_unary(name: str, function: Any, plain: Any, symbolic: Any) -> Row:

@@ -155,7 +155,7 @@ def _expand_host(c: Call, x: Any, dims: Any) -> Any:
 
 def _concat(c: Call, *x: Any) -> Any:
     axis = axis_of(c.get("axis", 1), x[0].ndim)
-    return sm.concat(list(x), axis=axis) if len(x) > 1 else x[0]
+    return sm.concat(list(x), axis=axis)
 
 
 def _concat_host(c: Call, *x: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from smelt.onnx.model import Graph, Model, Port, parse
 from smelt.onnx.needs import NeedsValueError, computable
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import dtype_of, type_text
-from smelt.origin import UNKNOWN
 
 __all__ = ["NodeArg", "Session", "load"]
 
@@ -125,7 +124,6 @@ class Session:
             raise UnsupportedError(
                 f"operators without a rule: {listed}",
                 hint="Install the package onnx, whose reference evaluator computes them.",
-                origin=UNKNOWN,
             )
 
     def _check_constants(self) -> None:
@@ -188,7 +186,7 @@ class Session:
 
     def program(
         self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
-    ) -> tuple[Callable[..., Any], list[Any]]:
+    ) -> tuple[Any, list[Any]]:
         """Return the jitted function of the model and its arguments for these inputs.
 
         `sm.explain(*model.program(feeds))` needs them apart: `f, args = ..; sm.explain(f, *args)`.

@@ -26,10 +26,20 @@ from smelt.onnx.row import Row
 __all__ = ["TABLE", "row_of"]
 
 _CHAPTERS = (
-    rows_attention, rows_control, rows_elementwise, rows_image, rows_index, rows_norm,
-    rows_product, rows_quantized, rows_recurrent, rows_reduce, rows_signal, rows_view,
+    rows_attention,
+    rows_control,
+    rows_elementwise,
+    rows_image,
+    rows_index,
+    rows_norm,
+    rows_product,
+    rows_quantized,
+    rows_recurrent,
+    rows_reduce,
+    rows_signal,
+    rows_view,
     rows_window,
-)  # fmt: skip
+)
 
 TABLE: dict[tuple[str, str], Row] = {
     (row.domain, row.name): row for chapter in _CHAPTERS for row in chapter.ROWS

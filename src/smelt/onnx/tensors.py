@@ -11,7 +11,6 @@ import numpy as np
 
 from smelt.errors import OnnxFileError, OnnxLimitError, UnsupportedError
 from smelt.onnx.model import SparseTensor, StoredTensor
-from smelt.origin import UNKNOWN
 
 __all__ = ["Data", "decode", "dtype_of", "is_packed", "type_number", "type_text"]
 
@@ -67,7 +66,7 @@ _FIELDS = {
 def dtype_of(data_type: int) -> np.dtype[Any]:
     """Return NumPy's type for an ONNX type; raises OnnxFileError for an unknown number."""
     if data_type not in _TYPES:
-        raise OnnxFileError(f"the element type {data_type} is unknown", origin=UNKNOWN)
+        raise OnnxFileError(f"the element type {data_type} is unknown")
     return np.dtype(_TYPES[data_type][1])
 
 
@@ -131,7 +130,7 @@ def decode(
 
 def _misfit(tensor: StoredTensor, what: str) -> OnnxFileError:
     shape = list(tensor.dims[:MAX_RANK])
-    return OnnxFileError(f"tensor {tensor.name!r} of shape {shape}: {what}", origin=UNKNOWN)
+    return OnnxFileError(f"tensor {tensor.name!r} of shape {shape}: {what}")
 
 
 def _from_values(tensor: StoredTensor, dtype: np.dtype[Any], values: Any, count: int) -> Data:
@@ -178,7 +177,7 @@ def _dense(tensor: SparseTensor, external: Callable[[StoredTensor, int], memoryv
     if values.dtype == object:
         raise UnsupportedError("a sparse tensor of strings")
     if math.prod(tensor.dims) * values.itemsize > MAX_EXPANDED_BYTES:
-        raise OnnxLimitError(f"a sparse tensor of shape {list(tensor.dims)}", origin=UNKNOWN)
+        raise OnnxLimitError(f"a sparse tensor of shape {list(tensor.dims)}")
     dense = np.zeros(tensor.dims, values.dtype)
     try:
         if indices.ndim == 2:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import OnnxFileError, OnnxLimitError
-from smelt.origin import UNKNOWN
 
 __all__ = ["BYTES", "FLOAT", "INTEGER", "TEXT", "Many", "Reader", "Schema"]
 
@@ -58,12 +57,10 @@ class Reader:
         Raises OnnxFileError for bytes that are no message, OnnxLimitError beyond the limits.
         """
         if depth > MAX_NESTED_MESSAGES:
-            raise OnnxLimitError(
-                f"messages nested more than {MAX_NESTED_MESSAGES} deep", origin=UNKNOWN
-            )
+            raise OnnxLimitError(f"messages nested more than {MAX_NESTED_MESSAGES} deep")
         self._messages_left -= 1
         if self._messages_left < 0:
-            raise OnnxLimitError(f"more than {MAX_MESSAGES:,} messages", origin=UNKNOWN)
+            raise OnnxLimitError(f"more than {MAX_MESSAGES:,} messages")
         fields: dict[str, Any] = {}
         for number, wire, value, first, last in self._fields(
             begin, len(self.data) if end is None else end
@@ -92,11 +89,9 @@ class Reader:
             if wire == 2:
                 size, at = self._integer(at, end)
             elif not size:
-                raise OnnxFileError(f"no field of a message at byte {at}", origin=UNKNOWN)
+                raise OnnxFileError(f"no field of a message at byte {at}")
             if size > end - at:
-                raise OnnxFileError(
-                    f"{size} bytes announced at byte {at}, {end - at} are left", origin=UNKNOWN
-                )
+                raise OnnxFileError(f"{size} bytes announced at byte {at}, {end - at} are left")
             yield key >> 3, wire, 0, at, at + size
             at += size
 
@@ -108,7 +103,7 @@ class Reader:
             at, shift = at + 1, shift + 7
             if byte < 128:
                 return value & 0xFFFFFFFFFFFFFFFF, at
-        raise OnnxFileError(f"a number without an end at byte {at}", origin=UNKNOWN)
+        raise OnnxFileError(f"a number without an end at byte {at}")
 
     def _one(self, kind: Any, wire: int, value: int, first: int, last: int, depth: int) -> Any:
         if kind is INTEGER:
@@ -152,12 +147,12 @@ class Reader:
 
     def _text(self, first: int, last: int) -> str:
         if last - first > MAX_NAME_BYTES:
-            raise OnnxLimitError(f"a name of {last - first} bytes", origin=UNKNOWN)
+            raise OnnxLimitError(f"a name of {last - first} bytes")
         try:
             return bytes(self.data[first:last]).decode("utf-8")
         except UnicodeDecodeError:
-            raise OnnxFileError(f"a name at byte {first} is not UTF-8", origin=UNKNOWN) from None
+            raise OnnxFileError(f"a name at byte {first} is not UTF-8") from None
 
     def _expect(self, fits: bool, at: int) -> None:
         if not fits:
-            raise OnnxFileError(f"a field of another type at byte {at}", origin=UNKNOWN)
+            raise OnnxFileError(f"a field of another type at byte {at}")
