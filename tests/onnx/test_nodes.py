@@ -1,4 +1,4 @@
-"""ONNX's own node tests, through the counter of `tools.onnx_node_tests`; they need the package onnx."""
+"""ONNX's own node tests, counted by `tools.onnx_node_tests`; they need the package onnx."""
 
 from __future__ import annotations
 

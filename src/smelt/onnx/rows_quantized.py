@@ -14,9 +14,9 @@ from smelt.onnx.needs import NeedsHostError, computable
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import convolve
-from smelt.types.dtype import DType, from_numpy
+from smelt.types.dtype import DType, from_numpy, u8
 
-__all__ = ["ROWS", "dequantized", "dynamic_quantized", "integer_product", "quantized"]
+__all__ = ["ROWS", "IntegerWeights", "dynamic_quantized", "integer_product"]
 
 
 # Scales
@@ -139,13 +139,53 @@ def _shifted(x: Array, zero: Any, per_row: bool) -> Array:
     return wide - sm.astype(zero, sm.int32)
 
 
+class IntegerWeights:
+    """The right operand of integer products, with what does not depend on the left one.
+
+    Zero points are taken out of the product, a b - za sum(b) - zb sum(a) + k za zb, so that its
+    operands stay bytes, which processors multiply by dot-product instructions.
+    """
+
+    def __init__(self, b: Array, zero: Any = None) -> None:
+        """Prepare `b` [.., k, n], less its zero points: None, one, or one for each column."""
+        if isinstance(zero, Known):
+            zero = None if not zero.elements.any() else zero.array()
+        shift = 128 if b.dtype is u8 else 0
+        wide = sm.astype(b, sm.int32)
+        self.bytes = sm.astype(wide - like(wide, shift), sm.int8) if shift else b
+        self.zero: Any = None if zero is None else sm.astype(zero, sm.int32)
+        if shift:
+            self.zero = like(wide, -shift) if self.zero is None else self.zero - like(wide, shift)
+        columns = sm.sum(sm.astype(self.bytes, sm.int32), axis=-2, dtype=sm.int32)
+        self.columns = sm.expand_dims(columns, axis=-2) if b.ndim > 1 else columns
+        if self.zero is not None:
+            self.columns = self.columns - self.zero * sm.full((), b.shape[-2], dtype=sm.int32)
+
+    def product(self, a: Array, zero: Any = None) -> Array:
+        """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
+        left = sm.astype(a, sm.int32)
+        result = sm.matmul(left, sm.astype(self.bytes, sm.int32))
+        if self.zero is not None:
+            result = result - sm.sum(left, axis=-1, dtype=sm.int32, keepdims=True) * self.zero
+        if zero is None:
+            return result
+        zero = sm.astype(zero, sm.int32)
+        if zero.ndim == 1:
+            zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
+        return result - zero * self.columns
+
+
 def integer_product(a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Array:
     """Return the i32 product of integer matrices less their zero points."""
+    if min(a.ndim, b.ndim) > 1:
+        return IntegerWeights(b, b_zero).product(a, a_zero)
+    b_zero = b_zero.array() if isinstance(b_zero, Known) else b_zero
     return sm.matmul(_shifted(a, a_zero, True), _shifted(b, b_zero, False))
 
 
-def _mat_mul_integer(c: Call, a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Any:
-    return integer_product(a, b, a_zero, b_zero)
+def _mat_mul_integer(c: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    zero = b_zero if isinstance(b_zero, Known) else c.array(b_zero)
+    return integer_product(c.array(a), c.array(b), c.array(a_zero), zero)
 
 
 def _mat_mul_to_float(
@@ -337,7 +377,7 @@ ROWS: tuple[Row, ...] = (
         for name, rule in (("QuantizeLinear", _quantize), ("DequantizeLinear", _dequantize))
     ),
     Row("DynamicQuantizeLinear", lambda c, x: dynamic_quantized(x)),
-    Row("MatMulInteger", _mat_mul_integer),
+    Row("MatMulInteger", _mat_mul_integer, raw=True),
     Row("ConvInteger", _conv_integer),
     Row("QLinearConv", _qlinear_conv),
     Row("QLinearMatMul", _qlinear_mat_mul),

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import smelt as sm
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
+from smelt.onnx.known import Known
 from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
-from smelt.onnx.rows_quantized import dynamic_quantized, integer_product
+from smelt.onnx.rows_quantized import IntegerWeights, dynamic_quantized
 
 __all__ = ["ROWS"]
 
@@ -104,7 +107,11 @@ def _run(
             kept = [sm.where(at["on"], n, o) for n, o in zip(new, carry, strict=True)]
             return kept, sm.where(at["on"], new[0], like(new[0], 0))
 
-        carry, result = sm.scan(body, first, projected, reverse=is_reverse)
+        if isinstance(time, int) and time == 1:  # what is no loop fuses with what is around it
+            carry, result = body(first, {name: x[0] for name, x in projected.items()})
+            result = sm.expand_dims(result, axis=0)
+        else:
+            carry, result = sm.scan(body, first, projected, reverse=is_reverse)
         outputs.append(result)
         last.append(list(carry))
     stacked = [sm.stack([side[k] for side in last], axis=0) for k in range(len(states))]
@@ -204,29 +211,34 @@ def _dynamic_lstm(
     cell: Any,
     peepholes: Any,
     w_scale: Array,
-    w_zero: Array,
+    w_zero: Known,
     r_scale: Array,
-    r_zero: Array,
+    r_zero: Known,
 ) -> Any:
     """Run an LSTM whose weights are integers and whose operands are quantised in each product."""
     net = _Net(c, 4, ("Sigmoid", "Tanh", "Tanh"))
     x, h, cell = _inputs(c, x, h, cell)
 
-    def scaled(v: Array, weights: Array, scale: Array, zero: Array) -> Array:
+    def scaled(v: Array, weights: IntegerWeights, scale: Array) -> Array:
         steps, factor, shift = dynamic_quantized(v)
-        total = integer_product(steps, weights, shift, zero)
-        return sm.astype(total, v.dtype) * (factor * scale)
+        return sm.astype(weights.product(steps, shift), v.dtype) * (factor * scale)
 
     def project(d: int, x: Array) -> Array:
-        projected = scaled(x, w[d], w_scale[d], w_zero[d])
+        projected = scaled(x, IntegerWeights(w[d], _zero_of(w_zero, d)), w_scale[d])
         total = _bias_sum(bias, d, 4, net.hidden)
         return projected if total is None else projected + total
 
+    recurrent = [IntegerWeights(r[d], _zero_of(r_zero, d)) for d in range(net.count)]
     products: list[Product] = [
-        lambda v, d=d: scaled(v, r[d], r_scale[d], r_zero[d]) for d in range(net.count)
+        lambda v, d=d: scaled(v, recurrent[d], r_scale[d]) for d in range(net.count)
     ]
     y, states = _run(net, x, project, lengths, [h, cell], _lstm_step(net, products, peepholes))
     return _results(c, y, states)
+
+
+def _zero_of(zero: Known, d: int) -> Known:
+    """Return the zero points of one direction."""
+    return Known(np.ascontiguousarray(zero.elements[d : d + 1].reshape(-1)))
 
 
 # GRU and RNN
@@ -295,5 +307,5 @@ ROWS: tuple[Row, ...] = (
     Row("LSTM", _lstm),
     Row("GRU", _gru),
     Row("RNN", _rnn),
-    Row("DynamicQuantizeLSTM", _dynamic_lstm, domain="com.microsoft"),
+    Row("DynamicQuantizeLSTM", _dynamic_lstm, (9, 11), domain="com.microsoft"),
 )
