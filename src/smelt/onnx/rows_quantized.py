@@ -8,13 +8,14 @@ import numpy as np
 
 import smelt as sm
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.product import matmul
 from smelt.onnx import narrow_types
 from smelt.onnx.known import Known
 from smelt.onnx.needs import NeedsHostError, computable
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import convolve
-from smelt.types.dtype import DType, from_numpy, u8
+from smelt.types.dtype import DType, from_numpy, i8, i32, u8
 
 __all__ = ["ROWS", "IntegerWeights", "dynamic_quantized", "integer_product"]
 
@@ -150,34 +151,37 @@ class IntegerWeights:
         """Prepare `b` [.., k, n], less its zero points: None, one, or one for each column."""
         if isinstance(zero, Known):
             zero = None if not zero.elements.any() else zero.array()
-        shift = 128 if b.dtype is u8 else 0
-        wide = sm.astype(b, sm.int32)
-        self.bytes = sm.astype(wide - like(wide, shift), sm.int8) if shift else b
-        self.zero: Any = None if zero is None else sm.astype(zero, sm.int32)
-        if shift:
-            self.zero = like(wide, -shift) if self.zero is None else self.zero - like(wide, shift)
+        self.bytes, self.zero = _signed(b, zero)
         columns = sm.sum(sm.astype(self.bytes, sm.int32), axis=-2, dtype=sm.int32)
-        self.columns = sm.expand_dims(columns, axis=-2) if b.ndim > 1 else columns
+        self.columns = sm.expand_dims(columns, axis=-2)
         if self.zero is not None:
             self.columns = self.columns - self.zero * sm.full((), b.shape[-2], dtype=sm.int32)
 
     def product(self, a: Array, zero: Any = None) -> Array:
         """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
-        left = sm.astype(a, sm.int32)
-        result = sm.matmul(left, sm.astype(self.bytes, sm.int32))
-        if self.zero is not None:
-            result = result - sm.sum(left, axis=-1, dtype=sm.int32, keepdims=True) * self.zero
-        if zero is None:
-            return result
-        zero = sm.astype(zero, sm.int32)
-        if zero.ndim == 1:
+        if zero is not None and zero.ndim == 1:
             zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
-        return result - zero * self.columns
+        left, zero = _signed(a, zero)
+        result = Array.of(matmul(left.node, self.bytes.node, i32))
+        if self.zero is not None:
+            rows = sm.sum(sm.astype(left, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
+            result = result - rows * self.zero
+        return result if zero is None else result - zero * self.columns
+
+
+def _signed(x: Array, zero: Any) -> tuple[Array, Any]:
+    """Return integers as i8, and their zero points, or None, as i32."""
+    wide = None if zero is None else sm.astype(zero, sm.int32)
+    if x.dtype is not u8:
+        return x, wide
+    shift = sm.full((), 128, dtype=sm.int32)
+    signed = sm.astype(sm.astype(x, sm.int32) - shift, sm.int8)
+    return signed, -shift if wide is None else wide - shift
 
 
 def integer_product(a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Array:
     """Return the i32 product of integer matrices less their zero points."""
-    if min(a.ndim, b.ndim) > 1:
+    if min(a.ndim, b.ndim) > 1 and {a.dtype, b.dtype} <= {i8, u8}:
         return IntegerWeights(b, b_zero).product(a, a_zero)
     b_zero = b_zero.array() if isinstance(b_zero, Known) else b_zero
     return sm.matmul(_shifted(a, a_zero, True), _shifted(b, b_zero, False))
