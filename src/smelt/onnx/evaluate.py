@@ -18,6 +18,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.value import STATE
 from smelt.graph.build import MISTAKES
 from smelt.onnx.known import Known, Value, known_of
+from smelt.onnx.listing import Listing
 from smelt.onnx.model import Function, Graph, Model, Node, StoredTensor
 from smelt.onnx.needs import NeedsHostError, NeedsValueError, computable
 from smelt.onnx.row import Call, Row
@@ -42,10 +43,12 @@ class Evaluation:
         constants: dict[int, Known],
         external: Callable[[StoredTensor, int], memoryview],
         fallback: Fallback | None = None,
+        listing: Listing | None = None,
     ) -> None:
         """Prepare a walk.
 
-        `constants` caches decoded tensors by the identity of their records, across walks.
+        `constants` caches decoded tensors by the identity of their records, across walks; `listing`
+        gives nodes their lines.
         """
         self.model = model
         self.versions = model.opsets
@@ -53,6 +56,7 @@ class Evaluation:
         self._constants = constants
         self._external = external
         self._fallback = fallback
+        self._listing = listing
         self._inlined = 0
 
     @property
@@ -114,7 +118,7 @@ class Evaluation:
         for node in nodes:
             inputs = [env[name] if name else None for name in node.inputs]
             try:
-                results = self.node(node, inputs, env)
+                results = self._call(node, inputs, env)
             except SmeltError as error:
                 _locate(error, node)
                 raise
@@ -127,6 +131,11 @@ class Evaluation:
             missing = [n for n in node.outputs[len(results) :] if n]
             if missing:
                 raise UnsupportedError(f"{node.title} has no result {missing[0]!r}")
+
+    def _call(self, node: Node, inputs: list[Value], env: Mapping[str, Value]) -> Sequence[Value]:
+        if self._listing is None:
+            return self.node(node, inputs, env)
+        return self._listing.call(id(node), lambda: self.node(node, inputs, env))
 
     def node(self, node: Node, inputs: list[Value], env: Mapping[str, Value]) -> Sequence[Value]:
         """Return the results of one node."""

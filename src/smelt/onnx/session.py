@@ -25,6 +25,7 @@ from smelt.imports import fork_safe_import
 from smelt.onnx.evaluate import Evaluation, Fallback
 from smelt.onnx.external import ExternalData
 from smelt.onnx.known import Known, Value, object_array
+from smelt.onnx.listing import list_nodes
 from smelt.onnx.model import Graph, Model, Port, parse
 from smelt.onnx.needs import NeedsValueError, computable
 from smelt.onnx.table import row_of
@@ -76,12 +77,12 @@ def load(
             op="load", argument="fallback", value=repr(fallback), expected="'reference' or 'error'"
         )
     if isinstance(source, (bytes, bytearray, memoryview)):
-        data, folder = memoryview(source).cast("B"), None
+        data, folder, name = memoryview(source).cast("B"), None, "model.onnx"
     else:
-        data, folder = _map(Path(source)), Path(source).resolve().parent
+        data, folder, name = _map(Path(source)), Path(source).resolve().parent, Path(source).name
     if data_folder is not None:
         folder = Path(data_folder)
-    return Session(parse(data), ExternalData(folder), fallback)
+    return Session(parse(data), ExternalData(folder), fallback, name)
 
 
 def _map(path: Path) -> memoryview:
@@ -97,8 +98,11 @@ def _map(path: Path) -> memoryview:
 class Session:
     """A loaded model; `run` has the interface of onnxruntime's InferenceSession."""
 
-    def __init__(self, model: Model, external: ExternalData, fallback: str) -> None:
+    def __init__(
+        self, model: Model, external: ExternalData, fallback: str, name: str = "model.onnx"
+    ) -> None:
         self.model = model
+        self._listing = list_nodes(name, model.graph)
         graph = model.graph
         self._external = external
         self._constants: dict[int, Known] = {}
@@ -240,7 +244,9 @@ class Session:
         ports = {p.name: p for p in self.ports} | self._optional
 
         def model(*arguments: Any) -> Any:
-            evaluation = Evaluation(self.model, self._constants, self._external)
+            evaluation = Evaluation(
+                self.model, self._constants, self._external, listing=self._listing
+            )
             env: dict[str, Value] = {}
             sizes: dict[str, Any] = {}
             for name, x in zip(inputs, arguments, strict=True):
