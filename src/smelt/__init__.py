@@ -302,7 +302,9 @@ _register_in_einops()
 
 
 def __getattr__(name: str) -> Any:
-    """Import `torch` and its `record`, which need PyTorch, on first use."""
+    """Import `onnx`, and `torch` and its `record`, which need PyTorch, on first use."""
+    if name == "onnx":
+        return fork_safe_import("smelt.onnx")
     if name not in ("record", "torch"):
         raise_missing(name, __all__)
     try:

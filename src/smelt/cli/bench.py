@@ -36,10 +36,12 @@ from smelt.bench.process import Say
 from smelt.bench.results import Results
 from smelt.bench.run import Options, run
 from smelt.bench.workloads import WORKLOADS
+from smelt.cli.onnx_model import bench_model
 from smelt.cli.terminal import table as listing
 
 
 @click.command("bench")
+@click.argument("model", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--only", metavar="ROWS", help="Rows by id, separated by commas; a prefix selects several."
 )
@@ -68,6 +70,7 @@ from smelt.cli.terminal import table as listing
 )
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
+    model: Path | None,
     only: str | None,
     peers: str | None,
     threads: int | None,
@@ -86,11 +89,16 @@ def command(
 ) -> None:
     """Measure Smelt against other libraries and the memory floor.
 
+    With MODEL.onnx that model runs in turns with ONNX Runtime.
+
     Needs the peers (torch, jax, onnxruntime) installed; peers that are missing are left out. A full
     run takes some minutes, most of them the peers' compile times. With --isa every library is held
     to an older instruction set, by its own variable; ONNX Runtime and JAX's products heed none, and
     are left out.
     """
+    if model is not None:
+        bench_model(model, threads, quick=quick)
+        return
     screen = Console(highlight=False)
     _refuse_unread()
     if isa:

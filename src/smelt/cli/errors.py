@@ -21,6 +21,7 @@ _GROUPS = {
     "E5": "back ends",
     "E6": "settings and cache",
     "E7": "GPUs",
+    "E8": "ONNX models",
     "E9": "bugs",
     "W6": "warnings",
     "F0": "not fused because",

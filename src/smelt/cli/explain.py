@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from smelt import driver
+from smelt.cli import onnx_model
 from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
@@ -95,17 +96,23 @@ def command(
 ) -> None:
     """Report how a function or a graph is compiled, and why.
 
-    TARGET is FILE.py:FUNCTION or a graph in its text form, FILE.smelt.  It is compiled for the
-    sizes, run on random arrays and measured.
+    TARGET is FILE.py:FUNCTION, a graph in its text form, FILE.smelt, or MODEL.onnx.  It is compiled
+    for the sizes, run on random arrays and measured.
     """
     if classics is not None:
         _write_classics(classics)
         if target is None:
             return
     if target is None:
-        raise click.UsageError("name FILE.py:FUNCTION, a graph's FILE.smelt, or --classics FILE")
+        raise click.UsageError(
+            "name FILE.py:FUNCTION, a graph's FILE.smelt, MODEL.onnx, or --classics FILE"
+        )
     named_sizes = sizes_of_options(sizes)
-    if target.endswith(SUFFIX):
+    if target.endswith(onnx_model.SUFFIX):
+        result = onnx_model.explain_model(
+            Path(target), named_sizes, predict=predict or bool(why), device=device
+        )
+    elif target.endswith(SUFFIX):
         result = _of_text(Path(target), named_sizes, predict=predict or bool(why), device=device)
     else:
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")

@@ -1,7 +1,8 @@
-"""`smelt run`: run a graph or kernel in text form, and compare judges.
+"""`smelt run`: run a graph or kernel in text form, or an ONNX model; compare judges.
 
     smelt run softmax.smelt --size r=300 --size c=1000
     smelt run softmax.smelt --input x=rows.npy --judge all --save results
+    smelt run model.onnx --size batch=2 --input input_ids=ids.npy
 
 A judge is a way to run the program (`smelt.cli.judges`): the interpreters check native code.
 """
@@ -27,6 +28,7 @@ from smelt.cli.inputs import (
     sizes_of_options,
 )
 from smelt.cli.judges import JUDGES, Program, compare, read
+from smelt.cli.onnx_model import SUFFIX, run_model
 from smelt.cli.terminal import console, print_json, table
 from smelt.errors import SmeltError
 from smelt.explain.units import show_time
@@ -67,11 +69,16 @@ def command(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a graph or a kernel in text form.
+    """Run a graph or a kernel in text form, or an ONNX model.
 
-    SOURCE is a file with a graph or a kernel, or - for stdin.  With --judge all, every judge runs
-    it and their results are compared; exits with 1 if they differ by more than rounding explains.
+    SOURCE is a file with a graph or a kernel, - for stdin, or MODEL.onnx.  With --judge all, every
+    judge runs it and their results are compared; exits with 1 if they differ by more than rounding
+    explains.
     """
+    if source.name.endswith(SUFFIX):
+        named = sizes_of_options(sizes)
+        run_model(Path(source.name), named, files, seed=seed, save=save, as_json=as_json)
+        return
     program = read(read_source(source))
     arrays, run_sizes = _inputs(program, sizes_of_options(sizes), files, seed)
     judges = program.judges if judge == "all" else (judge,)

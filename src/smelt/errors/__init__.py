@@ -68,6 +68,12 @@ from smelt.errors.memory import (
     OutOfMemory,
 )
 from smelt.errors.missing import MissingAttribute, nearest_hint
+from smelt.errors.onnx import (
+    OnnxExternalError,
+    OnnxFileError,
+    OnnxLimitError,
+    OnnxTypeError,
+)
 from smelt.errors.page import Page, classes, page, pages
 from smelt.errors.reasons import REASONS, Reason, reason
 from smelt.errors.signals import raised_by_signal_handler
@@ -138,6 +144,10 @@ __all__ = [
     "LengthError",
     "NoDriverError",
     "OldDriverError",
+    "OnnxExternalError",
+    "OnnxFileError",
+    "OnnxLimitError",
+    "OnnxTypeError",
     "OutArgumentError",
     "OutOfMemory",
     "OutsideError",

@@ -33,6 +33,7 @@ from smelt.frontends.array.views import (
     shape_of,
 )
 from smelt.ops.contract import Contract
+from smelt.types.dtype import DType
 from smelt.types.expr import Index, axis
 from smelt.types.tensor import Shape
 
@@ -40,23 +41,27 @@ __all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
 
 
 @lru_cache(maxsize=1024)
-def _operator(left: str, right: str, out: str) -> Contract:
+def _operator(left: str, right: str, out: str, dtype: DType | None) -> Contract:
     """Return the contraction operator for letters such as `bmk`, `bkn`, `bmn`."""
     first, second = (tuple(axis(name, 0) for name in side) for side in (left, right))
-    return Contract(first, second, tuple(out))
+    return Contract(first, second, tuple(out), dtype=dtype)
 
 
-def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
+def contract(
+    what: str, a: Value, b: Value, left: str, right: str, out: str, total: DType | None = None
+) -> Value:
     """Multiply two operands and sum over the letters that `out` lacks.
 
-    Raises ShapeError where sizes of a letter differ, DTypeError for bool.
+    `total` is the type of the sum of short integers, which are then not cast first. Raises
+    ShapeError where sizes of a letter differ, DTypeError for bool.
     """
-    dtype = common(what, a.type.dtype, b.type.dtype)
-    if dtype.kind == "bool":
-        raise DTypeError(
-            f"{what}({a.type_text}, {b.type_text}): products of booleans are not defined"
-        )
-    a, b = cast(a, dtype), cast(b, dtype)
+    if total is None:
+        dtype = common(what, a.type.dtype, b.type.dtype)
+        if dtype.kind == "bool":
+            raise DTypeError(
+                f"{what}({a.type_text}, {b.type_text}): products of booleans are not defined"
+            )
+        a, b = cast(a, dtype), cast(b, dtype)
     sizes: dict[str, Index] = {}
     for letters, x in ((left, a), (right, b)):
         for position, (letter, d) in enumerate(zip(letters, shape_of(x), strict=True)):
@@ -69,8 +74,10 @@ def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
                     what, (a.type, b.type), position - len(letters), (expected, d), scope, summed
                 )
     if not set(left + right) - set(out):
+        if total is not None:
+            a, b = cast(a, total), cast(b, total)
         return _outer(a, b, left, right, out)
-    return record(_operator(left, right, out), (a, b))
+    return record(_operator(left, right, out, total), (a, b))
 
 
 def _outer(a: Value, b: Value, left: str, right: str, out: str) -> Value:
@@ -84,10 +91,10 @@ def _outer(a: Value, b: Value, left: str, right: str, out: str) -> Value:
 
 
 @cache_trace
-def matmul(a: Value, b: Value) -> Value:
+def matmul(a: Value, b: Value, total: DType | None = None) -> Value:
     """Return the matrix product over the last two dimensions; others broadcast.
 
-    Raises ShapeError, DTypeError for bool.
+    `total` is the type of the sum of short integers. Raises ShapeError, DTypeError for bool.
     """
     if not a.type.shape or not b.type.shape:
         raise ShapeError(
@@ -97,10 +104,12 @@ def matmul(a: Value, b: Value) -> Value:
         )
     rows = "m" if a.type.rank > 1 else ""
     columns = "n" if b.type.rank > 1 else ""
-    return _stacked("matmul", a, b, rows + "k", "k" + columns, rows + columns)
+    return _stacked("matmul", a, b, rows + "k", "k" + columns, rows + columns, total)
 
 
-def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> Value:
+def _stacked(
+    what: str, a: Value, b: Value, left: str, right: str, out: str, total: DType | None = None
+) -> Value:
     """Contract trailing dimensions with leading dimensions broadcast."""
     free = "".join(c for c in string.ascii_letters if c not in "mnk")
     rank = max(a.type.rank - len(left), b.type.rank - len(right))
@@ -118,7 +127,8 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
         sides.append(used)
         values.append(x)
     batch = "".join(c for c in letters if c in sides[0] + sides[1])
-    result = contract(what, values[0], values[1], sides[0] + left, sides[1] + right, batch + out)
+    spec = sides[0] + left, sides[1] + right, batch + out
+    result = contract(what, values[0], values[1], *spec, total)
     if batch == letters:
         return result
     shape = list(shape_of(result))

@@ -1,0 +1,390 @@
+"""Rows of quantised operators: integer products whose scales are elementwise, so that they fuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.product import matmul
+from smelt.onnx import narrow_types
+from smelt.onnx.known import Known
+from smelt.onnx.needs import NeedsHostError, computable
+from smelt.onnx.row import Call, Row, axis_of
+from smelt.onnx.rows_elementwise import like
+from smelt.onnx.rows_product import convolve
+from smelt.types.dtype import DType, from_numpy, i8, i32, u8
+
+__all__ = ["ROWS", "IntegerWeights", "dynamic_quantized", "integer_product"]
+
+
+# Scales
+
+
+def _spread(v: Any, x: Array, axis: int, block: int) -> Any:
+    """Return scales or zero points in a shape that broadcasts with `x`."""
+    if v is None or v.ndim == 0:
+        return v
+    if block:
+        a = axis_of(axis, x.ndim)
+        wide = sm.repeat(v, block, axis=a)
+        extent = x.shape[a]
+        return wide[(slice(None),) * a + (slice(0, extent),)]
+    if v.ndim != 1:
+        return v
+    if isinstance(v.shape[0], int) and v.shape[0] == 1:
+        return sm.reshape(v, ())
+    return sm.reshape(v, (-1, *(1,) * (x.ndim - 1 - axis_of(axis, x.ndim))))
+
+
+def quantized(x: Array, scale: Array, zero: Any, dtype: DType) -> Array:
+    """Return round(x / scale) + zero point, saturated to an integer type."""
+    info = np.iinfo(dtype.numpy)
+    steps = sm.round(x / scale)
+    if zero is not None:
+        steps = steps + sm.astype(zero, steps.dtype)
+    wide = sm.astype(
+        sm.clip(steps, like(steps, int(info.min)), like(steps, int(info.max))), sm.int32
+    )
+    return sm.astype(wide, dtype)
+
+
+def dequantized(x: Array, scale: Array, zero: Any) -> Array:
+    """Return (x - zero point) * scale."""
+    wide = sm.astype(x, sm.int32)
+    if zero is not None:
+        wide = wide - sm.astype(zero, sm.int32)
+    return sm.astype(wide, scale.dtype) * scale
+
+
+def _target(c: Call, zero: Any) -> np.dtype[Any]:
+    if zero is not None:
+        return zero.dtype if isinstance(zero, Known) else zero.dtype.numpy
+    return c.dtype("output_dtype", np.uint8)
+
+
+def _quantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
+    dtype = _target(c, zero)
+    if not computable(dtype):
+        return _quantize_narrow(c, x, scale, zero, dtype)
+    x, scale, zero = c.array(x), c.array(scale), c.array(zero)
+    axis, block = c.get("axis", 1), c.get("block_size", 0)
+    wide = sm.astype(x, sm.float32) if not x.dtype.is_float or x.dtype.bits < 32 else x
+    spread = sm.astype(_spread(scale, x, axis, block), wide.dtype)
+    return quantized(wide, spread, _spread(zero, x, axis, block), from_numpy(dtype))
+
+
+def _quantize_narrow(c: Call, x: Any, scale: Any, zero: Any, dtype: np.dtype[Any]) -> Known:
+    """Quantise to a type that arrays do not have."""
+    saturate = bool(c.get("saturate", 1))
+    return Known(narrow_types.quantize(*_elements(c, x, scale, zero), dtype, saturate=saturate))
+
+
+def _elements(c: Call, x: Any, scale: Any, zero: Any) -> tuple[Any, Any, Any]:
+    """Return operands in NumPy, scales and zero points in shapes that broadcast."""
+    data, *rest = (None if v is None else c.known(v).elements for v in (x, scale, zero))
+    axis, block = c.get("axis", 1), c.get("block_size", 0)
+    first, second = (narrow_types.spread(v, data, axis, block) for v in rest)
+    return data, first, second
+
+
+def _dequantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
+    if isinstance(x, Known) and not computable(x.dtype) and not _is_small(x.dtype):
+        return Known(narrow_types.dequantize(*_elements(c, x, scale, zero)))
+    x, zero = (_whole(c, v) for v in (x, zero))
+    scale = c.array(scale)
+    axis, block = c.get("axis", 1), c.get("block_size", 0)
+    result = dequantized(x, _spread(scale, x, axis, block), _spread(zero, x, axis, block))
+    target = c.get("output_dtype", 0)
+    return sm.astype(result, from_numpy(c.dtype("output_dtype"))) if target else result
+
+
+def _is_small(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in ("int4", "uint4", "int2", "uint2")
+
+
+def _whole(c: Call, x: Any) -> Any:
+    """Return integers of 2 or 4 bits, which are constants, as bytes."""
+    if isinstance(x, Known) and _is_small(x.dtype):
+        return Known(x.elements.astype(np.int8 if x.dtype.name[0] == "i" else np.uint8)).array()
+    return c.array(x)
+
+
+def dynamic_quantized(x: Array) -> tuple[Array, Array, Array]:
+    """Return x as u8 with one scale and zero point: DynamicQuantizeLinear."""
+    low = sm.minimum(sm.min(x), like(x, 0))
+    high = sm.maximum(sm.max(x), like(x, 0))
+    scale = (high - low) / like(x, 255)
+    safe = sm.where(scale == like(x, 0), like(x, 1), scale)
+    zero = sm.round(sm.clip(-low / safe, like(x, 0), like(x, 255)))
+    steps = sm.clip(sm.round(x / safe) + zero, like(x, 0), like(x, 255))
+    return _byte(steps), scale, _byte(zero)
+
+
+def _byte(x: Array) -> Array:
+    return sm.astype(sm.astype(x, sm.int32), sm.uint8)
+
+
+# Integer products
+
+
+def _shifted(x: Array, zero: Any, per_row: bool) -> Array:
+    """Return x - zero point as i32, one for all or for each row."""
+    wide = sm.astype(x, sm.int32)
+    if zero is None:
+        return wide
+    if per_row and zero.ndim == 1 and not (isinstance(zero.shape[0], int) and zero.shape[0] == 1):
+        zero = sm.expand_dims(zero, axis=-1)
+    return wide - sm.astype(zero, sm.int32)
+
+
+class IntegerWeights:
+    """The right operand of integer products, with what does not depend on the left one.
+
+    Zero points are taken out of the product, a b - za sum(b) - zb sum(a) + k za zb, so that its
+    operands stay bytes, which processors multiply by dot-product instructions.
+    """
+
+    def __init__(self, b: Array, zero: Any = None) -> None:
+        """Prepare `b` [.., k, n], less its zero points: None, one, or one for each column."""
+        if isinstance(zero, Known):
+            zero = None if not zero.elements.any() else zero.array()
+        self.bytes, self.zero = _signed(b, zero)
+        columns = sm.sum(sm.astype(self.bytes, sm.int32), axis=-2, dtype=sm.int32)
+        self.columns = sm.expand_dims(columns, axis=-2)
+        if self.zero is not None:
+            self.columns = self.columns - self.zero * sm.full((), b.shape[-2], dtype=sm.int32)
+
+    def product(self, a: Array, zero: Any = None) -> Array:
+        """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
+        if zero is not None and zero.ndim == 1:
+            zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
+        left, zero = _signed(a, zero)
+        result = Array.of(matmul(left.node, self.bytes.node, i32))
+        if self.zero is not None:
+            rows = sm.sum(sm.astype(left, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
+            result = result - rows * self.zero
+        return result if zero is None else result - zero * self.columns
+
+
+def _signed(x: Array, zero: Any) -> tuple[Array, Any]:
+    """Return integers as i8, and their zero points, or None, as i32."""
+    wide = None if zero is None else sm.astype(zero, sm.int32)
+    if x.dtype is not u8:
+        return x, wide
+    shift = sm.full((), 128, dtype=sm.int32)
+    signed = sm.astype(sm.astype(x, sm.int32) - shift, sm.int8)
+    return signed, -shift if wide is None else wide - shift
+
+
+def integer_product(a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Array:
+    """Return the i32 product of integer matrices less their zero points."""
+    if min(a.ndim, b.ndim) > 1 and {a.dtype, b.dtype} <= {i8, u8}:
+        return IntegerWeights(b, b_zero).product(a, a_zero)
+    b_zero = b_zero.array() if isinstance(b_zero, Known) else b_zero
+    return sm.matmul(_shifted(a, a_zero, True), _shifted(b, b_zero, False))
+
+
+def _mat_mul_integer(c: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    zero = b_zero if isinstance(b_zero, Known) else c.array(b_zero)
+    return integer_product(c.array(a), c.array(b), c.array(a_zero), zero)
+
+
+def _mat_mul_to_float(
+    c: Call,
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero: Any = None,
+    b_zero: Any = None,
+    bias: Any = None,
+) -> Any:
+    product = integer_product(a, b, a_zero, b_zero)
+    result = sm.astype(product, a_scale.dtype) * (a_scale * b_scale)
+    return result if bias is None else result + bias
+
+
+def _dynamic_mat_mul(
+    c: Call, a: Array, b: Array, b_scale: Array, b_zero: Any = None, bias: Any = None
+) -> Any:
+    steps, scale, zero = dynamic_quantized(a)
+    return _mat_mul_to_float(c, steps, b, scale, b_scale, zero, b_zero, bias)
+
+
+def _channel_zero(zero: Any, rank: int) -> Any:
+    if zero is None or zero.ndim == 0:
+        return zero
+    return sm.reshape(zero, (-1, *(1,) * (rank - 1)))
+
+
+def _conv_integer(c: Call, x: Array, weight: Array, zero: Any = None, w_zero: Any = None) -> Any:
+    image = _shifted(x, None if zero is None else sm.reshape(zero, ()), False)
+    kernel = sm.astype(weight, sm.int32)
+    if w_zero is not None:
+        kernel = kernel - sm.astype(_channel_zero(w_zero, weight.ndim), sm.int32)
+    return convolve(c, image, kernel)
+
+
+def _qlinear_conv(
+    c: Call,
+    x: Array,
+    x_scale: Array,
+    x_zero: Array,
+    weight: Array,
+    w_scale: Array,
+    w_zero: Array,
+    y_scale: Array,
+    y_zero: Array,
+    bias: Any = None,
+) -> Any:
+    total = _conv_integer(c, x, weight, x_zero, w_zero)
+    if bias is not None:
+        total = total + sm.reshape(bias, (-1, *(1,) * (total.ndim - 2)))
+    factors = w_scale if w_scale.ndim == 0 else sm.reshape(w_scale, (-1, *(1,) * (total.ndim - 2)))
+    real = sm.astype(total, x_scale.dtype) * (x_scale * factors)
+    return quantized(real, y_scale, y_zero, y_zero.dtype)
+
+
+def _qlinear_mat_mul(
+    c: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    y_scale: Array,
+    y_zero: Array,
+) -> Any:
+    product = integer_product(a, b, a_zero, b_zero)
+    rows = a_scale if a_scale.ndim == 0 or _is_one(a_scale) else sm.expand_dims(a_scale, axis=-1)
+    real = sm.astype(product, sm.float32) * sm.astype(rows * b_scale, sm.float32)
+    return quantized(real, sm.astype(y_scale, sm.float32), y_zero, y_zero.dtype)
+
+
+def _is_one(x: Array) -> bool:
+    return all(isinstance(n, int) and n == 1 for n in x.shape)
+
+
+def _qlinear_binary(function: Any) -> Any:
+    def rule(
+        c: Call,
+        a: Array,
+        a_scale: Array,
+        a_zero: Any,
+        b: Array,
+        b_scale: Array,
+        b_zero: Any,
+        y_scale: Array,
+        y_zero: Any = None,
+    ) -> Any:
+        real = function(dequantized(a, a_scale, a_zero), dequantized(b, b_scale, b_zero))
+        return quantized(real, y_scale, y_zero, a.dtype)
+
+    return rule
+
+
+def _qlinear_unary(function: Any) -> Any:
+    def rule(
+        c: Call, x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any = None
+    ) -> Any:
+        return quantized(function(c, dequantized(x, x_scale, x_zero)), y_scale, y_zero, x.dtype)
+
+    return rule
+
+
+def _qlinear_average(c: Call, x: Array, *rest: Any) -> Any:
+    def mean(c: Call, y: Array) -> Array:
+        return sm.mean(y, axis=tuple(range(2, y.ndim)), keepdims=True)
+
+    return _qlinear_unary(mean)(c, x, *rest)
+
+
+def _q_gemm(
+    c: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    bias: Any = None,
+    y_scale: Any = None,
+    y_zero: Any = None,
+) -> Any:
+    a = sm.matrix_transpose(a) if c.get("transA", 0) else a
+    if c.get("transB", 0):
+        b = sm.matrix_transpose(b)
+    total = integer_product(a, b, a_zero, b_zero)
+    total = total if bias is None else total + bias
+    real = sm.astype(total, sm.float32) * (a_scale * b_scale) * like(a_scale, c.get("alpha", 1.0))
+    return real if y_scale is None else quantized(real, y_scale, y_zero, y_zero.dtype)
+
+
+def _mat_mul_n_bits(
+    c: Call,
+    x: Array,
+    packed: Known,
+    scales: Array,
+    zeros: Any = None,
+    groups: Any = None,
+    bias: Any = None,
+) -> Any:
+    """Multiply by weights of 2, 4 or 8 bits, with scales of blocks."""
+    n, k, bits, block = c.get("N"), c.get("K"), c.get("bits", 4), c.get("block_size")
+    blocks = -(-k // block)
+    codes = _codes(packed.elements.reshape(n, blocks, -1), bits)[..., :block]
+    offset: Any = np.full((n, blocks), 1 << (bits - 1), np.int16)
+    if zeros is not None:
+        if zeros.dtype.kind == "f":
+            raise NeedsHostError("MatMulNBits with zero points that are floats")
+        offset = _codes(zeros.elements.reshape(n, -1), bits)[:, :blocks].astype(np.int16)
+    whole = codes.astype(np.int16) - offset[:, :, None]
+    narrow = whole.astype(np.int8) if np.abs(whole).max(initial=0) <= 127 else whole
+    factors = sm.reshape(scales, (n, blocks, 1))
+    weight = sm.astype(sm.asarray(narrow), x.dtype) * sm.astype(factors, x.dtype)
+    weight = sm.reshape(weight, (n, blocks * block))
+    weight = weight if blocks * block == k else weight[:, :k]
+    result = sm.matmul(x, sm.matrix_transpose(weight))
+    return result if bias is None else result + bias
+
+
+def _codes(raw: Any, bits: int) -> Any:
+    """Return the codes of packed bytes along the last dimension, lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (raw[..., None] >> shifts) & ((1 << bits) - 1)
+    return codes.reshape(*raw.shape[:-1], -1)
+
+
+_MICROSOFT: tuple[tuple[str, Any], ...] = (
+    ("QLinearAdd", _qlinear_binary(sm.add)),
+    ("QLinearMul", _qlinear_binary(sm.multiply)),
+    ("QLinearSigmoid", _qlinear_unary(lambda c, x: sm.sigmoid(x))),
+    (
+        "QLinearLeakyRelu",
+        _qlinear_unary(lambda c, x: sm.where(x < 0, x * like(x, c.get("alpha", 0.01)), x)),
+    ),
+    ("QLinearSoftmax", _qlinear_unary(lambda c, x: sm.nn.softmax(x, axis=c.get("axis", -1)))),
+    ("QLinearGlobalAveragePool", _qlinear_average),
+    ("QGemm", _q_gemm),
+    ("MatMulIntegerToFloat", _mat_mul_to_float),
+    ("DynamicQuantizeMatMul", _dynamic_mat_mul),
+)
+
+ROWS: tuple[Row, ...] = (
+    *(
+        Row(name, rule, raw=True, domain=domain)
+        for domain in ("", "com.microsoft")
+        for name, rule in (("QuantizeLinear", _quantize), ("DequantizeLinear", _dequantize))
+    ),
+    Row("DynamicQuantizeLinear", lambda c, x: dynamic_quantized(x)),
+    Row("MatMulInteger", _mat_mul_integer, raw=True),
+    Row("ConvInteger", _conv_integer),
+    Row("QLinearConv", _qlinear_conv),
+    Row("QLinearMatMul", _qlinear_mat_mul),
+    Row("MatMulNBits", _mat_mul_n_bits, (1, 3), domain="com.microsoft"),
+    *(Row(name, rule, domain="com.microsoft") for name, rule in _MICROSOFT),
+)

@@ -1,0 +1,402 @@
+"""Load ONNX models and run them: `smelt.onnx.load`.
+
+    model = sm.onnx.load("model.onnx")
+    model.run(None, {"input_ids": ids, "attention_mask": mask})
+
+A model is recorded once for all sizes, as a function under `jit`. Where a value that is known only
+in the call decides a shape, or an operator has no rule, the model is evaluated call by call.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smelt as sm
+from smelt.errors import ArgumentError, OnnxFileError, OnnxTypeError, UnsupportedError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.number import Number
+from smelt.imports import fork_safe_import
+from smelt.onnx.evaluate import Evaluation, Fallback
+from smelt.onnx.external import ExternalData
+from smelt.onnx.known import Known, Value, object_array
+from smelt.onnx.listing import list_nodes
+from smelt.onnx.model import Graph, Model, Port, parse
+from smelt.onnx.needs import NeedsValueError, computable
+from smelt.onnx.table import row_of
+from smelt.onnx.tensors import dtype_of, type_text
+
+__all__ = ["NodeArg", "Session", "load"]
+
+MAX_FILE_BYTES = 2 << 30
+MAX_VALUE_INPUT = 64
+"""Most elements of an integer input whose elements decide shapes inside a recording."""
+
+
+class NodeArg:
+    """An input or output, with the attributes of onnxruntime's NodeArg."""
+
+    __slots__ = ("name", "shape", "type")
+
+    def __init__(self, port: Port) -> None:
+        self.name = port.name
+        self.shape: list[int | str | None] | None = None if port.dims is None else list(port.dims)
+        """Dimensions: a number, the name of a size, or None."""
+        self.type = type_text(port.data_type) if port.kind == "tensor" else port.kind
+        """The type as onnxruntime spells it, for instance tensor(float)."""
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    data_folder: str | os.PathLike[str] | None = None,
+    fallback: str = "reference",
+) -> Session:
+    """Load an ONNX model from a file or from bytes.
+
+    Args:
+        source: path of a file, or its bytes.
+        data_folder: folder of external data for a model in bytes; by default the file's folder.
+        fallback: "reference" computes operators without a rule by onnx's reference evaluator, if
+            the package onnx is installed; "error" raises UnsupportedError for them.
+
+    Raises:
+        OnnxFileError for a damaged file, OnnxLimitError, OnnxExternalError, UnsupportedError for
+        operators that nothing computes, OSError.
+    """
+    if fallback not in ("reference", "error"):
+        raise ArgumentError(
+            op="load", argument="fallback", value=repr(fallback), expected="'reference' or 'error'"
+        )
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data, folder, name = memoryview(source).cast("B"), None, "model.onnx"
+    else:
+        data, folder, name = _map(Path(source)), Path(source).resolve().parent, Path(source).name
+    if data_folder is not None:
+        folder = Path(data_folder)
+    return Session(parse(data), ExternalData(folder), fallback, name)
+
+
+def _map(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
+            raise OnnxFileError(f"{path.name} has {size} bytes; a model has at most 2 GiB")
+        if not size:
+            raise OnnxFileError(f"{path.name} is empty")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class Session:
+    """A loaded model; `run` has the interface of onnxruntime's InferenceSession."""
+
+    def __init__(
+        self, model: Model, external: ExternalData, fallback: str, name: str = "model.onnx"
+    ) -> None:
+        self.model = model
+        self._listing = list_nodes(name, model.graph)
+        graph = model.graph
+        self._external = external
+        self._constants: dict[int, Known] = {}
+        self.ports = [p for p in graph.inputs if p.name not in graph.tensors]
+        """Inputs as the file declares them."""
+        self._optional = {p.name: p for p in graph.inputs if p.name in graph.tensors}
+        self.inputs = [NodeArg(p) for p in self.ports]
+        """Inputs without a default."""
+        self.outputs = [NodeArg(p) for p in graph.outputs]
+        self.metadata = dict(model.metadata)
+        """Custom properties of the file."""
+        self._programs: dict[tuple[str, ...], sm.jit] = {}  # type: ignore[valid-type]
+        self._values = _value_inputs(graph)
+        self._check_constants()
+        self._fallback = _reference(fallback)
+        self._missing = _missing_operators(model)
+        self.reasons: list[str] = []
+        """Why the model is evaluated call by call rather than as one program; else empty."""
+        self.fallback_calls: dict[str, int] = {}
+        """Operators without a rule -> calls that onnx's reference evaluator has computed."""
+        if self._missing and self._fallback is None:
+            listed = ", ".join(f"{name} ({n})" for name, n in self._missing.items())
+            raise UnsupportedError(
+                f"operators without a rule: {listed}",
+                hint="Install the package onnx, whose reference evaluator computes them.",
+            )
+
+    def _check_constants(self) -> None:
+        """Decode constants of the outermost graph, which checks their sizes."""
+        evaluation = Evaluation(self.model, self._constants, self._external)
+        for tensor in self.model.graph.tensors.values():
+            evaluation.constant(tensor)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{a.name}: {a.type}{a.shape}" for a in self.inputs)
+        return f"<smelt.onnx model, {len(self.model.graph.nodes)} nodes, inputs {names}>"
+
+    @property
+    def programs(self) -> list[Any]:
+        """Jitted functions that calls have made so far, one for each choice of outputs."""
+        return list(self._programs.values())
+
+    # Calls
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:
+        """Return outputs as NumPy arrays, in the order of their names.
+
+        Args:
+            output_names: names of outputs, or None for all.
+            input_feed: arrays, nested lists or numbers by the names of inputs.
+            run_options: accepted and ignored.
+
+        Raises ArgumentError for unknown or missing names, OnnxTypeError for other types.
+        """
+        names = tuple(a.name for a in self.outputs) if output_names is None else tuple(output_names)
+        unknown = [n for n in names if n not in {a.name for a in self.outputs}]
+        if unknown:
+            listed = ", ".join(a.name for a in self.outputs)
+            raise ArgumentError(f"run: no output {unknown[0]!r}; the model has {listed}")
+        feeds = self._feeds(input_feed)
+        results = self._run(names, feeds)
+        return [_to_numpy(x) for x in results]
+
+    def __call__(self, **feeds: Any) -> dict[str, Any]:
+        """Return all outputs by name, for inputs by name."""
+        names = [a.name for a in self.outputs]
+        return dict(zip(names, self.run(None, feeds), strict=True))
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs, as onnxruntime does."""
+        return self.inputs
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs, as onnxruntime does."""
+        return self.outputs
+
+    def get_providers(self) -> list[str]:
+        """Return the name of the one provider."""
+        return ["CPUExecutionProvider"]
+
+    def program(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """Return the jitted function of the model and its arguments for these inputs.
+
+        `sm.explain(*model.program(feeds))` needs them apart: `f, args = ..; sm.explain(f, *args)`.
+        """
+        names = tuple(output_names or (a.name for a in self.outputs))
+        checked = self._feeds(feeds)
+        return self._program(names, checked), self._arguments(checked)
+
+    def _feeds(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        missing = [p.name for p in self.ports if p.name not in feed and p.kind != "optional"]
+        ports = {p.name: p for p in self.ports} | self._optional
+        unknown = [n for n in feed if n not in ports]
+        if missing or unknown:
+            what = f"no input {unknown[0]!r}" if unknown else f"missing inputs {', '.join(missing)}"
+            raise ArgumentError(f"run: {what}; the model has {', '.join(ports)}")
+        return {name: _converted(ports[name], x) for name, x in feed.items()}
+
+    def _run(self, names: tuple[str, ...], feeds: Mapping[str, Any]) -> list[Any]:
+        if not self.reasons and not self._missing and _are_computable(feeds):
+            try:
+                program = self._program(names, feeds)
+                return list(program(*self._arguments(feeds)))
+            except (NeedsValueError, UnsupportedError) as error:
+                self.reasons.append(str(error) or "an element decides a shape")
+        evaluation = Evaluation(self.model, self._constants, self._external, self._fallback)
+        env = {name: _eager_value(x) for name, x in feeds.items()}
+        results = self._evaluate(evaluation, env, names)
+        for title, n in evaluation.fallback_calls.items():
+            self.fallback_calls[title] = self.fallback_calls.get(title, 0) + n
+        return results
+
+    def _evaluate(
+        self, evaluation: Evaluation, env: dict[str, Value], names: Sequence[str]
+    ) -> list[Any]:
+        graph = self.model.graph
+        for p in self.ports:
+            env.setdefault(p.name, None)
+        results = dict(
+            zip((p.name for p in graph.outputs), evaluation.graph(graph, env), strict=True)
+        )
+        return [results[name] for name in names]
+
+    def _program(self, names: tuple[str, ...], feeds: Mapping[str, Any]) -> Any:
+        key = (*names, "", *feeds)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._jitted(names, list(feeds))
+        return program
+
+    def _jitted(self, names: tuple[str, ...], inputs: list[str]) -> Any:
+        ports = {p.name: p for p in self.ports} | self._optional
+
+        def model(*arguments: Any) -> Any:
+            evaluation = Evaluation(
+                self.model, self._constants, self._external, listing=self._listing
+            )
+            env: dict[str, Value] = {}
+            sizes: dict[str, Any] = {}
+            for name, x in zip(inputs, arguments, strict=True):
+                if name in self._values:
+                    env[name] = _value_argument(ports[name], x)
+                else:
+                    _fix_dims(ports[name], x, sizes)
+                    env[name] = x
+            results = self._evaluate(evaluation, env, names)
+            return [evaluation.array(x) for x in results]
+
+        return sm.jit(model)
+
+    def _arguments(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the arguments of a program; elements that decide shapes become numbers."""
+        return [
+            _numbers(x) if name in self._values and isinstance(x, np.ndarray) else x
+            for name, x in feeds.items()
+        ]
+
+
+# Inputs
+
+
+def _converted(port: Port, x: Any) -> Any:
+    """Return a fed value as NumPy; raises OnnxTypeError for another type or shape."""
+    if port.kind != "tensor":
+        return x if x is None or not isinstance(x, list) else [np.asarray(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
+    expected = dtype_of(port.data_type)
+    plain = not hasattr(x, "dtype")
+    if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray):
+        x = np.from_dlpack(x) if not isinstance(x, Array) else np.asarray(x)
+    array = np.asarray(x)
+    if plain and expected.kind != "O":
+        array = array.astype(expected, casting="same_kind" if array.dtype.kind == "f" else "unsafe")
+    elif expected.kind == "O":
+        array = array.astype(object)
+    if array.dtype != expected:
+        raise OnnxTypeError(name=port.name, found=array.dtype, expected=expected)
+    dims = port.dims
+    if dims is not None and (
+        len(dims) != array.ndim
+        or any(isinstance(d, int) and d != n for d, n in zip(dims, array.shape, strict=True))
+    ):
+        raise OnnxTypeError(
+            name=port.name, found=f"of shape {list(array.shape)}", expected=list(dims)
+        )
+    return array
+
+
+def _fix_dims(port: Port, x: Any, sizes: dict[str, Any]) -> None:
+    """Make fixed dimensions numbers, and dimensions of one name equal."""
+    for d, n in zip(port.dims or (), x.shape, strict=False):
+        if isinstance(d, int):
+            int(n)
+        elif isinstance(d, str):
+            if d in sizes and sizes[d] != n:
+                continue  # what does not agree shows where it is used
+            sizes.setdefault(d, n)
+
+
+def _are_computable(feeds: Mapping[str, Any]) -> bool:
+    return all(isinstance(x, np.ndarray) and computable(x.dtype) for x in feeds.values())  # pyright: ignore[reportUnknownVariableType]
+
+
+def _numbers(x: Any) -> Any:
+    """Return an array's elements as arguments of a program: a number, or a tuple of numbers."""
+    return tuple(x.tolist()) if x.ndim else x.item()
+
+
+def _value_argument(port: Port, x: Any) -> Known:
+    """Return the elements that a program got as numbers."""
+    flat = list(x) if isinstance(x, tuple) else [x]
+    shape = (len(flat),) if isinstance(x, tuple) else ()
+    return Known(object_array(shape, flat), dtype_of(port.data_type))
+
+
+def _eager_value(x: Any) -> Value:
+    if isinstance(x, list):
+        return [_eager_value(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(x, np.ndarray):
+        small = x.size <= MAX_VALUE_INPUT and x.dtype.kind in "iub"
+        return Known(x) if small or not computable(x.dtype) else sm.asarray(x)
+    return x
+
+
+def _to_numpy(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_to_numpy(e) for e in x]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(x, Known):
+        return (
+            np.array(x.elements)
+            if not x.is_symbolic
+            else np.array([int(e) for e in x.ints()], x.dtype).reshape(x.shape)
+        )
+    if isinstance(x, Number):
+        return np.asarray(x.value())
+    return None if x is None else np.asarray(x)
+
+
+# Analysis at load
+
+
+def _value_inputs(graph: Graph) -> frozenset[str]:
+    """Return inputs of rank 0 or 1 whose elements decide shapes or branches."""
+    wanted: set[str] = set()
+    _mark(graph, wanted)
+    chosen: set[str] = set()
+    for p in graph.inputs:
+        if p.name in wanted and p.name not in graph.tensors and p.kind == "tensor":
+            small = p.dims is not None and len(p.dims) < 2
+            if small and p.data_type and dtype_of(p.data_type).kind in "iuf":
+                chosen.add(p.name)
+    return frozenset(chosen)
+
+
+def _mark(graph: Graph, wanted: set[str]) -> None:
+    """Add names of values, in this graph and around it, whose elements must be known."""
+    for node in reversed(graph.nodes):
+        for inner in node.graphs():
+            _mark(inner, wanted)
+        row = row_of(node.domain, node.op)
+        positions: Sequence[int] = () if row is None else row.values
+        if node.op in ("If", "Loop"):
+            positions = (0,) if node.op == "If" else (0, 1)
+        elif node.op not in ("Shape", "Size") and any(name in wanted for name in node.outputs):
+            positions = range(len(node.inputs))
+        among = range(len(node.inputs)) if -1 in positions else positions
+        wanted.update(node.inputs[k] for k in among if k < len(node.inputs))
+
+
+def _missing_operators(model: Model) -> dict[str, int]:
+    """Return operators without a rule -> number of nodes, in the whole model."""
+    counts: dict[str, int] = {}
+    functions = list(model.functions.values())
+    pending = [model.graph.nodes, *(f.nodes for f in functions)]
+    while pending:
+        for node in pending.pop():
+            is_function = (node.domain, node.op, node.overload) in model.functions
+            if not is_function and row_of(node.domain, node.op) is None:
+                counts[node.title] = counts.get(node.title, 0) + 1
+            pending += [g.nodes for g in node.graphs()]
+    return counts
+
+
+def _reference(fallback: str) -> Fallback | None:
+    """Return the fallback by onnx's reference evaluator; None if it is off or not installed."""
+    if fallback == "error":
+        return None
+    try:
+        return fork_safe_import("smelt.onnx.reference").compute
+    except ModuleNotFoundError:
+        return None
