@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,29 @@ def test_shapes_computed_inside_are_expressions_of_one_program() -> None:
         assert np.array_equal(y, x.reshape(b, t * 2, 4))
     (program,) = session.programs
     assert sum(len(traces) for traces in program.traces.values()) == 1
+
+
+def test_a_model_is_saved_as_a_program(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x.in", "w"], ["h"]),
+        node("Softmax", ["h"], ["rows"], axis=-1),
+        node("Reshape", ["rows", "shape"], ["flat"]),
+    ]
+    w = normal(8, 4)
+    inputs = [port("x.in", F, ["batch size", "time", 8]), port("shape", LONG, [1])]
+    data = model(nodes, inputs, [port("rows"), port("flat")], {"w": w})
+    session = smelt.onnx.load(data)
+    path = tmp_path / "model.smelt"
+    with pytest.raises(ArgumentError, match="elements of shape decide"):
+        session.save(path)
+    session.save(path, values={"shape": [-1]})
+    loaded: Any = sm.load(path)
+    for b, t in ((3, 5), (1, 2), (1, 1), (4, 1)):
+        x = normal(b, t, 8)
+        rows, flat = session.run(None, {"x.in": x, "shape": [-1]})
+        result = loaded(x_in=x)
+        np.testing.assert_allclose(np.asarray(result["rows"]), rows, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(result["flat"]), flat, rtol=1e-5)
 
 
 def test_an_input_that_holds_a_shape_is_read_as_numbers() -> None:

@@ -51,7 +51,7 @@ class ExternalData:
             raise _refusal(name, "a model in memory has no folder; pass data_folder=")
         parts = name.split("/")
         if not name or "\0" in name or "\\" in name or name.startswith("/"):
-            raise _refusal(name, "it is no relative path")
+            raise _refusal(name, "it is not a relative path")
         if any(part in ("", ".", "..") for part in parts):
             raise _refusal(name, "it has an empty part, or leaves the folder")
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -63,7 +63,7 @@ class ExternalData:
             opened.append(os.open(parts[-1], flags, dir_fd=opened[-1]))
             facts = os.fstat(opened[-1])
             if not stat.S_ISREG(facts.st_mode):
-                raise _refusal(name, "it is no regular file")
+                raise _refusal(name, "it is not a regular file")
             if facts.st_nlink != 1:
                 raise _refusal(name, "it has several names (hard links)")
             if not facts.st_size:

@@ -9,16 +9,25 @@ in the call decides a shape, or an operator has no rule, the model is evaluated 
 
 from __future__ import annotations
 
+import keyword
 import mmap
 import os
+import re
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import smelt as sm
-from smelt.errors import ArgumentError, OnnxFileError, OnnxTypeError, UnsupportedError
+from smelt.errors import (
+    ArgumentError,
+    OnnxFileError,
+    OnnxTypeError,
+    SaveError,
+    UnsupportedError,
+)
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.imports import fork_safe_import
@@ -188,6 +197,56 @@ class Session:
         """Return the name of the one provider."""
         return ["CPUExecutionProvider"]
 
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        values: Mapping[str, Any] | None = None,
+        isa: str | Sequence[str] = "host",
+        hints: Mapping[str, int] | Sequence[Mapping[str, int]] = (),
+    ) -> None:
+        """Write the model as a compiled program, which `sm.load` runs without this file.
+
+        The loaded function takes the model's inputs in order or by name, and returns a dict of its
+        outputs.
+
+        Args:
+            path: the file to write.
+            values: elements of inputs that decide shapes or branches; they are constants of the
+                program.
+            isa: instruction sets to hold code for, and
+            hints: likely values of the sizes that the model names; see `smelt.save`.
+
+        Raises:
+            ArgumentError for missing values, SaveError for a model that is evaluated call by call,
+            and what compilation raises.
+        """
+        if self._missing:
+            raise SaveError(
+                what=f"a model with operators without a rule ({', '.join(self._missing)})"
+            )
+        names = tuple(a.name for a in self.outputs)
+        fixed = dict(values or {})
+        unknown = [p.name for p in self.ports if p.name in self._values and p.name not in fixed]
+        if unknown:
+            raise ArgumentError(
+                f"save: the elements of {', '.join(unknown)} decide shapes or branches",
+                hint=f"Say what they are: values={{{unknown[0]!r}: ..}}.",
+            )
+        free = [p for p in self.ports if p.name not in fixed]
+        program = self._jitted(names, [p.name for p in self.ports]).options.function
+
+        def model(*arguments: Any) -> dict[str, Any]:
+            feeds = dict(zip((p.name for p in free), arguments, strict=True)) | constants
+            return dict(zip(names, program(*(feeds[p.name] for p in self.ports)), strict=True))
+
+        constants = {name: _numbers(np.asarray(x)) for name, x in fixed.items()}
+        model.__signature__ = _signature([p.name for p in free])  # type: ignore[attr-defined]
+        try:
+            sm.save(model, Path(path), *_specs(free), isa=isa, hints=hints)
+        except NeedsValueError as error:
+            raise SaveError(what=f"a model whose shapes depend on elements ({error})") from error
+
     def program(
         self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
     ) -> tuple[Any, list[Any]]:
@@ -269,6 +328,31 @@ class Session:
 
 
 # Inputs
+
+
+def _identifier(name: str) -> str:
+    """Return a name of an input or size as a word of Python."""
+    word = re.sub(r"\W", "_", name)
+    return word if word.isidentifier() and not keyword.iskeyword(word) else f"x_{word}"
+
+
+def _signature(names: Sequence[str]) -> Signature:
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature([Parameter(_identifier(name), kind) for name in names])
+
+
+def _specs(ports: Sequence[Port]) -> list[Any]:
+    """Return the inputs' types; an unnamed dimension is a size of its own."""
+    specs: list[Any] = []
+    for p in ports:
+        if p.kind != "tensor" or p.dims is None:
+            raise SaveError(what=f"the input {p.name} without a shape")
+        dims = [
+            _identifier(f"{p.name}_{k}" if d is None else d) if not isinstance(d, int) else d
+            for k, d in enumerate(p.dims)
+        ]
+        specs.append(sm.spec(dims, dtype_of(p.data_type)))
+    return specs
 
 
 def _converted(port: Port, x: Any) -> Any:

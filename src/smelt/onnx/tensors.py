@@ -97,7 +97,7 @@ def decode(
         return _dense(tensor, external)
     dtype, fields = dtype_of(tensor.data_type), tensor.fields
     if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_RANK or "segment" in fields:
-        raise _misfit(tensor, "its dimensions are no shape")
+        raise _misfit(tensor, "its dimensions are not a shape")
     count = math.prod(tensor.dims)
     if tensor.data_type == 8:
         strings = [bytes(s) for s in fields.get("strings", ())]
@@ -173,7 +173,7 @@ def _unpack(raw: Data, count: int, bits: int, dtype: np.dtype[Any]) -> Data:
 def _dense(tensor: SparseTensor, external: Callable[[StoredTensor, int], memoryview]) -> Data:
     values, indices = decode(tensor.values, external), decode(tensor.indices, external)
     if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_RANK:
-        raise _misfit(tensor.values, "its dimensions are no shape")
+        raise _misfit(tensor.values, "its dimensions are not a shape")
     if values.dtype == object:
         raise UnsupportedError("a sparse tensor of strings")
     if math.prod(tensor.dims) * values.itemsize > MAX_EXPANDED_BYTES:
