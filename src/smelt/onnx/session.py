@@ -242,8 +242,9 @@ class Session:
 
         constants = {name: _numbers(np.asarray(x)) for name, x in fixed.items()}
         model.__signature__ = _signature([p.name for p in free])  # type: ignore[attr-defined]
+        specs = _specs(free)
         try:
-            sm.save(model, Path(path), *_specs(free), isa=isa, hints=hints)
+            sm.save(model, Path(path), *specs, isa=isa, hints=hints or _typical_sizes(specs))
         except NeedsValueError as error:
             raise SaveError(what=f"a model whose shapes depend on elements ({error})") from error
 
@@ -353,6 +354,18 @@ def _specs(ports: Sequence[Port]) -> list[Any]:
         ]
         specs.append(sm.spec(dims, dtype_of(p.data_type)))
     return specs
+
+
+TYPICAL_SIZES = {"batch": 8, "seq": 128, "length": 128, "height": 640, "width": 640}
+"""Likely values of sizes by parts of their names, for a model that no call has been seen of."""
+
+
+def _typical_sizes(specs: Sequence[Any]) -> dict[str, int]:
+    names = [str(d) for x in specs for d in x.shape if not isinstance(d, int)]
+    return {
+        name: next((n for part, n in TYPICAL_SIZES.items() if part in name.lower()), 64)
+        for name in names
+    }
 
 
 def _converted(port: Port, x: Any) -> Any:

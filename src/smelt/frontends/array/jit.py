@@ -299,9 +299,17 @@ class Jit(Generic[P, R]):
         TracerError, StaticArgError, StructureError; ArgumentError for sizes of specs that no
         argument determines.
         """
+        return self.record(args, kwargs, {})
+
+    def record(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Mapping[str, int]
+    ) -> Lowered:
+        """Record ahead of time; `sizes` are likely values of the sizes that specs name."""
         bound = self.options.bind(args, kwargs)
         arguments = as_arguments(bound)
-        trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
+        trace = record_call(
+            self.options.name, bound.names, arguments, bound.call, bound.donated, sizes=sizes
+        )
         return Lowered(trace, bound, tuple(arguments))
 
     def find_trace(
@@ -484,10 +492,12 @@ class SteeredJit(Jit[P, R]):
         with self.settings:
             return super().__call__(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def record(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Mapping[str, int]
+    ) -> Lowered:
         """Record ahead of time; the settings hold where the result is compiled."""
         with self.settings:
-            lowered = super().lower(*args, **kwargs)
+            lowered = super().record(args, kwargs, sizes)
         return Lowered(lowered.trace, lowered.bound, lowered.arguments, self.settings)
 
     def find_trace(

@@ -65,28 +65,30 @@ def save(
         SaveError for a program with a part that a file cannot hold; ArgumentError for an unknown
         instruction set; what recording and compilation raise; OSError.
     """
+    first_hints = hints if isinstance(hints, Mapping) else dict(*hints[:1])
     programs = {
-        name: [_draft(x) for x in lowered] for name, lowered in _recorded(function, args, kwargs)
+        name: [_draft(x) for x in lowered]
+        for name, lowered in _recorded(function, args, kwargs, first_hints)
     }
     save_programs(path, programs, isa, hints)
 
 
 def _recorded(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, list[Lowered]]]:
     """Yield the name of each program with its recordings."""
     if isinstance(function, Executable):
         yield function.lowered.bound.options.name, [function.lowered]
     elif not isinstance(function, Mapping):
         jitted = _jitted(function)
-        yield jitted.options.name, _variants(jitted, args, kwargs)
+        yield jitted.options.name, _variants(jitted, args, kwargs, sizes)
     elif args or kwargs or not function:
         raise ArgumentError(
             "save: a mapping has the arguments of each function: {name: (function, arguments)}"
         )
     else:
         for name, (program, arguments) in function.items():
-            yield str(name), _variants(_jitted(program), tuple(arguments), {})
+            yield str(name), _variants(_jitted(program), tuple(arguments), {}, sizes)
 
 
 def _jitted(function: Any) -> Jit[Any, Any]:
@@ -101,7 +103,10 @@ def _jitted(function: Any) -> Jit[Any, Any]:
 
 
 def _variants(
-    jitted: Jit[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    jitted: Jit[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sizes: Mapping[str, int],
 ) -> list[Lowered]:
     """Record a program with sizes above 1, and with each choice of sizes of 1."""
     leaves, tree = flatten(jitted.options.by_position(args, kwargs))
@@ -113,7 +118,7 @@ def _variants(
     for ones in choices[:MAX_VARIANTS]:
         fixed = [_with_ones(x, ones) if isinstance(x, Spec) else x for x in leaves]
         positional, named = unflatten(tree, iter(fixed))
-        variants.append(jitted.lower(*positional, **named))
+        variants.append(jitted.record(positional, named, sizes))
     return variants
 
 

@@ -284,10 +284,12 @@ def record_call(
     donate: tuple[int, ...] = (),
     *,
     turns: bool = True,
+    sizes: Mapping[str, int] | None = None,
 ) -> Trace:
     """Record `call`, a function of the symbolic leaves that are named `labels`.
 
     With `permutations` results get the memory order of the arguments, if these agree.
+    `sizes` are likely values of the sizes that specs name.
     """
     start = perf_counter()
     scope = Scope(name)
@@ -295,7 +297,7 @@ def record_call(
     recording = RECORDING.set(True)
     STATE.following += 1
     try:
-        _name_sizes(scope, arguments)
+        _name_sizes(scope, arguments, sizes or {})
         placed: set[str] = set()
         leaves = [_leaf(scope, placed, *pair) for pair in zip(labels, arguments, strict=True)]
         returned, tree = flatten(
@@ -336,7 +338,7 @@ SIZE_HINTS = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
 """Hints for named sizes, whose values no call has given yet; each has many divisors."""
 
 
-def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
+def _name_sizes(scope: Scope, arguments: Sequence[Argument], sizes: Mapping[str, int]) -> None:
     """Create symbols for the sizes that specs name; raise ArgumentError for undetermined ones."""
     dims = [d for a in arguments if a.spec is not None for d in a.spec.shape]
     for name in dict.fromkeys(name for d in dims for name in sizes_of(d)):
@@ -347,7 +349,8 @@ def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
                 value=f"the size {name}",
                 expected="each size to be a dimension by itself somewhere",
             )
-        scope.symbol(SIZE_HINTS[len(scope.hints) % len(SIZE_HINTS)], name)
+        default = SIZE_HINTS[len(scope.hints) % len(SIZE_HINTS)]
+        scope.symbol(max(sizes.get(name, default), 2), name)  # a size of 1 has no symbol
 
 
 def _spec_dimension(scope: Scope, d: Index, placed: set[str]) -> Index:
