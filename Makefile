@@ -72,7 +72,7 @@ ONNX_NIGHTLY := rapidocr==3.10.0 nudenet==3.4.2 basic-pitch==0.4.0
 onnx: $(ONNX) ## ONNX Runtime, onnx and small models, for the tests of ONNX models
 
 $(ONNX): $(SETUP)
-	@$(PIP) install '.[onnx]' && $(PIP) install --no-deps $(ONNX_MODELS) && touch $@ || \
+	@$(PIP) install --editable '.[onnx]' && $(PIP) install --no-deps $(ONNX_MODELS) && touch $@ || \
 	  echo 'ONNX Runtime or models could not be installed: their tests will be skipped.' >&2
 
 # An emulator as a library (16 MB): code for AArch64 runs in tests on any machine.
