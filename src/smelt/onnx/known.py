@@ -61,6 +61,8 @@ class Known:
 
     def __init__(self, elements: Any, dtype: Any = None) -> None:
         elements = np.asarray(elements)
+        if elements.dtype.kind == "U":
+            elements = elements.astype(object)
         self.dtype: np.dtype[Any] = np.dtype(elements.dtype if dtype is None else dtype)
         is_number = elements.dtype == object and self.dtype != object
         if is_number and not any(isinstance(x, Number) for x in elements.flat):

@@ -23,10 +23,12 @@ import numpy as np
 import smelt as sm
 from smelt.errors import (
     ArgumentError,
+    FallbackWarning,
     OnnxFileError,
     OnnxTypeError,
     SaveError,
     UnsupportedError,
+    warn_at_origin,
 )
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
@@ -278,9 +280,21 @@ class Session:
         evaluation = Evaluation(self.model, self._constants, self._external, self._fallback)
         env = {name: _eager_value(x) for name, x in feeds.items()}
         results = self._evaluate(evaluation, env, names)
+        if evaluation.fallback_calls and not self.fallback_calls:
+            self._warn(evaluation.fallback_calls)
         for title, n in evaluation.fallback_calls.items():
             self.fallback_calls[title] = self.fallback_calls.get(title, 0) + n
         return results
+
+    def _warn(self, operators: Mapping[str, int]) -> None:
+        """Warn once that operators run outside of programs."""
+        warn_at_origin(
+            FallbackWarning(
+                graph=", ".join(operators),
+                reason="onnx's reference evaluator computes what has no rule",
+                hint="`fallback_calls` counts; load(.., fallback='error') refuses such a model.",
+            )
+        )
 
     def _evaluate(
         self, evaluation: Evaluation, env: dict[str, Value], names: Sequence[str]
