@@ -31,11 +31,17 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
+from smelt.frontends.array.aliasing import alias, follows_numpy, link_key
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
-from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
+from smelt.frontends.array.evaluate_pending import (
+    evaluate,
+    flush_if_many,
+    flush_readers,
+    present_value,
+)
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
     UpdateSelection,
@@ -100,6 +106,7 @@ class Array(Operators):
         if node.op.__class__ is Constant:
             node = unshared_node(node)
         array.node = node
+        array.place = None
         if node.scope is None:
             scope = STATE.scope
             if scope is not None:
@@ -123,19 +130,37 @@ class Array(Operators):
 
         Raises TracerError in a recording, for an array that was created outside of it.
         """
+        place = self.place
+        old = self.node if place is None else place.memory.node
         scope, current = node.scope, STATE.scope
-        is_outside = self.node.scope is None
+        is_outside = old.scope is None
         if current is not None and current.is_step:
-            scope, is_outside = current, self.node.scope is not current
-        if scope is not None and is_outside and not scope.has_created(self):
+            scope, is_outside = current, old.scope is not current
+        if (
+            scope is not None
+            and is_outside
+            and not (scope.has_created(self) if place is None else place.memory.creator is scope)
+        ):
             where = "a step of a loop" if scope.is_step else "sm.jit"
             raise TracerError(
                 f"an array from outside is written inside {where} ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
-        self.node = node = unshared_node(node)
+        node = unshared_node(node)
+        if place is not None:
+            place.write(self, node)
+        self.renew(node)
+
+    def renew(self, node: Value) -> None:
+        """Make `node` the newest version, whatever other arrays share the memory."""
+        self.node = node
         if node.data is None and node.scope is None:
             self._wait()
+
+    def forget(self) -> None:
+        """Leave the value of a view to be derived again, since its memory was written."""
+        if present_value(self) is not None:
+            del self.node
 
     # Attributes
 
@@ -366,7 +391,8 @@ class Array(Operators):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
-        return (self[k] for k in range(len(self)))
+        is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+        return (self.part(k, is_view) for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
         return bool((self == x)._read("x in array").any())
@@ -377,6 +403,16 @@ class Array(Operators):
             update: Any = select_for_update(self.node, key, frame, _read_masked)
             if update is not None:
                 return update
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.part(key, follows_numpy(names))
+
+    def part(self, key: Any, is_view: bool) -> Any:
+        """Return x[key], as a view if NumPy's rules hold and the key allows it."""
+        if is_view:
+            link = link_key(key)
+            if link is not None:
+                part = Array.of(get(self.node, key))
+                return alias(self, part, (link,)) if part.ndim or _has_gap(key) else part
         try:
             return Array.of(get(self.node, key))
         except TracerError:  # a mask without values: the selection may still be written back
@@ -395,7 +431,17 @@ class Array(Operators):
                 self.replace_value(updated)
                 return
             x = _read_masked(x.values, x.mask)  # the right side has changed the mask
+        elif x.__class__ is Array and x.place is not None and self._is_part(key, x.place):
+            return  # as in x[key] += y, whose view was written
         self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
+
+    def _is_part(self, key: Any, place: Any) -> bool:
+        """Return whether a view is just what x[key] is a view of."""
+        mine = self.place
+        if mine is None or mine.memory is not place.memory or not place.links:
+            return False
+        link = link_key(key)
+        return link is not None and link.key is not None and (*mine.links, link) == place.links
 
     @property
     def at(self) -> At:
@@ -404,9 +450,21 @@ class Array(Operators):
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError with the nearest name; `methods` attaches what there is."""
+        if name == "place":  # an array that native code made
+            return None
+        if name == "node" and self.place is not None:
+            return self._derive()
         if name.startswith("__"):  # a protocol's probe, as NumPy's in every np.asarray
             raise AttributeError(f"'Array' object has no attribute {name!r}", name=name)
         raise missing_attribute("'Array' object", name, type(self))
+
+    def _derive(self) -> Value:
+        """Return the elements of a view whose memory was written since they were read last."""
+        place = self.place
+        node = place.derive()
+        if place.is_derivable:
+            self.renew(node)
+        return node
 
     def __copy__(self) -> Array:
         return Array.of(copied(self.node))
@@ -416,6 +474,11 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _has_gap(key: Any) -> bool:
+    """Return whether a key has an Ellipsis: then NumPy's result of rank 0 is a view."""
+    return key is ... or (key.__class__ is tuple and any(item is ... for item in key))
 
 
 def _read_masked(x: Value, mask: Value) -> Array:

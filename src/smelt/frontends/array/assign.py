@@ -49,7 +49,15 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, sub
 from smelt.types.tensor import broadcast_shapes
 
-__all__ = ["SCATTER_COMBINES", "cast_same_kind", "from_host", "np", "put", "update"]
+__all__ = [
+    "SCATTER_COMBINES",
+    "cast_same_kind",
+    "from_host",
+    "np",
+    "overlay_box",
+    "put",
+    "update",
+]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
@@ -97,7 +105,7 @@ def _update_box(x: Value, parts: list[Part], v: Value, how: str) -> Value:
         old = basic_index(x, parts)
         v = expand(_trim(v, old.type.rank), shape_of(old))
         v = _combine(old, v, how)
-    return _overlay(x, parts, v)
+    return overlay_box(x, parts, v)
 
 
 SCATTER_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
@@ -145,7 +153,7 @@ def _update_masked(x: Value, key: Any, v: Value, how: str) -> Value | None:
             )
     v = _combine(old, expand(v, shape_of(old)) if v.type.rank else v, how)
     mask = reshape(mask, (*shape_of(mask), *[1] * (rest - first)))
-    return _overlay(x, parts, record(SELECT, (mask, v, old)))
+    return overlay_box(x, parts, record(SELECT, (mask, v, old)))
 
 
 def _dims(items: list[Any]) -> int:
@@ -164,7 +172,7 @@ def cast_same_kind(v: Value, x: Value) -> Value:
     return cast(v, x.type.dtype)
 
 
-def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
+def overlay_box(x: Value, parts: list[Part], v: Value) -> Value:
     """Replace a box of x by a value, through a select by position."""
     shape = shape_of(x)
     ranges = [range_of(p) for p in parts if not isinstance(p, NewAxis)]

@@ -55,9 +55,11 @@ class Operators:
             raise TypeError("an Array cannot be hashed: its elements may change")
         return id(self)
 
-    __slots__ = ("__weakref__", "node")
+    __slots__ = ("__weakref__", "node", "place")
 
     node: Value
+    place: Any
+    """Where a view, or an array that has views, is in memory: see `aliasing`; else None."""
 
     @staticmethod
     def of(node: Value) -> Any:

@@ -1,0 +1,375 @@
+"""Arrays that are views of others, by NumPy's rules, on values that never change.
+
+Arrays that share memory have a `Place` each: the `Memory`, which has the newest value of the array
+that owns it, and the links from there.  A view reads its elements from the owner's newest value.
+Writing to any of them gives the owner a new value, and empties the slot `node` of the views, which
+derive theirs again when they are read next.  What was recorded before keeps the old value.
+
+The module that writes `a[1:]` decides whether the result is a view: modules that import
+`smelt.numpy` have NumPy's rules, those that import `smelt` alone have slices that are copies.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.errors import ArgumentError, TracerError
+from smelt.frontends.array.assign import overlay_box, put
+from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.subscript import SliceRange, get, hashable_key, restore_key
+from smelt.frontends.array.value import STATE, Value, record
+from smelt.frontends.array.views import flip, permute, reshape, shape_of
+from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
+
+__all__ = ["Link", "Memory", "Place", "alias", "follows_numpy", "link_key", "own"]
+
+NUMPY: Final = "smelt.numpy"
+_PACKAGE: Final = "smelt"
+
+
+class Link:
+    """Step from the elements of an array to those of a view."""
+
+    __slots__ = ()
+    is_writeable: ClassVar[bool] = True
+
+    def read(self, x: Value) -> Value:
+        """Return the view's elements, from those of what it is a view of."""
+        raise NotImplementedError
+
+    def write(self, x: Value, v: Value) -> Value:
+        """Return the elements of what it is a view of after the view has become `v`."""
+        raise NotImplementedError
+
+    def of(self, data: Buffer) -> Buffer:
+        """Return NumPy's view of memory."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Link):
+    """Subscript of integers, slices, None and Ellipsis."""
+
+    key: Any
+    """The subscript as `hashable_key` has it; None if it has sizes of a recording."""
+    original: Any
+
+    def read(self, x: Value) -> Value:
+        return get(x, self.original)
+
+    def write(self, x: Value, v: Value) -> Value:
+        return put(x, self.original, v)
+
+    def of(self, data: Buffer) -> Buffer:
+        return data[self.original if self.key is None else restore_key(self.key)]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator(Link):
+    """Operator of the compiler that moves elements."""
+
+    op: View
+
+    def read(self, x: Value) -> Value:
+        return record(self.op, (x,))
+
+    def write(self, x: Value, v: Value) -> Value:
+        op = self.op
+        if isinstance(op, Permute):
+            return permute(v, sorted(range(len(op.perm)), key=op.perm.__getitem__))
+        if isinstance(op, Reshape):
+            return reshape(v, shape_of(x))
+        if isinstance(op, Flip):
+            return flip(v, op.axes)
+        assert isinstance(op, Slice)
+        ranges = zip(op.starts, op.sizes, op.steps, strict=True)
+        return overlay_box(x, [SliceRange(a, *r) for a, r in enumerate(ranges)], v)
+
+    def of(self, data: Buffer) -> Buffer:
+        op: Any = self.op
+        if isinstance(op, Permute):
+            return data.transpose(op.perm)
+        if isinstance(op, Reshape):
+            return reshaped(data, op.shape)
+        if isinstance(op, Flip):
+            return np.flip(data, op.axes)
+        if isinstance(op, Expand):
+            return np.broadcast_to(data, op.shape)  # type: ignore[arg-type]
+        ranges: Any = zip(op.starts, op.sizes, op.steps, strict=True)
+        return data[tuple([_slice(*r) for r in ranges])]
+
+
+def _slice(start: int, count: int, step: int) -> slice:
+    stop = start + count * step
+    return slice(start, None if stop < 0 else stop, step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function(Link):
+    """Function whose result NumPy does not let anybody write to."""
+
+    ours: Callable[[Value], Value]
+    theirs: Callable[[Buffer], Buffer]
+    is_writeable: ClassVar[bool] = False
+
+    def read(self, x: Value) -> Value:
+        return self.ours(x)
+
+    def of(self, data: Buffer) -> Buffer:
+        return self.theirs(data)
+
+
+def reshaped(data: Buffer, shape: Any) -> Buffer:
+    """Return memory in another shape; raise AttributeError where NumPy would copy it."""
+    view = data.view()
+    view.shape = shape
+    return view
+
+
+class Memory:
+    """Elements that an array owns and its views share."""
+
+    __slots__ = ("_views", "argument_of", "creator", "node", "owner", "root", "whole")
+
+    def __init__(self, owner: Operators, node: Value) -> None:
+        self.node = node
+        """Newest value."""
+        self.owner: weakref.ref[Any] = weakref.ref(owner)
+        scope = STATE.scope
+        self.creator = scope if scope is not None and scope.has_created(owner) else None
+        """Recording that made an array of a value from outside, which it may write to."""
+        self.argument_of: Scope | None = None
+        """Recording whose argument it is."""
+        self.root: Buffer | None = None
+        self.whole: weakref.ref[Any] | None = None
+        """The complex array whose part the owner is."""
+        self._views: list[weakref.ref[Any]] = []
+
+    def add(self, view: Operators) -> None:
+        """Add a view; dropped ones are forgotten."""
+        views = self._views
+        count = len(views)
+        if count >= 8 and not count & (count - 1):
+            views[:] = [r for r in views if r() is not None]
+        views.append(weakref.ref(view))
+
+    def views(self) -> Iterator[Any]:
+        """Yield the views that something refers to."""
+        for reference in self._views:
+            view = reference()
+            if view is not None:
+                yield view
+
+    def shadow(self) -> Buffer:
+        """Return an array of NumPy with the owner's shape and strides, not to be read.
+
+        Views of it have the shapes, strides and overlaps of views of ours.
+        """
+        if self.root is None:
+            node = self.node
+            shape: Any = node.type.shape if node.scope is None else node.scope.concrete(node.type).shape
+            data = node.data
+            if data is not None and node.shared:
+                self.root = data
+            else:
+                dtype = node.type.dtype.numpy
+                step, strides = dtype.itemsize, []
+                for n in reversed(shape):
+                    strides.append(step)
+                    step *= max(n, 1)
+                cell = np.empty(1, dtype)
+                self.root = np.lib.stride_tricks.as_strided(cell, shape, strides[::-1])
+        return self.root
+
+
+class Place:
+    """Where an array's elements are: a memory, and the links from its owner."""
+
+    __slots__ = ("is_writeable", "links", "memory", "refusal")
+
+    def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
+        self.memory = memory
+        self.links = links
+        self.is_writeable = is_writeable
+
+    @property
+    def is_derivable(self) -> bool:
+        """Whether the elements stay those of the memory's value until one of ours writes."""
+        return self.memory.node.__class__ is Value
+
+    def derive(self) -> Value:
+        """Return the elements, from the newest value of the memory."""
+        x = self.memory.node
+        for link in self.links:
+            x = link.read(x)
+        return x
+
+    def shadow(self) -> Buffer:
+        """Return an array of NumPy with this shape and these strides, not to be read."""
+        return self.of(self.memory.shadow())
+
+    def of(self, data: Buffer) -> Buffer:
+        """Return NumPy's view of the owner's elements."""
+        for link in self.links:
+            data = link.of(data)
+        return data
+
+    def write(self, view: Operators, node: Value) -> None:
+        """Make `node` the elements of `view`, which is at this place.
+
+        Raises ArgumentError for a view that is not writeable, TracerError for one of an argument.
+        """
+        memory = self.memory
+        if not self.is_writeable:
+            raise ArgumentError(
+                f"assignment destination is read-only: {node.type_text}",
+                hint="Write to a copy: x = x.copy().",
+            )
+        owner = memory.owner()
+        if owner is not view and memory.argument_of is not None:
+            raise TracerError(
+                f"a view of an argument of {memory.argument_of.name} is written inside sm.jit",
+                hint="The caller's array would not change. Write to a copy, x = x.copy(), and"
+                " return it.",
+            )
+        others = [v for v in memory.views() if v is not view]
+        if self.links and owner is None and not others:  # nobody can see the rest
+            self.memory = memory = Memory(view, node)
+            memory.owner = _GONE
+            memory.add(view)
+            self.links = ()
+            return
+        whole = self._overlaid(node)
+        memory.node = whole
+        if owner is not None and owner is not view:
+            owner.renew(whole)
+        for other in others:
+            other.forget()
+
+    def _overlaid(self, node: Value) -> Value:
+        """Return the memory's value after the elements at this place have become `node`."""
+        parents, x = [], self.memory.node
+        for link in self.links:
+            parents.append(x)
+            x = link.read(x) if link is not self.links[-1] else x
+        for link, parent in zip(reversed(self.links), reversed(parents), strict=True):
+            node = link.write(parent, node)
+        return node
+
+
+def _gone() -> None:
+    return None
+
+
+_GONE: Any = _gone
+
+
+def own(x: Operators) -> Place:
+    """Return the place of an array, which is the owner of its memory if it had none."""
+    place = x.place
+    if place is None:
+        place = x.place = Place(Memory(x, x.node), (), True)
+    return place
+
+
+def link_key(key: Any) -> Key | None:
+    """Return the link of a subscript; None if it is no view, by NumPy's rules."""
+    simple = hashable_key(key)
+    if simple is not None:
+        return Key(simple, key)
+    items = key if key.__class__ is tuple else (key,)
+    return Key(None, key) if all(map(_is_basic, items)) else None
+
+
+def _is_basic(item: Any) -> bool:
+    if item is None or item is ... or isinstance(item, slice):
+        return True
+    if isinstance(item, (bool, np.bool_, list, tuple, np.ndarray, Operators)):
+        return False
+    return hasattr(item, "__index__")
+
+
+def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> Any:
+    """Make a new array a view of `x` that it was computed from by operators that move elements.
+
+    `links` are found in the recorded operators unless they are passed.  The result stays
+    independent if other operators are among these.
+    """
+    node = result.node
+    if links is None:
+        links = _links(node, x.node)
+        if links is None:
+            return result
+    place = own(x)
+    memory = place.memory
+    is_writeable = place.is_writeable and all(
+        link.is_writeable and not (isinstance(link, Operator) and isinstance(link.op, Expand))
+        for link in links
+    )
+    result.place = Place(memory, (*place.links, *links), is_writeable)
+    memory.add(result)
+    if not result.place.is_derivable:
+        result.forget()
+    return result
+
+
+def _links(node: Any, source: Value) -> tuple[Link, ...] | None:
+    links: list[Link] = []
+    while node is not source:
+        op = node.op
+        if not isinstance(op, (Permute, Reshape, Flip, Expand, Slice)):
+            is_source = not node.inputs and (source.shared or node.scope is not source.scope)
+            return tuple(reversed(links)) if is_source else None
+        links.append(Operator(op))
+        (node,) = node.inputs
+    return tuple(reversed(links))
+
+
+# Which rules a module has
+
+_RULES: dict[int, tuple[dict[str, Any], int, bool]] = {}
+_RULES_LIMIT = 1024
+
+
+def follows_numpy(names: dict[str, Any]) -> bool:
+    """Return whether code with these globals has NumPy's rules for views.
+
+    It has if it imports `smelt.numpy`, and if it imports nothing of Smelt, while another module
+    imports `smelt.numpy`.
+    """
+    if NUMPY not in sys.modules:
+        return False
+    entry = _RULES.get(id(names))
+    if entry is not None and (entry[2] or entry[1] == len(names)):
+        return entry[2]
+    if len(_RULES) >= _RULES_LIMIT:
+        _RULES.clear()
+    rule = _imports_numpy(names)
+    _RULES[id(names)] = names, len(names), rule
+    return rule
+
+
+def _imports_numpy(names: dict[str, Any]) -> bool:
+    name = names.get("__name__", "")
+    if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
+        return name.startswith(NUMPY)
+    origins = [_module_of(x) for x in list(names.values())]
+    if any(o == NUMPY or o.startswith(f"{NUMPY}.") for o in origins):
+        return True
+    return not any(o == _PACKAGE or o.startswith(f"{_PACKAGE}.") for o in origins)
+
+
+def _module_of(x: Any) -> str:
+    if isinstance(x, ModuleType):
+        return x.__name__
+    module = getattr(x, "__module__", None) if callable(x) else None
+    return module if isinstance(module, str) else ""
