@@ -28,7 +28,15 @@ def sliding_window_view(
 
     The result fuses with what reads it.
     """
-    array = calls.array(x, "sliding_window_view")
+    return methods.read_only_view(
+        calls.array(x, "sliding_window_view"),
+        lambda array: _windows(array, window_shape, axis),
+        lambda data: np.lib.stride_tricks.sliding_window_view(data, window_shape, axis),  # pyright: ignore[reportCallIssue, reportArgumentType]
+        "windows, which overlap" if writeable else "",
+    )
+
+
+def _windows(array: Array, window_shape: Any, axis: Any) -> Array:
     sizes = (window_shape,) if isinstance(window_shape, int) else tuple(window_shape)
     axes = range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     for size, a in zip(sizes, axes, strict=True):

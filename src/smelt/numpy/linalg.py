@@ -145,12 +145,12 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 def matrix_transpose(x: Any, /) -> Array:
     """Return matrices with rows and columns exchanged."""
-    return linalg.matrix_transpose(_array(x))
+    return _array(x).matrix_transpose(True)
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return the diagonals of matrices in the last two dimensions."""
-    return linalg.diagonal(_array(x), offset=offset)
+    return methods.diagonal_view(_array(x), offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:

@@ -20,20 +20,30 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, TracerError
+from smelt.errors import ArgumentError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
+from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import SliceRange, get, hashable_key, restore_key
-from smelt.frontends.array.value import STATE, Value, record
+from smelt.frontends.array.value import STATE, Value, leaf, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 
-__all__ = ["Link", "Memory", "Place", "alias", "follows_numpy", "link_key", "own"]
+__all__ = ["Part", "own_part", "Function", "Link", "Memory", "Place", "alias", "follows_numpy", "link_key", "own"]
 
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
+
+
+Sizes = Callable[[Any], int]
+_COPY: Final = "Write to a copy: x = x.copy()."
+
+
+def _itself(n: Any) -> int:
+    return n
 
 
 class Link:
@@ -50,8 +60,8 @@ class Link:
         """Return the elements of what it is a view of after the view has become `v`."""
         raise NotImplementedError
 
-    def of(self, data: Buffer) -> Buffer:
-        """Return NumPy's view of memory."""
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        """Return NumPy's view of memory; `size` gives the numbers behind sizes."""
         raise NotImplementedError
 
 
@@ -69,8 +79,11 @@ class Key(Link):
     def write(self, x: Value, v: Value) -> Value:
         return put(x, self.original, v)
 
-    def of(self, data: Buffer) -> Buffer:
-        return data[self.original if self.key is None else restore_key(self.key)]
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        if self.key is not None:
+            return data[restore_key(self.key)]
+        items = self.original if self.original.__class__ is tuple else (self.original,)
+        return data[tuple([_plain_item(item, size) for item in items])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +107,46 @@ class Operator(Link):
         ranges = zip(op.starts, op.sizes, op.steps, strict=True)
         return overlay_box(x, [SliceRange(a, *r) for a, r in enumerate(ranges)], v)
 
-    def of(self, data: Buffer) -> Buffer:
-        op: Any = self.op
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        op = self.op
         if isinstance(op, Permute):
             return data.transpose(op.perm)
-        if isinstance(op, Reshape):
-            return reshaped(data, op.shape)
         if isinstance(op, Flip):
             return np.flip(data, op.axes)
-        if isinstance(op, Expand):
-            return np.broadcast_to(data, op.shape)  # type: ignore[arg-type]
-        ranges: Any = zip(op.starts, op.sizes, op.steps, strict=True)
-        return data[tuple([_slice(*r) for r in ranges])]
+        if isinstance(op, Slice):
+            ranges = zip(map(size, op.starts), map(size, op.sizes), op.steps, strict=True)
+            return data[tuple([_slice(*r) for r in ranges])]
+        assert isinstance(op, (Reshape, Expand))
+        shape = tuple(map(size, op.shape))
+        return reshaped(data, shape) if isinstance(op, Reshape) else np.broadcast_to(data, shape)
+
+
+def _plain_item(item: Any, size: Sizes) -> Any:
+    """Return an item of a subscript with numbers in place of a recording's sizes."""
+    if isinstance(item, slice):
+        return slice(*[_plain_item(x, size) for x in (item.start, item.stop, item.step)])
+    return item if item is None or item is ... else size(as_dim(item))
 
 
 def _slice(start: int, count: int, step: int) -> slice:
     stop = start + count * step
     return slice(start, None if stop < 0 else stop, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Link):
+    """Real or imaginary parts of a complex array, which are stored as arrays of their own."""
+
+    name: str
+
+    def read(self, x: Value) -> Value:
+        return x
+
+    def write(self, x: Value, v: Value) -> Value:
+        return v
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        return getattr(data, self.name) if data.dtype.kind == "c" else data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,12 +155,14 @@ class Function(Link):
 
     ours: Callable[[Value], Value]
     theirs: Callable[[Buffer], Buffer]
+    refusal: str = ""
+    """Why writing is not supported, where NumPy's result can be written."""
     is_writeable: ClassVar[bool] = False
 
     def read(self, x: Value) -> Value:
         return self.ours(x)
 
-    def of(self, data: Buffer) -> Buffer:
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
         return self.theirs(data)
 
 
@@ -182,6 +220,8 @@ class Memory:
                 self.root = data
             else:
                 dtype = node.type.dtype.numpy
+                if self.whole is not None:
+                    dtype = np.result_type(dtype, np.complex64)
                 step, strides = dtype.itemsize, []
                 for n in reversed(shape):
                     strides.append(step)
@@ -194,7 +234,7 @@ class Memory:
 class Place:
     """Where an array's elements are: a memory, and the links from its owner."""
 
-    __slots__ = ("is_writeable", "links", "memory", "refusal")
+    __slots__ = ("is_writeable", "links", "memory")
 
     def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
         self.memory = memory
@@ -215,12 +255,13 @@ class Place:
 
     def shadow(self) -> Buffer:
         """Return an array of NumPy with this shape and these strides, not to be read."""
-        return self.of(self.memory.shadow())
+        scope = self.memory.node.scope
+        return self.of(self.memory.shadow(), _itself if scope is None else scope.hint)
 
-    def of(self, data: Buffer) -> Buffer:
+    def of(self, data: Buffer, size: Sizes = _itself) -> Buffer:
         """Return NumPy's view of the owner's elements."""
         for link in self.links:
-            data = link.of(data)
+            data = link.of(data, size)
         return data
 
     def write(self, view: Operators, node: Value) -> None:
@@ -230,9 +271,12 @@ class Place:
         """
         memory = self.memory
         if not self.is_writeable:
+            for link in self.links:
+                if isinstance(link, Function) and link.refusal:
+                    raise UnsupportedError(f"writing to {link.refusal}", hint=_COPY)
             raise ArgumentError(
                 f"assignment destination is read-only: {node.type_text}",
-                hint="Write to a copy: x = x.copy().",
+                hint=_COPY,
             )
         owner = memory.owner()
         if owner is not view and memory.argument_of is not None:
@@ -255,13 +299,33 @@ class Place:
         for other in others:
             other.forget()
 
+    def export(self) -> Buffer:
+        """Return these elements in memory that other code may write to from now on."""
+        memory = self.memory
+        data, owner = evaluate(memory.node), memory.owner()
+        if not memory.node.shared:
+            if not data.flags.c_contiguous:
+                memory.node = leaf(np.ascontiguousarray(data))
+                data = evaluate(memory.node)
+                if owner is not None:
+                    owner.renew(memory.node)
+            flush_readers(data)
+            memory.node.share()
+        memory.root = None
+        for view in memory.views():
+            view.forget()
+        if not self.links and self.is_writeable:
+            return data
+        shared = self.of(data).view()
+        shared.flags.writeable = shared.flags.writeable and self.is_writeable
+        return shared
+
     def _overlaid(self, node: Value) -> Value:
         """Return the memory's value after the elements at this place have become `node`."""
-        parents, x = [], self.memory.node
-        for link in self.links:
-            parents.append(x)
-            x = link.read(x) if link is not self.links[-1] else x
-        for link, parent in zip(reversed(self.links), reversed(parents), strict=True):
+        parents = [self.memory.node]
+        for link in self.links[:-1]:
+            parents.append(link.read(parents[-1]))
+        for link, parent in zip(reversed(self.links), reversed(parents)):
             node = link.write(parent, node)
         return node
 
@@ -279,6 +343,13 @@ def own(x: Operators) -> Place:
     if place is None:
         place = x.place = Place(Memory(x, x.node), (), True)
     return place
+
+
+def own_part(x: Operators, whole: Any) -> None:
+    """Note that an array is the real or imaginary part of a complex one."""
+    memory = own(x).memory
+    if memory.whole is None and memory.owner() is x:
+        memory.whole, memory.root = weakref.ref(whole), None
 
 
 def link_key(key: Any) -> Key | None:
@@ -361,8 +432,9 @@ def follows_numpy(names: dict[str, Any]) -> bool:
 def _imports_numpy(names: dict[str, Any]) -> bool:
     name = names.get("__name__", "")
     if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
-        return name.startswith(NUMPY)
-    origins = [_module_of(x) for x in list(names.values())]
+        return False  # our functions make views where NumPy's do, with `alias`
+    origins = [_module_of(x) for name, x in list(names.items()) if name != _PACKAGE]
+    # The name `smelt` may come from `import smelt.numpy`, so it says nothing.
     if any(o == NUMPY or o.startswith(f"{NUMPY}.") for o in origins):
         return True
     return not any(o == _PACKAGE or o.startswith(f"{_PACKAGE}.") for o in origins)

@@ -201,21 +201,47 @@ class Array(Operators):
 
         Raises ShapeError below rank 2.
         """
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.matrix_transpose(follows_numpy(names))
+
+    def matrix_transpose(self, is_view: bool) -> Array:
+        """Return the transpose of each matrix, as a view if NumPy's rules hold."""
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
                 op="mT", operands=self.node.type_text, reason="it has fewer than two dimensions"
             )
-        return Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
+        result = Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
+        return alias(self, result) if is_view else result
 
     # Reading
 
     def _read(self, use: str) -> Buffer:
         node = self.node
+        if self.place is not None and node.is_pending:
+            self._copy_computed(node)
         if node.scope is not None and node.scope.check_open(node.type_text):
             hint = _RECORDED if use == _AS_NUMPY else None
             raise TracerError(use=use, value=node.type_text, hint=hint)
         return evaluate(node)
+
+    def _copy_computed(self, node: Value) -> None:
+        """Copy the elements of a view whose owner is computed: that needs no kernel."""
+        place = self.place
+        data = place.memory.node.data
+        if data is None or not place.is_derivable or STATE.tapes or not data.flags.c_contiguous:
+            return
+        node.data = np.array(place.of(data), order="C")
+        node.inputs = ()
+
+    def _exported(self, use: str) -> Buffer:
+        """Return the elements in memory that other code may write to from now on."""
+        data, place = self._read(use), self.place
+        if place is not None:
+            return place.export()
+        flush_readers(data)  # the caller may write: pending operators must read this first
+        self.node.share()
+        return data
 
     def _number(self, use: str) -> Any:
         data = self._read(use)
@@ -269,12 +295,9 @@ class Array(Operators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
         self._check_may_leave(_AS_NUMPY)
-        data = self._read(_AS_NUMPY)
-        if copy or (dtype is not None and data.dtype != dtype):
-            return np.array(data, dtype=dtype, copy=copy)
-        flush_readers(data)  # the caller may write: pending operators must read this first
-        self.node.share()
-        return data
+        if copy or (dtype is not None and self.dtype.numpy != dtype):
+            return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
+        return self._exported(_AS_NUMPY)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
@@ -323,11 +346,9 @@ class Array(Operators):
         arguments = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in arguments.items() if value is not None}
         self._check_may_leave("a DLPack export")
-        data = self._read("a DLPack export")
+        data = self._exported("a DLPack export")
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
             data = data.copy()  # PyTorch aborts the process on negative strides
-        flush_readers(data)
-        self.node.share()
         try:
             return export_array(data, **options)
         except BufferError:

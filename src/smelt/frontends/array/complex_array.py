@@ -11,12 +11,14 @@ place: parts are its views.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
+from smelt.frontends.array.aliasing import follows_numpy, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
@@ -92,13 +94,10 @@ class ComplexArray(Array):
         """Number of elements."""
         return self._real.size
 
-    @property
-    def mT(self) -> Array:
-        """Transpose of each matrix in the last two dimensions.
-
-        Raises ShapeError below rank 2.
-        """
-        return pair(self._real.mT, self._imag.mT)
+    def matrix_transpose(self, is_view: bool) -> Array:
+        """Return the transpose of each matrix, as a view if NumPy's rules hold."""
+        parts = [x.matrix_transpose(is_view) for x in self.parts]
+        return self.view_of_parts(*parts) if is_view else _of(*parts)
 
     def replace_value(self, node: Any) -> None:
         """Raise ComplexOperand: methods that write in place are those of real arrays."""
@@ -202,13 +201,28 @@ class ComplexArray(Array):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
-        return (self[k] for k in range(len(self)))
+        is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+        return (self.part(k, is_view) for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
         return bool(np.asarray(self == x).any())
 
     def __getitem__(self, key: Any) -> Array:
-        return pair(self._real[key], self._imag[key])
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.part(key, follows_numpy(names))
+
+    def part(self, key: Any, is_view: bool) -> Any:
+        """Return x[key], as a view if NumPy's rules hold and the key allows it."""
+        parts = [x.part(key, is_view) for x in self.parts]
+        if parts[0].__class__ is Array and parts[0].place is not None:
+            return self.view_of_parts(*parts)
+        return pair(*parts)
+
+    def view_of_parts(self, real: Array, imag: Array) -> ComplexArray:
+        """Return the complex array of views of the parts, without a copy."""
+        for x in self.parts:
+            own_part(x, self)
+        return _of(real, imag)
 
     def __setitem__(self, key: Any, x: Any) -> None:
         if is_complex_like(x):
