@@ -89,7 +89,7 @@ def expand_dims(a: Any, axis: Any) -> Array:
 def squeeze(a: Any, axis: Any = None) -> Array:
     """Return the array without dimensions of size 1."""
     x = _array(a)
-    return as_view(x, shapes.squeeze(x, axis))
+    return as_view(x, shapes.squeeze(x, axis), "squeeze")
 
 
 def atleast_1d(*arys: Any) -> Any:

@@ -234,12 +234,14 @@ class Memory:
 class Place:
     """Where an array's elements are: a memory, and the links from its owner."""
 
-    __slots__ = ("is_writeable", "links", "memory")
+    __slots__ = ("is_writeable", "last", "links", "memory")
 
     def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
         self.memory = memory
         self.links = links
         self.is_writeable = is_writeable
+        self.last: Value | None = None
+        """Elements as they were derived last, if that is done at each reading."""
 
     @property
     def is_derivable(self) -> bool:
@@ -251,6 +253,7 @@ class Place:
         x = self.memory.node
         for link in self.links:
             x = link.read(x)
+        self.last = None if self.is_derivable else x
         return x
 
     def shadow(self) -> Buffer:
@@ -375,9 +378,9 @@ def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> A
     `links` are found in the recorded operators unless they are passed.  The result stays
     independent if other operators are among these.
     """
-    node = result.node
     if links is None:
-        links = _links(node, x.node)
+        last = None if x.place is None else x.place.last
+        links = _links(result.node, x.node if last is None else last)
         if links is None:
             return result
     place = own(x)

@@ -53,16 +53,21 @@ def check_order(order: Any, what: str) -> None:
 def as_view(x: Array, result: Any, how: str = "") -> Any:
     """Make a result a view of the array that it was computed from, where NumPy's is one.
 
-    `how` is "reshape" or "ravel" for functions that copy, depending on strides.
+    `how` is "reshape" or "ravel" for functions that copy, depending on strides; "squeeze" for those
+    that return the array itself if there is nothing to do.
     """
+    if how == "squeeze" and result.ndim == x.ndim:
+        return x
     if isinstance(x, ComplexArray):
         x.view_of_parts(*x.parts)  # strides are those of complex numbers
         parts = [as_view(p, r, how) for p, r in zip(x.parts, result.parts, strict=True)]
         return x.view_of_parts(*parts)
     if result is x:
         result = Array.of(x.node)
-    if how and x.place is not None and not _is_laid_out(x, result, how):
-        return result
+    if how in ("reshape", "ravel") and x.place is not None and not _is_laid_out(x, result, how):
+        if how == "ravel":
+            return result
+        x = Array.of(result.node)  # NumPy's result is a view of the copy
     return alias(x, result)
 
 
@@ -591,7 +596,7 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
     "min": numpy_calls.min, "nonzero": search.nonzero, "partition": partition,
     "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": _viewed(ravel, "ravel"), "repeat": repeat,
     "reshape": _viewed(reshape, "reshape"), "round": rounded, "searchsorted": searchsorted, "sort": sort_in_place,
-    "squeeze": _viewed(squeeze), "std": numpy_calls.std, "sum": numpy_calls.sum,
+    "squeeze": _viewed(squeeze, "squeeze"), "std": numpy_calls.std, "sum": numpy_calls.sum,
     "swapaxes": _viewed(swapaxes),
     "take": take, "tobytes": tobytes, "trace": trace, "transpose": _viewed(transpose),
     "var": numpy_calls.var, "view": _view, "_repr_html_": _html, "__round__": _rounded_operator,
