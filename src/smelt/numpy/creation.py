@@ -16,7 +16,9 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
@@ -51,7 +53,12 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
     Raises ArgumentError for lists of different lengths, DTypeError.
     """
     methods.check_order(order, "asarray")
-    return make.asarray(a, dtype=dtype, copy=copy)
+    x = make.asarray(a, dtype=dtype, copy=copy)
+    if isinstance(a, np.ndarray) and not copy:
+        for part in x.parts if isinstance(x, ComplexArray) else (x,):
+            if part.node.shared:
+                hold(part, a.flags.writeable)
+    return x
 
 
 asanyarray = ascontiguousarray = asarray

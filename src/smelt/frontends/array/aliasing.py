@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, TracerError, UnsupportedError
+from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer
@@ -32,7 +32,7 @@ from smelt.frontends.array.value import STATE, Value, leaf, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 
-__all__ = ["Part", "own_part", "Function", "Link", "Memory", "Place", "alias", "follows_numpy", "link_key", "own"]
+__all__ = ["Part", "own_part", "hold", "Function", "Link", "Memory", "Place", "refuse", "alias", "follows_numpy", "link_key", "own"]
 
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
@@ -134,6 +134,13 @@ def _slice(start: int, count: int, step: int) -> slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretched(Operator):
+    """Broadcast, which NumPy does not let anybody write to."""
+
+    is_writeable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Part(Link):
     """Real or imaginary parts of a complex array, which are stored as arrays of their own."""
 
@@ -155,8 +162,6 @@ class Function(Link):
 
     ours: Callable[[Value], Value]
     theirs: Callable[[Buffer], Buffer]
-    refusal: str = ""
-    """Why writing is not supported, where NumPy's result can be written."""
     is_writeable: ClassVar[bool] = False
 
     def read(self, x: Value) -> Value:
@@ -176,7 +181,7 @@ def reshaped(data: Buffer, shape: Any) -> Buffer:
 class Memory:
     """Elements that an array owns and its views share."""
 
-    __slots__ = ("_views", "argument_of", "creator", "node", "owner", "root", "whole")
+    __slots__ = ("_views", "argument_of", "creator", "is_held", "node", "owner", "root", "whole")
 
     def __init__(self, owner: Operators, node: Value) -> None:
         self.node = node
@@ -187,6 +192,8 @@ class Memory:
         """Recording that made an array of a value from outside, which it may write to."""
         self.argument_of: Scope | None = None
         """Recording whose argument it is."""
+        self.is_held = False
+        """Whether other code sees the memory, so that writes have to go there."""
         self.root: Buffer | None = None
         self.whole: weakref.ref[Any] | None = None
         """The complex array whose part the owner is."""
@@ -234,7 +241,7 @@ class Memory:
 class Place:
     """Where an array's elements are: a memory, and the links from its owner."""
 
-    __slots__ = ("is_writeable", "last", "links", "memory")
+    __slots__ = ("is_writeable", "last", "links", "memory", "refusal")
 
     def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
         self.memory = memory
@@ -242,6 +249,8 @@ class Place:
         self.is_writeable = is_writeable
         self.last: Value | None = None
         """Elements as they were derived last, if that is done at each reading."""
+        self.refusal = ""
+        """What cannot be written, where NumPy's array can."""
 
     @property
     def is_derivable(self) -> bool:
@@ -267,21 +276,24 @@ class Place:
             data = link.of(data, size)
         return data
 
-    def write(self, view: Operators, node: Value) -> None:
+    def write(self, view: Operators, node: Value) -> bool:
         """Make `node` the elements of `view`, which is at this place.
+
+        Returns whether it is the value of the view; else they are in memory that others see.
 
         Raises ArgumentError for a view that is not writeable, TracerError for one of an argument.
         """
         memory = self.memory
         if not self.is_writeable:
-            for link in self.links:
-                if isinstance(link, Function) and link.refusal:
-                    raise UnsupportedError(f"writing to {link.refusal}", hint=_COPY)
+            if self.refusal:
+                raise UnsupportedError(f"writing to {self.refusal}", hint=_COPY)
             raise ArgumentError(
                 f"assignment destination is read-only: {node.type_text}",
                 hint=_COPY,
             )
         owner = memory.owner()
+        if memory.is_held and node.scope is None and not STATE.tapes and self._write_held(node):
+            return False
         if owner is not view and memory.argument_of is not None:
             raise TracerError(
                 f"a view of an argument of {memory.argument_of.name} is written inside sm.jit",
@@ -294,13 +306,30 @@ class Place:
             memory.owner = _GONE
             memory.add(view)
             self.links = ()
-            return
+            return True
         whole = self._overlaid(node)
         memory.node = whole
         if owner is not None and owner is not view:
             owner.renew(whole)
         for other in others:
             other.forget()
+        return True
+
+    def _write_held(self, node: Value) -> bool:
+        """Write to memory that other code sees; return whether there is any such code."""
+        memory, held = self.memory, self.memory.node
+        data = held.data
+        if data is None or not held.shared:
+            return False
+        if data.base is None and sys.getrefcount(data) <= _OURS_ALONE:
+            memory.is_held = False
+            return False
+        values = evaluate(node)
+        flush_readers(data)
+        self.of(data)[...] = values
+        for view in memory.views():
+            view.forget()
+        return True
 
     def export(self) -> Buffer:
         """Return these elements in memory that other code may write to from now on."""
@@ -333,6 +362,10 @@ class Place:
         return node
 
 
+_OURS_ALONE = 3
+"""References to memory of which only a value knows, while it is looked at."""
+
+
 def _gone() -> None:
     return None
 
@@ -348,10 +381,18 @@ def own(x: Operators) -> Place:
     return place
 
 
+def hold(x: Operators, is_writeable: bool = True) -> None:
+    """Note that other code sees an array's memory: writes have to go there, by NumPy's rules."""
+    place = own(x)
+    place.memory.is_held = True
+    place.is_writeable = place.is_writeable and is_writeable
+
+
 def own_part(x: Operators, whole: Any) -> None:
     """Note that an array is the real or imaginary part of a complex one."""
     memory = own(x).memory
-    if memory.whole is None and memory.owner() is x:
+    known = None if memory.whole is None else memory.whole()
+    if known is None and memory.owner() is x:
         memory.whole, memory.root = weakref.ref(whole), None
 
 
@@ -373,22 +414,16 @@ def _is_basic(item: Any) -> bool:
 
 
 def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> Any:
-    """Make a new array a view of `x` that it was computed from by operators that move elements.
+    """Make a new array a view of `x`.
 
-    `links` are found in the recorded operators unless they are passed.  The result stays
-    independent if other operators are among these.
+    It was computed from `x` by at most one operator that moves elements, unless `links` are passed.
+    Raises InternalError for another operator.
     """
     if links is None:
-        last = None if x.place is None else x.place.last
-        links = _links(result.node, x.node if last is None else last)
-        if links is None:
-            return result
+        links = _moved(result.node, x)
     place = own(x)
     memory = place.memory
-    is_writeable = place.is_writeable and all(
-        link.is_writeable and not (isinstance(link, Operator) and isinstance(link.op, Expand))
-        for link in links
-    )
+    is_writeable = place.is_writeable and all(link.is_writeable for link in links)
     result.place = Place(memory, (*place.links, *links), is_writeable)
     memory.add(result)
     if not result.place.is_derivable:
@@ -396,16 +431,23 @@ def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> A
     return result
 
 
-def _links(node: Any, source: Value) -> tuple[Link, ...] | None:
-    links: list[Link] = []
-    while node is not source:
-        op = node.op
-        if not isinstance(op, (Permute, Reshape, Flip, Expand, Slice)):
-            is_source = not node.inputs and (source.shared or node.scope is not source.scope)
-            return tuple(reversed(links)) if is_source else None
-        links.append(Operator(op))
-        (node,) = node.inputs
-    return tuple(reversed(links))
+def _moved(node: Value, x: Operators) -> tuple[Link, ...]:
+    last = None if x.place is None else x.place.last
+    source = x.node if last is None else last
+    if node is source:
+        return ()
+    op = node.op
+    if isinstance(op, Expand):
+        return (Stretched(op),)
+    if isinstance(op, (Permute, Reshape, Flip, Slice)):
+        return (Operator(op),)
+    raise InternalError(f"a view of {source.type_text} by the operator {op}")
+
+
+def refuse(result: Operators, what: str) -> None:
+    """Make writing to an array an error, since NumPy's would share memory with another."""
+    place = own(result)
+    place.is_writeable, place.refusal = False, what
 
 
 # Which rules a module has

@@ -31,7 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.aliasing import alias, follows_numpy, link_key
+from smelt.frontends.array.aliasing import alias, follows_numpy, hold, link_key
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
@@ -147,9 +147,8 @@ class Array(Operators):
                 hint="Return the new value; the function would write only while it is recorded.",
             )
         node = unshared_node(node)
-        if place is not None:
-            place.write(self, node)
-        self.renew(node)
+        if place is None or place.write(self, node):
+            self.renew(node)
 
     def renew(self, node: Value) -> None:
         """Make `node` the newest version, whatever other arrays share the memory."""
@@ -236,9 +235,9 @@ class Array(Operators):
 
     def _exported(self, use: str) -> Buffer:
         """Return the elements in memory that other code may write to from now on."""
-        data, place = self._read(use), self.place
-        if place is not None:
-            return place.export()
+        data = self._read(use)
+        if self.place is not None:
+            return self.place.export()
         flush_readers(data)  # the caller may write: pending operators must read this first
         self.node.share()
         return data
@@ -297,6 +296,8 @@ class Array(Operators):
         self._check_may_leave(_AS_NUMPY)
         if copy or (dtype is not None and self.dtype.numpy != dtype):
             return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
+        if follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
+            hold(self)
         return self._exported(_AS_NUMPY)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:

@@ -283,8 +283,10 @@ def read_only_view(
     if isinstance(x, ComplexArray):
         parts = [read_only_view(p, ours, theirs, refusal) for p in x.parts]
         return x.view_of_parts(*parts)
-    link = Function(lambda v: ours(Array.of(v)).node, theirs, refusal)
-    return alias(x, ours(x), (link,))
+    link = Function(lambda v: ours(Array.of(v)).node, theirs)
+    result = alias(x, ours(x), (link,))
+    result.place.refusal = refusal
+    return result
 
 
 def diagonal_view(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
@@ -498,7 +500,12 @@ def base(x: Array) -> Any:
         owner = Array.of(memory.node)
         owner.place = Place(memory, (), True)
         memory.owner = weakref.ref(owner)
-    return owner if part is x else x.view_of_parts(owner, base(x.parts[1]))
+    if part is x:
+        return owner
+    whole = x.view_of_parts(owner, base(x.parts[1]))
+    for part in whole.parts:
+        own_part(part, whole)
+    return whole
 
 
 class Flags:
