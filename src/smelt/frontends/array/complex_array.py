@@ -220,9 +220,13 @@ class ComplexArray(Array):
 
     def view_of_parts(self, real: Array, imag: Array) -> ComplexArray:
         """Return the complex array of views of the parts, without a copy."""
+        self.own_parts()
+        return _of(real, imag)
+
+    def own_parts(self) -> None:
+        """Note in the parts' memory that they are those of a complex array."""
         for x in self.parts:
             own_part(x, self)
-        return _of(real, imag)
 
     def __setitem__(self, key: Any, x: Any) -> None:
         if is_complex_like(x):

@@ -25,7 +25,7 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
-from smelt.frontends.array.aliasing import Function, Place, Part, alias, follows_numpy, own, own_part, reshaped
+from smelt.frontends.array.aliasing import Function, Place, Part, alias, follows_numpy, own, reshaped
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
@@ -59,20 +59,28 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
     if how == "squeeze" and result.ndim == x.ndim:
         return x
     if isinstance(x, ComplexArray):
-        x.view_of_parts(*x.parts)  # strides are those of complex numbers
-        parts = [as_view(p, r, how) for p, r in zip(x.parts, result.parts, strict=True)]
-        return x.view_of_parts(*parts)
-    if result is x:
-        result = Array.of(x.node)
-    if how in ("reshape", "ravel") and x.place is not None and not _is_laid_out(x, result, how):
+        x.own_parts()
+    if how in ("reshape", "ravel") and not _is_laid_out(x, result, how):
         if how == "ravel":
             return result
-        x = Array.of(result.node)  # NumPy's result is a view of the copy
-    return alias(x, result)
+        x = result  # NumPy's result is a view of the copy
+    if isinstance(x, ComplexArray):
+        x.own_parts()
+        parts = [_alias(p, r) for p, r in zip(x.parts, result.parts, strict=True)]
+        return x.view_of_parts(*parts)
+    return _alias(x, result)
+
+
+def _alias(x: Array, result: Array) -> Array:
+    return alias(x, Array.of(x.node) if result is x else result)
 
 
 def _is_laid_out(x: Array, result: Array, how: str) -> bool:
     """Return whether strides allow a reshaped or flattened view."""
+    if isinstance(x, ComplexArray):
+        x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
+    if x.place is None:
+        return True
     shadow = x.place.shadow()
     if how == "ravel":
         return bool(shadow.flags.c_contiguous)
@@ -413,7 +421,7 @@ def part_view(x: Array, k: int) -> Array:
     """Return real or imaginary parts as NumPy does: views, or zeros that cannot be written."""
     if isinstance(x, ComplexArray):
         part = x.parts[k]
-        own_part(part, x)
+        x.own_parts()
         return alias(part, Array.of(part.node), (Part(("real", "imag")[k]),))
     if k == 0:
         return x
@@ -503,8 +511,7 @@ def base(x: Array) -> Any:
     if part is x:
         return owner
     whole = x.view_of_parts(owner, base(x.parts[1]))
-    for part in whole.parts:
-        own_part(part, whole)
+    whole.own_parts()
     return whole
 
 
@@ -533,7 +540,7 @@ class Flags:
     def _shadow(self) -> Any:
         x = self._array
         if isinstance(x, ComplexArray):
-            x.view_of_parts(*x.parts)
+            x.own_parts()
             return own(x.parts[0]).shadow()
         return own(x).shadow()
 
