@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as _np
 
+from smelt.frontends.array.aliasing import forget_rules
 from smelt.frontends.array.array import Array as ndarray
 from smelt.frontends.array.numpy_hints import nearest_hint
 from smelt.numpy import fft, lib, linalg, random
@@ -38,6 +39,7 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
+forget_rules()
 
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__

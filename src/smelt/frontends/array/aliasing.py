@@ -27,17 +27,24 @@ from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.subscript import SliceRange, get, hashable_key, restore_key
+from smelt.frontends.array.subscript import (
+    SliceRange,
+    get,
+    get_simple,
+    hashable_key,
+    restore_key,
+)
 from smelt.frontends.array.value import STATE, Value, leaf, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 
-__all__ = ["Part", "own_part", "hold", "Function", "Link", "Memory", "Place", "refuse", "alias", "follows_numpy", "link_key", "own"]
+__all__ = ["Key", "Part", "own_part", "hold", "Function", "Link", "Memory", "Place", "refuse", "alias", "follows_numpy", "forget_rules", "own", "part"]
 
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
 
 
+_reference = weakref.ref
 Sizes = Callable[[Any], int]
 _COPY: Final = "Write to a copy: x = x.copy()."
 
@@ -65,13 +72,19 @@ class Link:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
 class Key(Link):
     """Subscript of integers, slices, None and Ellipsis."""
 
-    key: Any
-    """The subscript as `hashable_key` has it; None if it has sizes of a recording."""
-    original: Any
+    __slots__ = ("key", "original")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, key: tuple[Any, ...] | None, original: Any) -> None:
+        self.key = key
+        """The subscript as `hashable_key` has it; None if it has sizes of a recording."""
+        self.original = original
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Key and self.key is not None and self.key == other.key  # type: ignore[attr-defined]
 
     def read(self, x: Value) -> Value:
         return get(x, self.original)
@@ -205,7 +218,7 @@ class Memory:
         count = len(views)
         if count >= 8 and not count & (count - 1):
             views[:] = [r for r in views if r() is not None]
-        views.append(weakref.ref(view))
+        views.append(_reference(view))
 
     def views(self) -> Iterator[Any]:
         """Yield the views that something refers to."""
@@ -396,13 +409,20 @@ def own_part(x: Operators, whole: Any) -> None:
         memory.whole, memory.root = weakref.ref(whole), None
 
 
-def link_key(key: Any) -> Key | None:
-    """Return the link of a subscript; None if it is no view, by NumPy's rules."""
+def part(x: Any, key: Any) -> Any:
+    """Return x[key] if it is a view by NumPy's rules, or an element; None for other keys."""
     simple = hashable_key(key)
     if simple is not None:
-        return Key(simple, key)
-    items = key if key.__class__ is tuple else (key,)
-    return Key(None, key) if all(map(_is_basic, items)) else None
+        result = x.of(get_simple(x.node, key, simple))
+    elif all(map(_is_basic, key if key.__class__ is tuple else (key,))):
+        result = x.of(get(x.node, key))
+    else:
+        return None
+    if not result.node.type.shape and not (
+        key is ... or (key.__class__ is tuple and any(item is ... for item in key))
+    ):
+        return result  # NumPy's is a number
+    return alias(x, result, (Key(simple, key),))
 
 
 def _is_basic(item: Any) -> bool:
@@ -421,12 +441,14 @@ def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> A
     """
     if links is None:
         links = _moved(result.node, x)
-    place = own(x)
+    place = x.place or own(x)
     memory = place.memory
-    is_writeable = place.is_writeable and all(link.is_writeable for link in links)
-    result.place = Place(memory, (*place.links, *links), is_writeable)
+    is_writeable = place.is_writeable
+    for link in links:
+        is_writeable = is_writeable and link.is_writeable
+    result.place = Place(memory, place.links + links, is_writeable)
     memory.add(result)
-    if not result.place.is_derivable:
+    if memory.node.__class__ is not Value:
         result.forget()
     return result
 
@@ -462,16 +484,19 @@ def follows_numpy(names: dict[str, Any]) -> bool:
     It has if it imports `smelt.numpy`, and if it imports nothing of Smelt, while another module
     imports `smelt.numpy`.
     """
-    if NUMPY not in sys.modules:
-        return False
     entry = _RULES.get(id(names))
     if entry is not None and (entry[2] or entry[1] == len(names)):
         return entry[2]
     if len(_RULES) >= _RULES_LIMIT:
         _RULES.clear()
-    rule = _imports_numpy(names)
+    rule = NUMPY in sys.modules and _imports_numpy(names)
     _RULES[id(names)] = names, len(names), rule
     return rule
+
+
+def forget_rules() -> None:
+    """Look at modules again: one has imported `smelt.numpy`."""
+    _RULES.clear()
 
 
 def _imports_numpy(names: dict[str, Any]) -> bool:

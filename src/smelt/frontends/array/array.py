@@ -31,7 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.aliasing import alias, follows_numpy, hold, link_key
+from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
@@ -54,7 +54,7 @@ from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value
-from smelt.frontends.array.subscript import get
+from smelt.frontends.array.subscript import get, hashable_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -430,11 +430,9 @@ class Array(Operators):
 
     def part(self, key: Any, is_view: bool) -> Any:
         """Return x[key], as a view if NumPy's rules hold and the key allows it."""
-        if is_view:
-            link = link_key(key)
-            if link is not None:
-                part = Array.of(get(self.node, key))
-                return alias(self, part, (link,)) if part.ndim or _has_gap(key) else part
+        view = part(self, key) if is_view else None
+        if view is not None:
+            return view
         try:
             return Array.of(get(self.node, key))
         except TracerError:  # a mask without values: the selection may still be written back
@@ -462,8 +460,7 @@ class Array(Operators):
         mine = self.place
         if mine is None or mine.memory is not place.memory or not place.links:
             return False
-        link = link_key(key)
-        return link is not None and link.key is not None and (*mine.links, link) == place.links
+        return (*mine.links, Key(hashable_key(key), key)) == place.links
 
     @property
     def at(self) -> At:
@@ -496,11 +493,6 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
-
-
-def _has_gap(key: Any) -> bool:
-    """Return whether a key has an Ellipsis: then NumPy's result of rank 0 is a view."""
-    return key is ... or (key.__class__ is tuple and any(item is ... for item in key))
 
 
 def _read_masked(x: Value, mask: Value) -> Array:
