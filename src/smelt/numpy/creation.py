@@ -13,13 +13,14 @@ import numpy as np
 
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
-from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
+from smelt.frontends.array.operators import keep_order
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
 
@@ -84,7 +85,8 @@ def require(a: Any, dtype: DTypeLike = None, requirements: Any = None) -> Array:
 
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Array:
     """Return a copy, or an array of numbers and nested lists."""
-    return array(a, order=order)
+    result = array(a, order=order)
+    return keep_order(result, a) if order in ("K", "A") else result
 
 
 def arange(*args: Any, dtype: DTypeLike = None, **named: Any) -> Array:

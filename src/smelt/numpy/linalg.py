@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.frontends.array import linalg
+from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_hints import missing_names

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import numpy
+import numpy  # noqa: ICN001 - `np` is either namespace
 
 import smelt.numpy
 
@@ -24,8 +24,8 @@ def subscript(r: Random, shape: tuple[int, ...]) -> Any:
         elif kind < 0.3:
             break
         else:
-            ends = (r.choice([None, r.randrange(-n - 1, n + 2)]) for _ in range(2))
-            key.append(slice(*ends, r.choice([1, 1, None, 2, -1, -2, 3])))
+            start, stop = (r.choice([None, r.randrange(-n - 1, n + 2)]) for _ in range(2))
+            key.append(slice(start, stop, r.choice([1, 1, None, 2, -1, -2, 3])))
         if r.random() < 0.05:
             key.append(None)
     if r.random() < 0.1 and sum(k is not None for k in key) == len(shape):
@@ -85,7 +85,9 @@ class Program:
             assert y.flags.writeable == x.flags.writeable, self.log
             if x.size > 1 and y.base is not None:
                 mine = [s for s, n in zip(y.strides, y.shape, strict=True) if n > 1]
-                assert mine == [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1], self.log
+                assert mine == [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1], (
+                    self.log
+                )
         r = self.r
         for _ in range(4):
             (x, y), (v, w) = r.choice(self.pairs), r.choice(self.pairs)
@@ -197,7 +199,7 @@ VIEWS = {
         broadcast, split, rows,
     )
 }  # fmt: skip
-VIEWS |= {f"get {k}": VIEWS["get"] for k in range(4)}
+VIEWS.update({f"get {k}": VIEWS["get"] for k in range(4)})
 
 
 def _operator(p: Program, k: int, x: Any) -> None:

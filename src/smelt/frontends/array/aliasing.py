@@ -36,9 +36,25 @@ from smelt.frontends.array.subscript import (
 )
 from smelt.frontends.array.value import STATE, Value, leaf, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
+from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 
-__all__ = ["Key", "Part", "own_part", "hold", "Function", "Link", "Memory", "Place", "refuse", "alias", "follows_numpy", "forget_rules", "own", "part"]
+__all__ = [
+    "Function",
+    "Key",
+    "Link",
+    "Memory",
+    "Part",
+    "Place",
+    "alias",
+    "follows_numpy",
+    "forget_rules",
+    "hold",
+    "own",
+    "own_part",
+    "part",
+    "refuse",
+]
 
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
@@ -58,6 +74,11 @@ class Link:
 
     __slots__ = ()
     is_writeable: ClassVar[bool] = True
+
+    @property
+    def permutes(self) -> bool:
+        """Whether the order of elements in memory may be another one than that of rows."""
+        return False
 
     def read(self, x: Value) -> Value:
         """Return the view's elements, from those of what it is a view of."""
@@ -104,6 +125,10 @@ class Operator(Link):
     """Operator of the compiler that moves elements."""
 
     op: View
+
+    @property
+    def permutes(self) -> bool:
+        return isinstance(self.op, Permute)
 
     def read(self, x: Value) -> Value:
         return record(self.op, (x,))
@@ -177,6 +202,10 @@ class Function(Link):
     theirs: Callable[[Buffer], Buffer]
     is_writeable: ClassVar[bool] = False
 
+    @property
+    def permutes(self) -> bool:
+        return True
+
     def read(self, x: Value) -> Value:
         return self.ours(x)
 
@@ -184,17 +213,44 @@ class Function(Link):
         return self.theirs(data)
 
 
-def reshaped(data: Buffer, shape: Any) -> Buffer:
-    """Return memory in another shape; raise AttributeError where NumPy would copy it."""
-    view = data.view()
-    view.shape = shape
-    return view
+def reshaped(data: Buffer, shape: tuple[int, ...]) -> Buffer:
+    """Return memory in another shape; raise ValueError where NumPy would copy it."""
+    return np.reshape(data, shape, copy=False)
+
+
+def kept_order(table: list[list[int]], rank: int) -> tuple[int, ...]:
+    """Return the axes of an elementwise result, outermost in memory first.
+
+    `table` has the operands' strides, 0 where an axis does not move.  It is NumPy's order "K".
+    """
+    order = list(range(rank - 1, -1, -1))  # innermost first
+    for first in range(1, rank):
+        position, axis = first, order[first]
+        for k in range(first - 1, -1, -1):
+            pairs = [(row[axis], row[order[k]]) for row in table if row[axis] and row[order[k]]]
+            if not pairs:
+                continue
+            if any(mine > other for mine, other in pairs) or all(m == o for m, o in pairs):
+                break
+            position = k
+        order.insert(position, order.pop(first))
+    return tuple(reversed(order))
 
 
 class Memory:
     """Elements that an array owns and its views share."""
 
-    __slots__ = ("_views", "argument_of", "creator", "is_held", "node", "owner", "root", "whole")
+    __slots__ = (
+        "_views",
+        "argument_of",
+        "creator",
+        "is_held",
+        "node",
+        "order",
+        "owner",
+        "root",
+        "whole",
+    )
 
     def __init__(self, owner: Operators, node: Value) -> None:
         self.node = node
@@ -207,6 +263,8 @@ class Memory:
         """Recording whose argument it is."""
         self.is_held = False
         """Whether other code sees the memory, so that writes have to go there."""
+        self.order: tuple[int, ...] | None = None
+        """Axes from the outermost to the innermost in memory; None for the order of rows."""
         self.root: Buffer | None = None
         self.whole: weakref.ref[Any] | None = None
         """The complex array whose part the owner is."""
@@ -234,7 +292,9 @@ class Memory:
         """
         if self.root is None:
             node = self.node
-            shape: Any = node.type.shape if node.scope is None else node.scope.concrete(node.type).shape
+            shape: Any = (
+                node.type.shape if node.scope is None else node.scope.concrete(node.type).shape
+            )
             data = node.data
             if data is not None and node.shared:
                 self.root = data
@@ -242,24 +302,25 @@ class Memory:
                 dtype = node.type.dtype.numpy
                 if self.whole is not None:
                     dtype = np.result_type(dtype, np.complex64)
-                step, strides = dtype.itemsize, []
-                for n in reversed(shape):
-                    strides.append(step)
-                    step *= max(n, 1)
-                cell = np.empty(1, dtype)
-                self.root = np.lib.stride_tricks.as_strided(cell, shape, strides[::-1])
+                step, strides = dtype.itemsize, [0] * len(shape)
+                for axis in reversed(self.order or range(len(shape))):
+                    strides[axis] = step
+                    step *= max(shape[axis], 1)
+                self.root = np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
         return self.root
 
 
 class Place:
     """Where an array's elements are: a memory, and the links from its owner."""
 
-    __slots__ = ("is_writeable", "last", "links", "memory", "refusal")
+    __slots__ = ("is_permuted", "is_writeable", "last", "links", "memory", "refusal")
 
     def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
         self.memory = memory
         self.links = links
         self.is_writeable = is_writeable
+        self.is_permuted = False
+        """Whether the order in memory may be another one than that of rows."""
         self.last: Value | None = None
         """Elements as they were derived last, if that is done at each reading."""
         self.refusal = ""
@@ -277,6 +338,22 @@ class Place:
             x = link.read(x)
         self.last = None if self.is_derivable else x
         return x
+
+    def keep_order(self, result: Any, operands: tuple[Any, ...]) -> None:
+        """Give the result of an elementwise function NumPy's order "K" of these operands."""
+        rank = len(result.node.type.shape)
+        table = []
+        for x in operands:
+            if isinstance(x, Operators) and x.node.type.shape:
+                place = x.place or own(x)
+                shadow = place.shadow()
+                pairs = zip(shadow.shape, shadow.strides, strict=True)
+                steps = [0 if n == 1 else abs(s) for n, s in pairs]
+                table.append([0] * (rank - len(steps)) + steps)
+        order = kept_order(table, rank)
+        if order != tuple(range(rank)):
+            place = own(result)
+            place.memory.order, place.is_permuted = order, True
 
     def shadow(self) -> Buffer:
         """Return an array of NumPy with this shape and these strides, not to be read."""
@@ -387,7 +464,7 @@ _GONE: Any = _gone
 
 
 def own(x: Operators) -> Place:
-    """Return the place of an array, which is the owner of its memory if it had none."""
+    """Return the place of an array; one without views owns its memory."""
     place = x.place
     if place is None:
         place = x.place = Place(Memory(x, x.node), (), True)
@@ -404,13 +481,13 @@ def hold(x: Operators, is_writeable: bool = True) -> None:
 def own_part(x: Operators, whole: Any) -> None:
     """Note that an array is the real or imaginary part of a complex one."""
     memory = own(x).memory
-    known = None if memory.whole is None else memory.whole()
-    if known is None and memory.owner() is x:
+    present = None if memory.whole is None else memory.whole()
+    if present is None and memory.owner() is x:
         memory.whole, memory.root = weakref.ref(whole), None
 
 
 def part(x: Any, key: Any) -> Any:
-    """Return x[key] if it is a view by NumPy's rules, or an element; None for other keys."""
+    """Return x[key] if it is a view or an element by NumPy's rules, else None."""
     simple = hashable_key(key)
     if simple is not None:
         result = x.of(get_simple(x.node, key, simple))
@@ -446,7 +523,8 @@ def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> A
     is_writeable = place.is_writeable
     for link in links:
         is_writeable = is_writeable and link.is_writeable
-    result.place = Place(memory, place.links + links, is_writeable)
+    view = result.place = Place(memory, place.links + links, is_writeable)
+    view.is_permuted = place.is_permuted or (bool(links) and links[-1].permutes)
     memory.add(result)
     if memory.node.__class__ is not Value:
         result.forget()
@@ -456,9 +534,9 @@ def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> A
 def _moved(node: Value, x: Operators) -> tuple[Link, ...]:
     last = None if x.place is None else x.place.last
     source = x.node if last is None else last
-    if node is source:
-        return ()
     op = node.op
+    if node is source or (isinstance(op, Input) and node.type is source.type):
+        return ()  # the elements themselves, or a copy of memory that others may write to
     if isinstance(op, Expand):
         return (Stretched(op),)
     if isinstance(op, (Permute, Reshape, Flip, Slice)):

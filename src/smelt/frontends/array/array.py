@@ -470,6 +470,7 @@ class Array(Operators):
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError with the nearest name; `methods` attaches what there is."""
         if name == "place":  # an array that native code made
+            self.place = None
             return None
         if name == "node" and self.place is not None:
             return self._derive()

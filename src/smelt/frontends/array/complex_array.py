@@ -24,7 +24,7 @@ from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_co
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import flush
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.operators import Operators, keep_order
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import Buffer, Value, leaf
@@ -344,10 +344,14 @@ def from_memory(data: Buffer, private: bool = False) -> ComplexArray:
 
 def _binary(name: str) -> tuple[Any, Any, Any]:
     def forward(self: ComplexArray, other: Any) -> Any:
-        return call_complex(name, self, other) if _is_operand(other) else NotImplemented
+        if not _is_operand(other):
+            return NotImplemented
+        return _in_order(call_complex(name, self, other), self, other)
 
     def reflected(self: ComplexArray, other: Any) -> Any:
-        return call_complex(name, other, self) if _is_operand(other) else NotImplemented
+        if not _is_operand(other):
+            return NotImplemented
+        return _in_order(call_complex(name, other, self), self, other)
 
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
@@ -363,6 +367,13 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
         return self
 
     return forward, reflected, in_place
+
+
+def _in_order(result: Any, *operands: Any) -> Any:
+    """Give the parts of an elementwise result the order in memory that NumPy's has."""
+    for k, part in enumerate(result.parts if isinstance(result, ComplexArray) else ()):
+        keep_order(part, *[x.parts[k] if isinstance(x, ComplexArray) else x for x in operands])
+    return result
 
 
 def _is_operand(x: Any) -> bool:

@@ -119,7 +119,7 @@ _FAMILIES: dict[Hashable, Family] = {}
 
 
 def present_value(array: Any) -> Value | None:
-    """Return the value of an array, None for a view that has to derive its own."""
+    """Return the value of an array; None for a view without one at present."""
     try:
         return object.__getattribute__(array, "node")
     except AttributeError:
@@ -205,10 +205,14 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
         if outputs:
             _compute_each(tuple(outputs), errors)
     finally:
-        waiting = pending and [r for r in pending if (a := r()) is not None and waiting_value(a) is not None]
+        waiting = pending and [
+            r for r in pending if (a := r()) is not None and waiting_value(a) is not None
+        ]
         STATE.pending = waiting + STATE.pending
         if sampled:
-            held = [x for r in waiting if (a := r()) is not None and (x := waiting_value(a)) is not None]
+            held = [
+                x for r in waiting if (a := r()) is not None and (x := waiting_value(a)) is not None
+            ]
             _forget(sampled, [*held, *[x for x in values if x.is_pending]])
     if errors:
         STATE.deferred.update(errors)
@@ -224,9 +228,7 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
     for reference in reversed(pending):
         array = reference()
         node = None if array is None else waiting_value(array)
-        if node is not None and (
-            node not in STATE.deferred or (memory and _reads(node, memory))
-        ):
+        if node is not None and (node not in STATE.deferred or (memory and _reads(node, memory))):
             values[node] = None
     return reversed(values)
 
@@ -320,7 +322,9 @@ def flush_if_many(limit: int) -> None:
         return
     alive = [r for r in STATE.pending if (a := r()) is not None and waiting_value(a) is not None]
     waiting: set[Any] = set()
-    stack: list[Any] = [x for r in alive if (a := r()) is not None and (x := waiting_value(a)) is not None]
+    stack: list[Any] = [
+        x for r in alive if (a := r()) is not None and (x := waiting_value(a)) is not None
+    ]
     while stack:
         node = stack.pop()
         if node.data is None and node not in waiting:
@@ -420,7 +424,9 @@ def _flush_before(start: int) -> None:
     place: dict[int, int] = {}
     for k, origin in enumerate(STATE.trail[STATE.trail_start :]):
         place.setdefault(id(origin), k)
-    values = [x for r in STATE.pending if (a := r()) is not None and (x := waiting_value(a)) is not None]
+    values = [
+        x for r in STATE.pending if (a := r()) is not None and (x := waiting_value(a)) is not None
+    ]
     outputs = tuple(dict.fromkeys(x for x in values if x not in STATE.deferred))
     errors: dict[Value, Exception] = {}
     try:

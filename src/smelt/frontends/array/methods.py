@@ -25,12 +25,21 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
-from smelt.frontends.array.aliasing import Function, Place, Part, alias, follows_numpy, own, reshaped
+from smelt.frontends.array.aliasing import (
+    Function,
+    Part,
+    Place,
+    alias,
+    follows_numpy,
+    own,
+    reshaped,
+)
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
+from smelt.frontends.array.operators import keep_order
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.views import axes_of
 
@@ -51,7 +60,7 @@ def check_order(order: Any, what: str) -> None:
 
 
 def as_view(x: Array, result: Any, how: str = "") -> Any:
-    """Make a result a view of the array that it was computed from, where NumPy's is one.
+    """Make a result a view of its operand where NumPy's is one.
 
     `how` is "reshape" or "ravel" for functions that copy, depending on strides; "squeeze" for those
     that return the array itself if there is nothing to do.
@@ -60,7 +69,7 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
         return x
     if isinstance(x, ComplexArray):
         x.own_parts()
-    if how in ("reshape", "ravel") and not _is_laid_out(x, result, how):
+    if how in ("reshape", "ravel") and not _keeps_memory(x, result, how):
         if how == "ravel":
             return result
         x = result  # NumPy's result is a view of the copy
@@ -75,7 +84,7 @@ def _alias(x: Array, result: Array) -> Array:
     return alias(x, Array.of(x.node) if result is x else result)
 
 
-def _is_laid_out(x: Array, result: Array, how: str) -> bool:
+def _keeps_memory(x: Array, result: Array, how: str) -> bool:
     """Return whether strides allow a reshaped or flattened view."""
     if isinstance(x, ComplexArray):
         x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
@@ -88,7 +97,7 @@ def _is_laid_out(x: Array, result: Array, how: str) -> bool:
     type_ = result.node.type if scope is None else scope.concrete(result.node.type)
     try:
         reshaped(shadow, type_.shape)
-    except AttributeError:
+    except ValueError:
         return False
     return True
 
@@ -164,7 +173,8 @@ def convert(
     Raises DTypeError, UnsupportedError for the order of columns.
     """
     check_order(order, "astype")
-    return astype(x, dtype, copy=copy)
+    result = astype(x, dtype, copy=copy)
+    return result if result is x else keep_order(result, x)
 
 
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
@@ -352,7 +362,9 @@ def _view(x: Array, dtype: Any = None, type: Any = None) -> Array:
     name = as_dtype(dtype).numpy
     if isinstance(x, ComplexArray):
         return view(x, dtype)
-    return read_only_view(x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)")
+    return read_only_view(
+        x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)"
+    )
 
 
 def _diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
@@ -494,7 +506,7 @@ def _formatted(x: Array, spec: str) -> str:
 
 
 def base(x: Array) -> Any:
-    """Return the array that owns the elements of a view, None for an array that owns its own."""
+    """Return the array that owns the elements of a view, else None."""
     part = x.parts[0] if isinstance(x, ComplexArray) else x
     place = part.place
     if place is None or place.memory.owner() is part:
@@ -608,10 +620,10 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
     "cumsum": numpy_calls.cumsum, "diagonal": _diagonal, "dot": dot, "fill": fill,
     "flatten": flatten, "item": item, "max": numpy_calls.max, "mean": numpy_calls.mean,
     "min": numpy_calls.min, "nonzero": search.nonzero, "partition": partition,
-    "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": _viewed(ravel, "ravel"), "repeat": repeat,
-    "reshape": _viewed(reshape, "reshape"), "round": rounded, "searchsorted": searchsorted, "sort": sort_in_place,
-    "squeeze": _viewed(squeeze, "squeeze"), "std": numpy_calls.std, "sum": numpy_calls.sum,
-    "swapaxes": _viewed(swapaxes),
+    "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": _viewed(ravel, "ravel"),
+    "repeat": repeat, "reshape": _viewed(reshape, "reshape"), "round": rounded,
+    "searchsorted": searchsorted, "sort": sort_in_place, "squeeze": _viewed(squeeze, "squeeze"),
+    "std": numpy_calls.std, "sum": numpy_calls.sum, "swapaxes": _viewed(swapaxes),
     "take": take, "tobytes": tobytes, "trace": trace, "transpose": _viewed(transpose),
     "var": numpy_calls.var, "view": _view, "_repr_html_": _html, "__round__": _rounded_operator,
     "__divmod__": _divmod, "__format__": _formatted,
