@@ -81,11 +81,11 @@ class Link:
         return False
 
     def read(self, x: Value) -> Value:
-        """Return the view's elements, from those of what it is a view of."""
+        """Return the elements of the view from those of its operand."""
         raise NotImplementedError
 
     def write(self, x: Value, v: Value) -> Value:
-        """Return the elements of what it is a view of after the view has become `v`."""
+        """Return the operand's elements after the view has become `v`."""
         raise NotImplementedError
 
     def of(self, data: Buffer, size: Sizes) -> Buffer:
@@ -180,7 +180,7 @@ class Stretched(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Part(Link):
-    """Real or imaginary parts of a complex array, which are stored as arrays of their own."""
+    """Real or imaginary parts of a complex array, stored as arrays of their own."""
 
     name: str
 
