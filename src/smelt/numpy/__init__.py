@@ -19,6 +19,7 @@ import numpy as _np
 from smelt.frontends.array.aliasing import forget_rules
 from smelt.frontends.array.array import Array as ndarray
 from smelt.frontends.array.numpy_hints import nearest_hint
+from smelt.frontends.array.tiers import tier_rows
 from smelt.numpy import fft, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
@@ -34,6 +35,7 @@ _OWN: dict[str, Any] = {
     "linalg": linalg,
     "ndarray": ndarray,
     "random": random,
+    "tiers": tier_rows,
     "ufunc": ufunc,
 }
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}

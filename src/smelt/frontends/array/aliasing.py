@@ -392,7 +392,9 @@ class Place:
             )
         others = [v for v in memory.views() if v is not view]
         if self.links and owner is None and not others:  # nobody can see the rest
+            root = self.shadow()
             self.memory = memory = Memory(view, node)
+            memory.root = root
             memory.owner = _GONE
             memory.add(view)
             self.links = ()

@@ -37,6 +37,7 @@ from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
+from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
@@ -449,7 +450,10 @@ def _run(outputs: tuple[Value, ...]) -> None:
             raise
     checks = _NOTHING if cached is None else cached.lifted.bounds
     if results is None:
-        results, checks = _compile_and_run(Program(outputs), spelled)
+        program = Program(outputs)
+        results = by_numpy(program)
+        if results is None:
+            results, checks = _compile_and_run(program, spelled)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
     for node, data in zip(outputs, results, strict=False):
