@@ -392,9 +392,9 @@ class Place:
             )
         others = [v for v in memory.views() if v is not view]
         if self.links and owner is None and not others:  # nobody can see the rest
-            root = self.shadow()
-            self.memory = memory = Memory(view, node)
-            memory.root = root
+            memory = Memory(view, node)
+            memory.root, memory.whole = self.shadow(), self.memory.whole
+            self.memory = memory
             memory.owner = _GONE
             memory.add(view)
             self.links = ()
@@ -485,7 +485,9 @@ def own_part(x: Operators, whole: Any) -> None:
     memory = own(x).memory
     present = None if memory.whole is None else memory.whole()
     if present is None and memory.owner() is x:
-        memory.whole, memory.root = weakref.ref(whole), None
+        if memory.whole is None:
+            memory.root = None
+        memory.whole = weakref.ref(whole)
 
 
 def part(x: Any, key: Any) -> Any:
