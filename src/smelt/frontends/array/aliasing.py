@@ -178,11 +178,13 @@ class Stretched(Operator):
     is_writeable: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part(Link):
     """Real or imaginary parts of a complex array, stored as arrays of their own."""
 
     name: str
+    owner: Any
+    """The complex array that owns the elements, which lives as long as the view."""
 
     def read(self, x: Value) -> Value:
         return x

@@ -434,7 +434,9 @@ def part_view(x: Array, k: int) -> Array:
     if isinstance(x, ComplexArray):
         part = x.parts[k]
         x.own_parts()
-        return alias(part, Array.of(part.node), (Part(("real", "imag")[k]),))
+        owner = base(x)
+        link = Part(("real", "imag")[k], x if owner is None else owner)
+        return alias(part, Array.of(part.node), (link,))
     if k == 0:
         return x
     zeros = el.imag(x)

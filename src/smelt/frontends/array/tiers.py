@@ -164,17 +164,17 @@ def _elements(program: Program) -> int:
 
     Products take NumPy as long as compiled code, so they count as their results.
     """
-    total = 0
-    for x in program.nodes:
-        source = x.inputs[0] if isinstance(x.op, (Reduce, Scan)) else x
-        total += math.prod(source.type.shape)  # type: ignore[arg-type]
-    return total
+    sources = [x.inputs[0] if isinstance(x.op, (Reduce, Scan)) else x for x in program.nodes]
+    return sum(_count(x.type.shape) for x in sources)
 
 
 def _bytes(program: Program) -> int:
-    shapes = [(x.type.dtype.itemsize, x.type.shape) for x in program.outputs]
-    written = sum(size * math.prod(shape) for size, shape in shapes)  # type: ignore[arg-type]
-    return written + sum(x.nbytes for x in program.buffers)
+    written = [x.type.dtype.itemsize * _count(x.type.shape) for x in program.outputs]
+    return sum(written) + sum(x.nbytes for x in program.buffers)
+
+
+def _count(shape: Any) -> int:
+    return math.prod(shape)
 
 
 def _is_exact(op: TensorOp) -> bool:
