@@ -195,10 +195,21 @@ def rows(r: Random, x: Any) -> Any:
 VIEWS = {
     f.__name__: _view(f)
     for f in (
-        get, transpose, attributes, imaginary, reshape, ravel, flatten, squeeze, flip, diagonal,
-        broadcast, split, rows,
+        get,
+        transpose,
+        attributes,
+        imaginary,
+        reshape,
+        ravel,
+        flatten,
+        squeeze,
+        flip,
+        diagonal,
+        broadcast,
+        split,
+        rows,
     )
-}  # fmt: skip
+}
 VIEWS.update({f"get {k}": VIEWS["get"] for k in range(4)})
 
 
@@ -229,8 +240,13 @@ def _drop(p: Program, k: int, x: Any) -> None:
 
 
 OTHERS: dict[str, Any] = {
-    "op": _operator, "add": _add, "copy": _copy, "read": _read, "drop": _drop, "read again": _read,
-}  # fmt: skip
+    "op": _operator,
+    "add": _add,
+    "copy": _copy,
+    "read": _read,
+    "drop": _drop,
+    "read again": _read,
+}
 
 
 def _write(function: Callable[[Random, Any], Callable[[Any, Any], Any]]) -> Any:
@@ -354,7 +370,24 @@ def put(r: Random, x: Any) -> Any:
 WRITES = {
     f.__name__: _write(f)
     for f in (
-        set_part, set_part, update_part, overlapping, reverse, masked, positions, swap, out,
-        out_part, copyto, fill, sort, sort_part, flat, flattened, each_row, parts, put,
+        set_part,
+        set_part,
+        update_part,
+        overlapping,
+        reverse,
+        masked,
+        positions,
+        swap,
+        out,
+        out_part,
+        copyto,
+        fill,
+        sort,
+        sort_part,
+        flat,
+        flattened,
+        each_row,
+        parts,
+        put,
     )
-}  # fmt: skip
+}

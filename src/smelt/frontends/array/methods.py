@@ -535,8 +535,12 @@ class Flags:
     __slots__ = ("_array",)
 
     _NAMES: Final = {
-        "C": "c_contiguous", "F": "f_contiguous", "O": "owndata", "W": "writeable", "A": "aligned",
-    }  # fmt: skip
+        "C": "c_contiguous",
+        "F": "f_contiguous",
+        "O": "owndata",
+        "W": "writeable",
+        "A": "aligned",
+    }
 
     def __init__(self, array: Array) -> None:
         self._array = array
