@@ -186,7 +186,7 @@ def _is_exact(op: TensorOp) -> bool:
 
 
 def _is_computable(x: Any) -> bool:
-    """Return whether positions are known to be in bounds, since NumPy counts some from the end."""
+    """Return whether positions are in bounds: NumPy counts negative ones from the end."""
     if not isinstance(x.op, (Gather, Scatter)):
         return True
     first = 2 if isinstance(x.op, Scatter) else 1
