@@ -333,6 +333,13 @@ class Place:
         """Whether the elements stay those of the memory's value until one of ours writes."""
         return self.memory.node.__class__ is Value
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the elements are all of a memory in the order of rows."""
+        memory = self.memory
+        is_plain = memory.order is None and memory.root is None and not memory.node.shared
+        return is_plain and not self.links
+
     def derive(self) -> Value:
         """Return the elements, from the newest value of the memory."""
         x = self.memory.node

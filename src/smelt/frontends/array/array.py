@@ -420,6 +420,8 @@ class Array(Operators):
         return bool((self == x)._read("x in array").any())
 
     def __getitem__(self, key: Any) -> Array:
+        if key.__class__ is int and self.ndim == 1:
+            return Array.of(get(self.node, key))  # an element, which is never a view
         if key.__class__ is Array:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             update: Any = select_for_update(self.node, key, frame, _read_masked)

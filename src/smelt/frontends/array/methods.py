@@ -88,9 +88,10 @@ def _keeps_memory(x: Array, result: Array, how: str) -> bool:
     """Return whether strides allow a reshaped or flattened view."""
     if isinstance(x, ComplexArray):
         x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
-    if x.place is None:
+    place = x.place
+    if place is None or place.is_whole:
         return True
-    shadow = x.place.shadow()
+    shadow = place.shadow()
     if how == "ravel":
         return bool(shadow.flags.c_contiguous)
     scope = result.node.scope
