@@ -54,6 +54,8 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
     Raises ArgumentError for lists of different lengths, DTypeError.
     """
     methods.check_order(order, "asarray")
+    if isinstance(a, Array) and order == "C" and not a.flags.c_contiguous:
+        copy = True
     x = make.asarray(a, dtype=dtype, copy=copy)
     if isinstance(a, np.ndarray) and not copy:
         for part in x.parts if isinstance(x, ComplexArray) else (x,):
@@ -62,12 +64,21 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
     return x
 
 
-asanyarray = ascontiguousarray = asarray
+asanyarray = asarray
+
+
+def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
+    """Return an array with elements in the order of rows, a copy if a view has another order."""
+    return asarray(a, dtype, "C")
 
 
 def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
-    """Return the array itself: the order of elements in memory is the compiler's."""
-    return make.asarray(a, dtype=dtype)
+    """Return an array with elements in the order of columns, a copy if they are in another."""
+    x = asarray(a, dtype)
+    if x.flags.f_contiguous:
+        return x
+    columns = methods.transpose(x).__copy__()
+    return methods.as_view(columns, methods.transpose(columns))
 
 
 def asarray_chkfinite(a: Any, dtype: DTypeLike = None, order: Any = None) -> Array:
@@ -79,8 +90,16 @@ def asarray_chkfinite(a: Any, dtype: DTypeLike = None, order: Any = None) -> Arr
 
 
 def require(a: Any, dtype: DTypeLike = None, requirements: Any = None) -> Array:
-    """Return the array: what may be required of its memory holds for every array."""
-    return make.asarray(a, dtype=dtype)
+    """Return an array whose memory is as required; a copy if that of `a` is not."""
+    wanted = [requirements] if isinstance(requirements, str) else list(requirements or ())
+    letters = {str(r).upper()[:1] for r in wanted}
+    x = (
+        asfortranarray(a, dtype)
+        if "F" in letters
+        else asarray(a, dtype, "C" if "C" in letters else None)
+    )
+    is_view = not x.flags.owndata and "O" in letters
+    return x.__copy__() if is_view or ("W" in letters and not x.flags.writeable) else x
 
 
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Array:

@@ -149,6 +149,28 @@ def test_what_cannot_be_written_raises_numpys_error() -> None:
     assert a.tolist() == [9, 50, 2, 3]
 
 
+def test_functions_copy_where_numpy_copies() -> None:
+    for xp in (numpy, np):
+        a = xp.arange(12.0).reshape(3, 4)
+        column, rows, t = a[:, 1], a[1:], a.T
+        for y, is_same in (
+            (xp.ascontiguousarray(column), False),
+            (xp.ascontiguousarray(rows), True),
+            (xp.asarray(t, order="C"), False),
+            (xp.asfortranarray(t), True),
+            (xp.require(rows, requirements="O"), False),
+            (xp.require(rows, requirements="C"), True),
+            (xp.asarray(column), True),
+            (a.astype(float, copy=False), True),
+        ):
+            assert xp.shares_memory(y, a) == is_same
+        fortran = xp.asfortranarray(a)
+        assert fortran.flags.f_contiguous and not xp.shares_memory(fortran, a)
+        twice = xp.lib.stride_tricks.as_strided(column, (2, 3), (0, 32))
+        a[0, 1] = 77
+        assert twice.tolist() == [[77, 5, 9], [77, 5, 9]]
+
+
 def test_memory_of_numpys_arrays_is_written() -> None:
     data = numpy.arange(6.0)
     x = np.asarray(data)
