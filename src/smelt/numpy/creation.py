@@ -68,12 +68,12 @@ asanyarray = asarray
 
 
 def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
-    """Return an array with elements in the order of rows, a copy if a view has another order."""
+    """Return the array if its elements are in the order of rows, else a copy."""
     return asarray(a, dtype, "C")
 
 
 def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
-    """Return an array with elements in the order of columns, a copy if they are in another."""
+    """Return the array if its elements are in the order of columns, else a copy."""
     x = asarray(a, dtype)
     if x.flags.f_contiguous:
         return x
@@ -90,7 +90,7 @@ def asarray_chkfinite(a: Any, dtype: DTypeLike = None, order: Any = None) -> Arr
 
 
 def require(a: Any, dtype: DTypeLike = None, requirements: Any = None) -> Array:
-    """Return an array whose memory is as required; a copy if that of `a` is not."""
+    """Return the array if its memory is as required, else a copy."""
     wanted = [requirements] if isinstance(requirements, str) else list(requirements or ())
     letters = {str(r).upper()[:1] for r in wanted}
     x = (

@@ -215,7 +215,7 @@ class Function(Link):
         return self.theirs(data)
 
 
-def reshaped(data: Buffer, shape: tuple[int, ...]) -> Buffer:
+def reshaped(data: Buffer, shape: Any) -> Buffer:
     """Return memory in another shape; raise ValueError where NumPy would copy it."""
     return np.reshape(data, shape, copy=False)
 
