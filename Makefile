@@ -17,7 +17,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup model torch triton emulator format check-format lint words types layers static tests clock docs pages counters \
-        test nightly demo bench gpu wheel clean
+        quick durations test nightly demo bench gpu wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,7 +88,13 @@ layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
 tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## pytest with doctests, without the nightly forms and the clock
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations 10 --durations-min 10
+
+quick: $(SETUP) ## the tests that a change of the working tree can affect, for at most three minutes
+	$(BIN)/python -m tests.affected | xargs -r $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+durations: $(SETUP) ## measure how long tests take, for the table that sampling and `make quick` read
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -p tests.durations
 
 # A bound on a time is met if it is met once: what else the machine does can only slow a program down.
 clock: $(SETUP) $(MODEL) $(TORCH) ## the tests with bounds on times, alone on the machine

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.isa_sampling import put_off
+from tests.durations import read_table
+from tests.sampling import commit_seed, name_of_test, put_off
 
 # Set before anything reads them: a developer's cache must neither help nor be filled.
 _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_errors=True)
@@ -44,11 +47,61 @@ settings.register_profile("nightly", settings.get_profile("smelt"), derandomize=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "smelt"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make test` draws its cases with."""
+    parser.addoption(
+        "--sample-seed",
+        default=os.environ.get("SAMPLE_SEED"),
+        help="draw the cases of long sweeps as at this commit; `all` runs all",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before workers copy the options
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the seed for all workers."""
+    if config.option.sample_seed is None:
+        config.option.sample_seed = commit_seed()
+
+
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is for the night."""
-    for item in put_off(items, _TARGET.Target.host().isa):
-        item.add_marker(pytest.mark.nightly)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is for the night; cases that are named on the command line are not."""
+    seed = config.option.sample_seed
+    if seed == "all":
+        return
+    seconds = {name: duration.seconds for name, duration in read_table().items()}
+    named = {arg for arg in config.invocation_params.args if arg.endswith("]")}
+    late = put_off(items, _TARGET.Target.host().isa, seconds, seed)
+    if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":  # whole, whichever were drawn by day
+        tests = {name_of_test(item.nodeid) for item in late}
+        late = [item for item in items if name_of_test(item.nodeid) in tests]
+    for item in late:
+        if item.nodeid not in named:
+            item.add_marker(pytest.mark.nightly)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how a failure of a drawn case is repeated."""
+    if any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
+        terminalreporter.write_line(
+            "Long sweeps were sampled: pytest 'FILE::TEST[CASE]' runs a case that failed again, "
+            f"--sample-seed={config.option.sample_seed or repr('')} the same cases of all tests."
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _older_objects_are_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide what was collected from the garbage collections that a module's tests ask for.
+
+    A collection would walk the millions of objects of 25,000 tests. Other modules see none hidden:
+    a compilation hides more where it finds none.
+    """
+    asks = getattr(getattr(request.node, "obj", None), "gc", None) is gc
+    if asks:
+        gc.freeze()
+    yield
+    if asks:
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -325,3 +325,18 @@ def test_errors_need_no_array_library():
             modules += [name.name for name in node.names] if isinstance(node, ast.Import) else []
             assert not above & set(modules), path
     assert "smelt.errors" in sys.modules
+
+
+STEERING = (
+    *("\x1b[31mred", "\x07", "\r", "\x7f", "\x9b1m"),
+    *("\u202eabc", "\u2066", "\u200b", "\ufeff", "\u2028", "\U000e0041"),
+)
+
+
+@pytest.mark.parametrize("name", STEERING)
+def test_messages_do_not_steer_a_terminal(name: str) -> None:
+    """Names in errors, warnings and logs are escaped; letters and line ends stay."""
+    error = errors.UnknownNameError(kind="size", name=name, origin=Origin(name, 3, "f", name))
+    shown = str(error) + str(errors.SmeltWarning(what=name)) + errors.escape_controls(name)
+    assert not {c for c in shown if not c.isprintable()} - {"\n"}, ascii(shown)
+    assert errors.escape_controls("größe λ 名 = x\n\ty") == "größe λ 名 = x\n\ty"

@@ -73,6 +73,11 @@ def test_the_wheel_works_without_benchmarks_and_demo(tmp_path):
     assert done.stdout.split() == ["3.0", str(tmp_path / "smelt" / "__init__.py")], done.stderr
 
 
+def test_classifiers_name_the_systems_that_are_tested():
+    systems = [c for c in PROJECT["project"]["classifiers"] if c.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+
+
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_project_files_exist(name):
     assert len((ROOT / name).read_text()) > 100

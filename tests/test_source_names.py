@@ -16,6 +16,26 @@ def named(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
+    ("source", "called"),
+    [
+        ("x @ w", ("matmul", "@", "x @ w")),
+        ("sm.nn.softmax(x)", ("softmax", "sm.nn.softmax", "sm.nn.softmax(x)")),
+        ("x.sum(axis=0)", ("sum", "x.sum", "x.sum(axis=0)")),
+        ("f(x)", ("f", "f(x)")),
+        ("-x", ("neg", "-", "-x")),
+        ("x <= y", ("le", "<=", "x <= y")),
+        ("x[0]", ("getitem", "[]", "x[0]")),
+        ("x.T", ("T", "x.T")),
+        ("u += v", ("add", "+", "u += v")),
+        ("f()(x)", ("f()(x)",)),
+    ],
+)
+def test_what_an_expression_calls(source: str, called: tuple[str, ...]) -> None:
+    calls = names_of_source(source).calls
+    assert calls.get((1, 0, len(source)), (source,)) == called
+
+
+@pytest.mark.parametrize(
     ("source", "names"),
     [
         ("a = b = x + y", {"a"}),

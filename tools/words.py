@@ -2,13 +2,13 @@
 
     python -m tools.words [PATH ..]     list violations with replacements; exit with 1 if any
 
-Five rules:
+Six rules:
 
 - Identifiers contain no word of `NAMES`; locals and parameters are none of `VAGUE`.
 - Docstrings and comments contain no phrase of `PROSE`.
 - The first line of a docstring has at most `MOST_WORDS` words and can be read alone: it does not
   begin by referring to something else (`OPENINGS`).
-
+- Messages of the package say `is not 1-D`, never `is no vector`.
 - Code examples in docstrings name only what exists.
 - Numeric constants of modules with one name have one value, in the compiler (`MEASURING` is not).
 
@@ -66,6 +66,10 @@ PROSE: Mapping[str, str] = {
 }
 """Phrase of a docstring or a comment -> what to say instead."""
 
+COMPARATIVES = "better|faster|larger|less|longer|more|slower|smaller|such"
+NO_NOUN = re.compile(rf"(?<!there )\b(is|are) no\b(?! ({COMPARATIVES})\b)", re.IGNORECASE)
+"""English that reads as translated, in a text that users see: "is no vector", "are no numbers"."""
+
 OPENINGS = ("The same ", "That which ", "Those of ", "Those that ", "What of ", "As ")
 """How a first line that cannot be read alone begins."""
 EXAMPLE_NAMES = frozenset(["cube_plus_one", "threadpool_limits"])
@@ -121,6 +125,8 @@ def violations(path: str, source: str) -> list[Violation]:
     a.py:1: 'turned_rows': say transposed
     >>> print(*violations("a.py", "def f(x):\\n    'The same of x.'\\n"))
     a.py:1: 'The same ': say what it is: this line is read alone
+    >>> print(*violations("src/a.py", "raise ValueError(f'{x} is no vector')"))
+    src/a.py:1: 'is no': say is not a ..., is not 1-D
     """
     tree = ast.parse(source)
     most = MOST_WORDS_OF_TESTS if path.startswith("tests/") else MOST_WORDS
@@ -128,6 +134,7 @@ def violations(path: str, source: str) -> list[Violation]:
         *(Violation(path, *v) for v in _identifiers(tree)),
         *(Violation(path, *v) for v in _docstrings(tree, most)),
         *(Violation(path, *v) for v in _comments(source)),
+        *(Violation(path, *v) for v in (_messages(tree) if path.startswith("src/") else ())),
     ]
     allowed = ALLOWED.get(path, frozenset())
     return sorted({v for v in every if v.word not in allowed}, key=lambda v: (v.line, v.word))
@@ -176,6 +183,18 @@ def _comments(source: str) -> Iterator[tuple[int, str, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _phrases(token.string, token.start[0])
+
+
+def _messages(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield what is wrong in strings that are values, not docstrings."""
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in statements:
+                for match in NO_NOUN.finditer(text):
+                    yield node.lineno, match[0], "is not a ..., is not 1-D"
+            case _:
+                pass
 
 
 def _phrases(text: str, line: int) -> Iterator[tuple[int, str, str]]:

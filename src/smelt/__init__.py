@@ -149,6 +149,7 @@ from smelt.frontends.array.linalg import (
     tensordot,
     vecdot,
 )
+from smelt.frontends.array.load import load
 from smelt.frontends.array.manipulation import (
     broadcast_arrays,
     broadcast_to,
@@ -202,6 +203,7 @@ from smelt.frontends.array.order import (
     percentile,
     quantile,
 )
+from smelt.frontends.array.save import save
 from smelt.frontends.array.searching import (
     argmax,
     argmin,
@@ -278,7 +280,7 @@ __all__ = [
     "from_dlpack", "full", "full_like", "fuse", "grad", "gradient", "greater", "greater_equal",
     "histogram", "hypot", "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "interp",
     "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan", "jit", "less", "less_equal",
-    "linalg", "linspace", "log", "log1p", "log2", "log10", "logaddexp", "logical_and",
+    "linalg", "linspace", "load", "log", "log1p", "log2", "log10", "logaddexp", "logical_and",
     "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum",
     "mean", "median", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "nan_to_num",
     "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian",
@@ -286,7 +288,7 @@ __all__ = [
     "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "ones", "ones_like",
     "optim", "pad", "percentile", "permute_dims", "pi", "positive", "pow", "prod", "quantile",
     "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
-    "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
+    "round", "rsqrt", "save", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
     "segment_prod", "segment_sum", "sigmoid", "sign", "signbit", "sin", "sinh", "sort", "spec",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "take",
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trapezoid", "tril", "triu",

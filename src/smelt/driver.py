@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -41,6 +41,7 @@ from smelt.kernel.specialize_small_sizes import row_counts, transposed_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
+from smelt.ops.library_product import provider
 from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
@@ -55,6 +56,7 @@ from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
 from smelt.tiling import Tiling
+from smelt.tune import library_speed
 from smelt.tune.memory import Program
 from smelt.tune.race import HostRace, choose
 from smelt.types.expr import add as add_index
@@ -96,6 +98,11 @@ class Compiled:
     """The executable as serialisable data."""
     identities: tuple[KernelIdentity | None, ...]
     size_names: tuple[str, ...]
+
+    def __reduce__(self) -> Any:
+        """Pickle what reports read; code is loaded memory, so that a copy cannot run."""
+        parts = (getattr(self, f.name) for f in fields(self))
+        return Compiled, tuple([None if p is self.executable else p for p in parts])
 
     def code(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return the code of a variant of a kernel; compile it unless it is cached."""
@@ -172,7 +179,7 @@ def _compile(
     count = len(plan.clusters)
     kernels = (
         *ahead.pack_operands(
-            plan.clusters, lowered[:count], canonical_forms[:count], target, sizes, journal
+            plan.clusters, lowered[:count], canonical_forms[:count], target.planning, sizes, journal
         ),
         *lowered[count:],
     )
@@ -278,6 +285,16 @@ def _plan_products(
     for decision in decisions.values():
         facts.record(decision)
     return constants, plan, facts
+
+
+def measure_library(compiled: Compiled, sizes: Mapping[str, int]) -> None:
+    """Measure in the background what a library would gain for the products of a program."""
+    is_automatic = library_wish() == "auto" and knobs.PROBE.get() == "auto"
+    if not is_automatic or knobs.TARGET.get() != "auto":
+        return
+    library, target = provider(), compiled.target
+    if names := fusion.product_classes(compiled.plan, sizes, library):
+        library_speed.start_background(partial(compile, target=target), target, library, names)
 
 
 def donated_inputs(planned: Graph, graph: Graph, donate: Donate) -> Donated:

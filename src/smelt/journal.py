@@ -187,6 +187,7 @@ LIBRARY_REASONS: Mapping[str, str] = {
     "faster": "measured to be faster here for products of this shape",
     "slower": "measured not to be faster here for products of this shape",
     "fused": "its kernel computes other operators too, which a call would separate",
+    "small": "a call of the library would take longer than so little work",
     "unmeasured": "the library was not measured for this shape and type",
     "chunks": "it would be called for one chunk of rows after another",
     "threads": "the library would take more threads than a call may",

@@ -18,7 +18,7 @@ import sys
 from functools import lru_cache
 
 from smelt import journal, knobs
-from smelt.errors import KnobError, nearest, reason
+from smelt.errors import KnobError, escape_controls, nearest, reason
 from smelt.journal import Fact
 from smelt.origin import UNKNOWN, Origin
 
@@ -105,7 +105,8 @@ def _listen(fact: Fact) -> None:
 
 def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
     place = origin or UNKNOWN
-    record = logger.makeRecord(logger.name, logging.INFO, place.file, place.line, message, (), None)
+    line = escape_controls(message)
+    record = logger.makeRecord(logger.name, logging.INFO, place.file, place.line, line, (), None)
     (logger if logger.hasHandlers() else _STDERR).handle(record)
 
 

@@ -157,6 +157,14 @@ class Origin:
         return self._source_names().values.get(_span(self.place), "")
 
     @property
+    def called(self) -> tuple[str, ...]:
+        """Names of what the program calls here: a function, or an operator of Python.
+
+        The name comes first, then other spellings (`matmul`, `@`, `x @ w`); empty without source.
+        """
+        return self._source_names().calls.get(_span(self.place), ())
+
+    @property
     def assigned_items(self) -> Mapping[int, str]:
         """Names of unpacked or indexed items, as in `n, d = x.shape`."""
         return self._source_names().items.get(_span(self.place), {})
@@ -215,6 +223,10 @@ class _UnnamedOrigin(Origin):
     @property
     def assigned(self) -> str:
         return ""
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        return ()
 
 
 UNKNOWN = Origin("<unknown>", 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -210,6 +210,54 @@ def arm_features(cpuinfo: Path = _CPUINFO) -> dict[str, bool]:
     """Return the features of Arm processors that Linux reports; empty on others."""
     reported = set(_cpuinfo(cpuinfo).get("Features", "").split())
     return {llvm_name: True for name, llvm_name in _ARM_FEATURES.items() if name in reported}
+
+
+_LINUX_NAMES: Mapping[str, str] = {
+    "64bit": "lm",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "crc32": "sse4_2",
+    "lzcnt": "abm",
+    "sahf": "lahf_lm",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "neon": "asimd",
+    "fp-armv8": "fp",
+    **{llvm_name: linux_name for linux_name, llvm_name in _ARM_FEATURES.items()},
+}
+"""Linux's names of features by those of LLVM, where no rule gives them."""
+_NEVER_EMITTED = frozenset(
+    {
+        *("aes", "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "fxsr"),
+        *("hreset", "invlpgb", "invpcid", "kl", "lwp", "mmx", "movdir64b", "movdiri", "mwaitx"),
+        *("pclmul", "pconfig", "pku", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed"),
+        *("rtm", "serialize", "sgx", "sha", "shstk", "tsxldtrk", "uintr", "vaes", "vpclmulqdq"),
+        *("waitpkg", "wbnoinvd", "widekl", "xsave", "xsavec", "xsaveopt", "xsaves"),
+    }
+)
+"""Features whose instructions LLVM emits only where a program names them; ours name none."""
+
+
+def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+    """Return the features that code may use and Linux does not report; needs no LLVM.
+
+    `features` have LLVM's names. A feature that Linux names otherwise counts as missing.
+    """
+    pairs = _cpuinfo(cpuinfo)
+    reported = set(f"{pairs.get('flags', '')} {pairs.get('Features', '')}".split())
+
+    def is_reported(name: str) -> bool:
+        linux_name = _LINUX_NAMES.get(name, name.replace("-", "_"))
+        return linux_name in reported or linux_name.replace("avx512", "avx512_") in reported
+
+    return sorted(f for f in {*features} - _NEVER_EMITTED if not is_reported(f))
+
+
+def system_triple() -> str:
+    """Return LLVM's triple of this system where it is known without LLVM; else empty."""
+    is_known = platform.system() == "Linux" and platform.machine() in ("x86_64", "aarch64")
+    return f"{platform.machine()}-unknown-linux-gnu" if is_known else ""
 
 
 @cache

@@ -1,13 +1,15 @@
-"""Find the name that a program's source gives to an expression: `scores = q @ k.T` -> `scores`.
+"""Find the names in a program's source: of an expression's value, and of what it calls.
 
-The source is parsed when a report or an error needs a name, once per file; recording an operator
-costs nothing more.
+`scores = q @ k.T` gives its value the name `scores`, and calls `matmul`. The source is parsed when
+a report or an error needs a name, once per file; recording an operator costs nothing more.
 
 >>> table = names_of_source("n, d = q.shape\\nscores = q @ k.T\\nu += scores")
 >>> table.values[2, 9, 16], table.values[3, 0, 11]
 ('scores', 'u')
 >>> table.items[1, 7, 14]
 {0: 'n', 1: 'd'}
+>>> table.calls[2, 9, 16]
+('matmul', '@', 'q @ k.T')
 """
 
 from __future__ import annotations
@@ -36,9 +38,37 @@ class SourceNames(NamedTuple):
     """Name of the variable, field or key that an expression becomes."""
     items: Mapping[Span, Mapping[int, str]]
     """Names of the items of an expression that is unpacked or indexed with a number."""
+    calls: Mapping[Span, tuple[str, ...]]
+    """What an expression calls: the function or Python's operator, and all of its text."""
 
 
-_NO_NAMES = SourceNames({}, {})
+_NO_NAMES = SourceNames({}, {}, {})
+_OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
+    ast.Add: ("add", "+"),
+    ast.Sub: ("sub", "-"),
+    ast.Mult: ("mul", "*"),
+    ast.Div: ("div", "/"),
+    ast.FloorDiv: ("floordiv", "//"),
+    ast.Mod: ("mod", "%"),
+    ast.Pow: ("pow", "**"),
+    ast.MatMult: ("matmul", "@"),
+    ast.BitAnd: ("and", "&"),
+    ast.BitOr: ("or", "|"),
+    ast.BitXor: ("xor", "^"),
+    ast.LShift: ("lshift", "<<"),
+    ast.RShift: ("rshift", ">>"),
+    ast.USub: ("neg", "-"),
+    ast.Invert: ("invert", "~"),
+    ast.Eq: ("eq", "=="),
+    ast.NotEq: ("ne", "!="),
+    ast.Lt: ("lt", "<"),
+    ast.LtE: ("le", "<="),
+    ast.Gt: ("gt", ">"),
+    ast.GtE: ("ge", ">="),
+}
+"""Names and symbols of Python's operators, by the class of the syntax tree."""
+MAX_EXPRESSION = 80
+"""Most characters of an expression that is a name of what it computes."""
 
 
 def names_of_file(file: str) -> SourceNames:
@@ -57,12 +87,40 @@ def names_of_source(source: str) -> SourceNames:
     lines = source.splitlines()
     values: dict[Span, str] = {}
     items: dict[Span, dict[int, str]] = {}
+    calls: dict[Span, tuple[str, ...]] = {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.AugAssign) and (called := _called(node)):
+            span = _span(node, lines)
+            calls.setdefault(span, (*called, *_text_of(span, lines)))
         for expression, name in _named(node):
             values.setdefault(_span(expression, lines), name)
         for expression, position, name in _named_items(node):
             items.setdefault(_span(expression, lines), {}).setdefault(position, name)
-    return SourceNames(values, items)
+    return SourceNames(values, items, calls)
+
+
+def _called(node: ast.expr | ast.AugAssign) -> tuple[str, ...]:
+    """Return the names of the function or of Python's operator that an expression calls."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            path = ast.unparse(node.func)
+            return (name, path) if path != name and len(path) <= MAX_EXPRESSION else (name,)
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.UnaryOp(op=op):
+            return _OPERATORS.get(type(op), ())
+        case ast.Compare(ops=[op]):
+            return _OPERATORS.get(type(op), ())
+        case ast.Subscript():
+            return ("getitem", "[]")
+        case ast.Attribute(attr=name):
+            return (name,)
+        case _:
+            return ()
+
+
+def _text_of(span: Span, lines: list[str]) -> tuple[str, ...]:
+    line, start, end = span
+    text = lines[line - 1].strip()[start:end]
+    return (text,) if 0 < len(text) <= MAX_EXPRESSION else ()
 
 
 def _span(node: ast.expr | ast.stmt, lines: list[str]) -> Span:

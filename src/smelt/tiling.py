@@ -112,6 +112,8 @@ class Tiling:
     """Most rows of a skinny product, which are all in one task."""
     thin_columns: int = blocks.THIN_COLUMNS
     """Columns per task of a skinny product."""
+    thin_dot_rows: int = blocks.THIN_DOT_ROWS
+    """The same where the larger operand is contiguous along the summed axis."""
     product_columns: int = blocks.COLUMNS
     """Columns of a product per task."""
     window_rows: int = blocks.WINDOW_ROWS

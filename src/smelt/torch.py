@@ -21,10 +21,11 @@ from torch._dynamo.backends.registry import list_backends, register_backend
 
 from smelt.frontends.torch.backend import MODES, backend
 from smelt.frontends.torch.explain import explain
+from smelt.frontends.torch.export import save
 from smelt.frontends.torch.input_checks import Difference, check
 from smelt.frontends.torch.record import Record, record
 
-__all__ = ["MODES", "Difference", "Record", "backend", "check", "explain", "record"]
+__all__ = ["MODES", "Difference", "Record", "backend", "check", "explain", "record", "save"]
 
 if "smelt" not in list_backends(exclude_tags=()):
     register_backend(backend, name="smelt")

@@ -25,7 +25,6 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import llvmlite
 import numpy as np
 
 from smelt import knobs, logs
@@ -34,10 +33,10 @@ from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.source_names import source_names
 from smelt.graph.text import text
-from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
+from smelt.llvm_package import import_compiler, llvm_version
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -76,7 +75,7 @@ def _driver() -> Any:
     collected = gc.isenabled()
     gc.disable()
     try:
-        return fork_safe_import("smelt.driver")
+        return import_compiler("smelt.driver")
     finally:
         if not gc.get_freeze_count():  # else the user's frozen objects would be unfrozen
             gc.freeze()  # into the oldest generation, unseen
@@ -148,6 +147,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
             return _logged(candidate)
     compiled = raced or make()
     _store(store, key, parts, compiled.recipe, journal)
+    _driver().measure_library(compiled, program.hints)
     if near is not None:
         _remember_sizes(store, parts, program)
     return compiled
@@ -192,10 +192,9 @@ def _key_parts(
         "donated": repr(donate),
         "settings": settings_text,
         "version": f"{package_identity()} abi {ABI_VERSION}",
-        "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
-        f"{' proofs' * has_system()}",
+        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{' proofs' * has_system()}",
         "processor": target.fingerprint(),
-        "figures of this machine": target.to_json(),
+        "figures of this machine": target.planning.to_json(),
         "library of products": library_identity(target),
     }
 
@@ -314,7 +313,7 @@ def _logged(stored: CachedProgram) -> CachedProgram:
 
 
 class CachedProgram:
-    """A compiled graph loaded from the cache, with the interface of `driver.Compiled`.
+    """A compiled graph that was stored, with the interface of `driver.Compiled`.
 
     `graph`, `plan`, `kernels` and `journal` are recomputed when they are accessed.
     """
@@ -327,12 +326,17 @@ class CachedProgram:
         recipe: Recipe,
         codes: Sequence[LoadedKernel],
         lookups: Journal,
+        *,
+        runs_here: bool = False,
     ) -> None:
-        """Load an executable; `codes` are the recipe's kernels, `found` records the cache hits."""
+        """Load an executable; `codes` are the recipe's kernels, `lookups` records the cache hits.
+
+        `runs_here`: the caller knows that this processor has the instructions of the code.
+        """
         self.target = target
         self.recipe = recipe
         self.executable: Executable = recipe.executable(
-            codes, self._look_up, compile_part, program.graph, target
+            codes, self._look_up, compile_part, program.graph, None if runs_here else target
         )
         self.size_names = recipe.size_names
         self.run = self.executable.run
@@ -341,6 +345,9 @@ class CachedProgram:
         self._donate = donate
         self._context = copy_context()  # the settings it was compiled under
         self._hits = {f.key: f for f in lookups.of(CacheHit)}
+
+    def __reduce__(self) -> Any:
+        return self._recompiled.__reduce__()
 
     def _look_up(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return another variant of a kernel's code; compile it if it is not cached."""

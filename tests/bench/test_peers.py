@@ -153,6 +153,7 @@ def test_installed_library_is_right_on_every_row(name: str, tmp_path: Path) -> N
             _ask_to_load(worker, row.id, tmp_path / row.id)
 
 
+@pytest.mark.nightly  # compiles C++ for half a minute
 @pytest.mark.peer
 def test_inductor_is_right(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None or shutil.which("g++") is None:

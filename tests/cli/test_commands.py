@@ -304,3 +304,21 @@ def test_a_table_of_the_benchmark_is_whole_in_a_pipe_and_fits_a_terminal():
         assert max(len(line) for line in lines) <= longest
         assert any(line.startswith(name) for line in lines)
         assert any(line.count("12.5 ms") == 8 for line in lines)
+
+
+# --- program files --------------------------------------------------------------------------------
+
+
+def test_save_and_show(run, tmp_path):
+    source, saved = tmp_path / "model.py", tmp_path / "layer.smelt"
+    source.write_text(
+        'import smelt as sm\n\ndef layer(x: "f32[n,8]", w: "f32[8]"):\n    return sm.exp(x) * w\n'
+    )
+    assert "wrote" in run("save", f"{source}:layer", "-o", str(saved), "--size", "n=16")
+    shown = run("show", str(saved), "--verify")
+    assert "every checksum agrees" in shown
+    assert "x: f32[n,8], w: f32[8]" in shown
+    assert "n=16" in shown
+    saved.write_bytes(saved.read_bytes()[:-1])
+    with pytest.raises(errors.ProgramFileError):
+        run("show", str(saved))

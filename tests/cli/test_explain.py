@@ -263,3 +263,38 @@ def test_complex_arguments_are_types_like_others(run, machine):
 def test_a_machine_that_is_none_is_named_with_those_that_are(run):
     with pytest.raises(ArgumentError, match=r"target = h900, expected one of .*h100.*mi300x"):
         run("explain", "model.py:norm", "--target", "h900")
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "machine", [(), ("--predict",), ("--target", "neon"), ("--target", "h100")]
+)
+@pytest.mark.parametrize("code", ["plain", "jitted"])
+def test_sizes_keep_the_names_of_their_types(run, machine, code):
+    words = ("--arg", "a=f32[rows,384]", "--arg", "b=f32[384]", "--size", "rows=64", *machine)
+    text = run("explain", f"model.py:{code}", *words, "--level", "3")
+    assert "rows" in text and "n0" not in text, text
+
+
+def test_a_function_that_compares_sizes_is_explained_for_another_machine(run, tmp_path):
+    (tmp_path / "sizes.py").write_text(
+        "def f(x):\n    return x * 2 if x.shape[0] % 3 == 0 else x + 1\n"
+    )
+    words = ("--arg", "x=f32[n]", "--size", "n=63", "--target", "neon", "--level", "1")
+    assert "mul" in run("explain", "sizes.py:f", *words)
+
+
+def test_names_do_not_steer_the_terminal(run, tmp_path):
+    evil = "ev\x1b[31mil\u202e"
+    (tmp_path / "evil.py").write_text(
+        f"def f(x):\n    return x * 2\nf.__name__ = f.__qualname__ = {evil!r}\n"
+        f"def g(x):\n    raise ValueError({evil!r})\n"
+    )
+    words = ("--arg", "x=f32[n]", "--size", "n=8")
+    shown = run("explain", "evil.py:f", *words, "--level", "4")
+    shown += run("explain", "evil.py:g", *words, code=1)
+    shown += run("explain", f"{evil}.py:f", code=2)
+    shown += run("explain", "evil.py:f", "--arg", f"{evil}=3", code=2)
+    assert not {"\x1b", "\u202e"} & {*shown} and "\\x1b[31m" in shown, ascii(shown)

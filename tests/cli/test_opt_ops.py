@@ -86,7 +86,7 @@ def test_binary_files_are_reported(tmp_path: Path) -> None:
         for command in (opt.command, run.command, explain.command):
             actual = CliRunner().invoke(command, [str(file)])
             assert actual.exit_code == 2
-            assert f"{file} is no text: {reported}" in actual.stderr
+            assert f"{file} is not text: {reported}" in actual.stderr
             assert "UTF-8" in actual.stderr
 
 

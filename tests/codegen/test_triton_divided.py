@@ -40,8 +40,10 @@ from smelt.kernel.verify import verify
 from smelt.types.expr import evaluate
 
 pytestmark = [*NIGHT, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-CASES = 3000 if NIGHTLY else 40
-"""Programs of each form."""
+CASES = 3000 if NIGHTLY else 12
+"""Programs of each form that are run."""
+DRAWN = 15_000 if NIGHTLY else 200
+"""Programs of each form whose launches are looked at."""
 SIZES = (
     {"n": 3, "m": 2, "k": 7, "j": 2},
     {"n": 16, "m": 24, "k": 32, "j": 2},
@@ -197,7 +199,7 @@ def test_a_divided_random_kernel_computes_what_the_interpreter_does(form):
 def test_kernels_of_a_form_reach_what_they_are_drawn_for(form):
     """They are not run: what has no test is seen at once."""
     seen: Counter[str] = Counter()
-    of_many(5 * CASES, form, lambda kernel, random: case_of(kernel, random, seen) and None)
+    of_many(DRAWN, form, lambda kernel, random: case_of(kernel, random, seen) and None)
     assert all(seen[what] > 1 for what in REACHED[form]), seen
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
+from pathlib import Path
 
 import click
 import pytest
@@ -37,6 +39,38 @@ def test_a_block_that_fails_names_its_page():
         snippets.run("```python\nx = 1\n```\n```python\nx / 0\n```\n", "page.md")
     assert caught.value.__notes__ == ["in page.md:\nx / 0\n"]
     assert caught.traceback[-1].lineno == 1  # counted from 0, over the blocks before
+
+
+WRITTEN_BY = re.compile(r"^.*(?:Generated|[Ww]ritten) by `.*$", re.MULTILINE)
+FOR_CONTRIBUTORS = {"CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - FOR_CONTRIBUTORS))
+def test_commands_are_installed_or_called_in_a_clone(page):
+    """What a wheel leaves out is written as `.venv/bin/smelt bench`."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    left_out = {Path(path).stem for path in wheel["targets"]["wheel"]["exclude"]}
+    calls = commands(WRITTEN_BY.sub("", read(page)))
+    named = {call.split()[1] for call in calls if call.startswith("smelt ")}
+    assert not named & left_out
+
+
+GPU_STATUS = "no gpu has run it yet"
+"""What every page that speaks of running on a GPU says: one sentence to change when one has."""
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/gpu.md", "docs/limits.md", "docs/faq.md", "docs/from_jax.md"]
+)
+def test_pages_agree_whether_programs_run_on_a_gpu(page):
+    assert GPU_STATUS in read(page).lower()
+
+
+def test_pages_that_name_a_device_say_or_link_what_is_known_of_it():
+    for page in set(PAGES) - FOR_CONTRIBUTORS:
+        if "cuda:0" in read(page):
+            assert GPU_STATUS in read(page).lower() or "gpu.md#running" in read(page), page
+        assert "nothing runs" not in read(page), page
 
 
 def test_there_are_commands():

@@ -1,9 +1,12 @@
-"""Every program of the catalogue, of the corpus and of the examples is explained in all forms."""
+"""Every program of the catalogue, of the corpus and of the examples is explained in all forms.
+
+So are the gradients of the catalogue's.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,11 +23,13 @@ import smelt as sm
 from smelt import driver
 from smelt.explain.analysis import memory_analysis
 from smelt.explain.data import ReportData
-from smelt.explain.report import report
+from smelt.explain.page import html
+from smelt.explain.report import Report, report
 from smelt.frontends.array.trace import Trace
+from smelt.frontends.array.tree import flatten
 
-SAMPLE = 4
-"""One program in so many is explained by `make test`, all of them by `make nightly`."""
+SAMPLE, GRADIENTS = 4, 8
+"""One program, and one gradient, in so many is explained by `make test`, all by `make nightly`."""
 for family in ("images", "physics", "finance", "learning", "integers"):
     import_module(f"tests.programs.{family}")
 CATALOGUE = {
@@ -36,6 +41,19 @@ CATALOGUE = {
 
 def recorded_row(row: Row) -> tuple[Trace, dict[str, int]]:
     trace = record(row.code, draw(row, small(row, 3), "f32"))
+    return trace, matched(trace, [n for x in row.inputs for n in wanted(x, "f32").dims(row.sizes)])
+
+
+def recorded_gradient(row: Row) -> tuple[Trace, dict[str, int]]:
+    """The sum of a row's results, differentiated by all its floats."""
+    arrays = draw(row, small(row, 3), "f32")
+    moving = [k for k, a in enumerate(arrays) if a.dtype == np.float32]
+
+    def total(*xs: Any) -> Any:
+        results = flatten(row.code(sm, *xs))[0]
+        return sum(sm.sum(y) for y in results if y.dtype.kind == "float")
+
+    trace = record(lambda _, *xs: sm.grad(total, argnums=tuple(moving))(*xs), arrays)
     return trace, matched(trace, [n for x in row.inputs for n in wanted(x, "f32").dims(row.sizes)])
 
 
@@ -60,31 +78,42 @@ MAKERS: dict[str, Callable[[], tuple[Trace, dict[str, int]]]] = {
 }
 
 
-def cases() -> list[Any]:
+def sampled(names: Iterable[str], share: int) -> list[Any]:
     return [
         pytest.param(
             name,
             id=name.replace(" ", "_"),
-            marks=() if zlib.crc32(name.encode()) % SAMPLE == 0 else (pytest.mark.nightly,),
+            marks=() if zlib.crc32(name.encode()) % share == 0 else (pytest.mark.nightly,),
         )
-        for name in MAKERS
+        for name in names
     ]
 
 
-@pytest.mark.parametrize("name", cases())
-def test_it_is_explained_and_moves_no_more_than_its_operators(name: str) -> None:
-    trace, sizes = MAKERS[name]()
+def explained(trace: Trace, sizes: dict[str, int]) -> Report:
+    """The report in all forms, its page too."""
     if not any(n.inputs for n in trace.graph.nodes()):
         pytest.skip("it computes nothing")
     compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
-    compiled_report = report(compiled, sizes)
-    assert compiled_report.text(4) and memory_analysis(compiled, sizes).argument_size_in_bytes >= 0
-    msgspec.json.decode(compiled_report.to_json(), type=ReportData, strict=True)
-    total = compiled_report.data.total
+    result = report(compiled, sizes)
+    assert result.text(4) and memory_analysis(compiled, sizes).argument_size_in_bytes >= 0
+    data = result.to_data(page=True)
+    msgspec.convert(data, type=ReportData, strict=True)
+    assert html(data)
+    return result
+
+
+@pytest.mark.parametrize("name", sampled(MAKERS, SAMPLE))
+def test_it_is_explained_and_moves_no_more_than_its_operators(name: str) -> None:
+    total = explained(*MAKERS[name]()).data.total
     assert total.bytes <= total.bytes_unfused, f"{total.bytes:,} of {total.bytes_unfused:,} bytes"
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", sampled(CATALOGUE, GRADIENTS))
+def test_its_gradient_is_explained(name: str) -> None:
+    explained(*recorded_gradient(CATALOGUE[name]))
+
+
+@pytest.mark.parametrize("name", sampled(MAKERS, SAMPLE))
 def test_it_is_explained_for_a_gpu(name: str) -> None:
     """Each kernel has a program, or a reason why not, and a predicted time."""
     trace, sizes = MAKERS[name]()

@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.errors import FusionError
+from smelt.errors import ArgumentError, FusionError
 from smelt.explain.data import ReportData
 from smelt.graph.text import text as graph_text
 from smelt.kernel.canonical import canonical_kernel
@@ -138,3 +138,94 @@ def test_sizes_of_specs_keep_theirs():
 def test_reports_keep_their_form():
     data = sm.explain(attention, Q, Q, Q).to_json()
     assert msgspec.json.decode(data, type=ReportData, strict=True).sizes["n"] == 64
+
+
+# --- what the program calls ---------------------------------------------------------------------
+
+
+def block(x, w, b):
+    h = x @ w + b
+    return sm.max(h / 2.0, axis=1)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("matmul", "add"),
+        ("@", "+"),
+        ("x @ w", "x @ w + b"),
+        ("matmul#0", "add#1"),
+        ("contract", "add"),
+        ("contract#0", "max"),
+        ("@", "sm.max"),
+        ("reduce.max", "/"),
+        ("h = x @ w + b", "return sm.max(h / 2.0, axis=1)"),
+        ("h", "max"),
+    ],
+)
+def test_why_takes_the_words_of_the_program(names):
+    report = sm.explain(block, Q, Q.T, Q[:, 0])
+    answer = report.why(*names)
+    assert answer.together and answer.decisions, str(answer)
+
+
+def test_reports_show_the_words_of_the_program():
+    report = sm.explain(block, Q, Q.T, Q[:, 0])
+    assert [n.label for n in report.data.nodes if n.kind == "operator"] == [
+        "matmul#0", "add#1", "div#2", "max#3",
+    ]  # fmt: skip
+    text = report.text(4) + str(report.why("@", "max"))
+    assert "contract" not in text and "reduce." not in text and "k0  matmul add" in text
+
+
+CALLS = {
+    "functions": (lambda x: sm.maximum(sm.matmul(x, x.T), 0.0), {"matmul", "maximum"}),
+    "methods": (lambda x: x.sum(axis=1), {"sum"}),
+    "einsum": (lambda x: sm.einsum("ij,kj->ik", x, x), {"einsum"}),
+    "reductions": (lambda x: sm.min(x) + sm.prod(x), {"min", "prod", "add"}),
+    "several operators each": (lambda x: sm.nn.softmax(x @ x.T, axis=1),
+                               {"matmul", "max", "sub", "exp", "sum", "div"}),
+    "a power": (lambda x: x**2, {"pow"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_labels_are_what_is_called(name):
+    f, labels = CALLS[name]
+    nodes = sm.explain(f, sm.spec("f32[8,8]")).data.nodes
+    assert {n.label.partition("#")[0] for n in nodes if n.kind == "operator"} == labels
+
+
+def test_a_composite_means_all_of_its_operators():
+    report = sm.explain(attention, Q, Q, Q)
+    assert report.why("softmax", "matmul").decisions
+    softmax = [n for n in report.data.nodes if "softmax" in n.words]
+    assert {n.words[0] for n in softmax} >= {"max", "exp", "sum"}
+
+
+def test_settings_take_the_words_of_the_program():
+    with knobs.config(never_fuse=[("@", "+")]):
+        assert not sm.explain(sm.jit(block), Q, Q.T, Q[:, 0]).why("matmul", "add").together
+
+
+def test_gradients_are_not_called_as_what_they_are_of():
+    nodes = sm.explain(sm.grad(lambda x: sm.sum(sm.tanh(x) @ x)), Q[:32]).data.nodes
+    assert not [n.label for n in nodes if n.op != "tanh" and n.label.startswith("tanh")]
+
+
+# --- arrays that are pending --------------------------------------------------------------------
+
+
+def test_what_is_pending_behind_an_array_is_explained():
+    x = sm.asarray(Q)
+    y = sm.max(x @ x.T, axis=1) * 2.5
+    report = sm.explain(y)
+    assert report.why("matmul", "max").together and report.data.total.measured is not None
+    assert y.node.is_pending
+    assert "sm_90" in sm.explain(y, target="h100").text(1)
+    np.testing.assert_allclose(np.asarray(y), (Q @ Q.T).max(axis=1) * 2.5, rtol=1e-5)
+    with pytest.raises(ArgumentError, match="nothing is pending"):
+        sm.explain(y)
+    with pytest.raises(ArgumentError, match="takes no arguments"):
+        sm.explain(x + 1, x)
+    assert sm.explain(sm.astype(x, sm.complex64) * 2).data.total.kernels

@@ -30,6 +30,35 @@ from smelt.kernel.text import parse
 NAMES = list(PROGRAMS)
 
 
+# --- every form of a kernel ---------------------------------------------------------------------
+
+FORMS = {
+    "parts of a sum": (lambda x: sm.sum(x, axis=0), "f32[512,768]"),
+    "parts of a mean": (lambda x: sm.mean(x, axis=0), "f32[512,768]"),
+    "parts of a variance": (lambda x: sm.var(x, axis=0), "f32[512,768]"),
+    "parts of a whole sum": (sm.sum, "f32[1000000]"),
+    "parts of positions": (lambda x: sm.argmax(x, axis=0), "f32[512,768]"),
+    "parts of softmax": (lambda x: sm.nn.softmax(x, axis=0), "f32[4096,16]"),
+    "parts of a product": (lambda x: x.T @ x, "f32[8192,24]"),
+    "gradient of a bias": (sm.grad(lambda b: sm.sum(sm.tanh(sm.ones((512, 768)) + b))), "f32[768]"),
+    "gradient of a norm": (sm.grad(lambda g: sm.sum(sm.nn.layer_norm(sm.ones((512, 768)), g) ** 2)),
+                           "f32[768]"),
+    "running sum": (lambda x: sm.cumulative_sum(x, axis=0), "f32[512,768]"),
+    "loop": (lambda x: sm.scan(lambda c, y: (c + y, sm.exp(c)), x[0], x)[1], "f32[32,768]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_a_kernel_has_a_page(name, tmp_path):
+    """Sizes are known and unknown, grids have parts, blocks and loops."""
+    f, kind = FORMS[name]
+    unknown = re.sub(r"\d{2,}(?=[,\]])", lambda m: f"n{m.group()}", kind)
+    for text in dict.fromkeys([kind, unknown] if "gradient" not in name else [kind]):
+        result = sm.explain(f, sm.spec(text))
+        assert result.save(tmp_path / "x.html").stat().st_size
+        assert "iframe" in result._repr_html_()
+
+
 # --- the data -----------------------------------------------------------------------------------
 
 

@@ -106,7 +106,7 @@ def test_why_are_these_two_in_one_kernel(visit):
     nodes = {n["label"]: n["id"] for n in data("log_relu")["nodes"]}
     b.click(tab("graph"))
     b.click(f'[data-node="{nodes["add#0"]}"]')
-    b.click(f'[data-node="{nodes["max#1"]}"]')
+    b.click(f'[data-node="{nodes["maximum#1"]}"]')
     shown = b.text(".answer")
     assert "are in one kernel: k0." in shown and "F101 saves-traffic" in shown
 
@@ -588,3 +588,76 @@ def test_the_page_can_be_read_without_scripts(chromium, pages):
     total = data("looked_up")["total"]
     assert show_bytes(total["bytes"]) in shown and "Not fused" in shown
     assert "The other views need scripts." in shown
+
+
+# --- from outside -------------------------------------------------------------------------------
+
+
+def test_arrow_keys_step_after_a_click_on_the_tab(visit):
+    b = visit("log_relu")
+    b.click(tab("step"))
+    b.type("ARROW_RIGHT")
+    assert "Step 2 of" in b.text(".said")
+    b.run("document.getElementById('tab-step').focus()")
+    b.type("ARROW_RIGHT")  # who came to the tab with the keyboard moves among tabs
+    assert b.run("return document.activeElement.id") == "tab-transfers"
+
+
+def test_learn_is_the_first_tab(visit):
+    b = visit("log_relu")
+    assert b.run("return document.querySelector('[role=tab]').id") == "tab-learn"
+    assert b.run("return document.querySelector('[aria-selected=true]').id") == "tab-overview"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_decisions_open_with_the_most_valuable(visit, name):
+    b = visit(name)
+    b.click(tab("decision"))
+    gaps = [
+        abs(d["fused_ns"] - d["split_ns"]) if d["fused_ns"] else d["saves_ns"]
+        for d in data(name)["decisions"]
+    ]
+    first = b.run("return document.querySelector('tbody tr').innerText").split()
+    assert gaps[int(first[0]) - 1] == max(gaps)
+    b.click(".controls button:last-child")
+    assert b.run("return document.querySelector('tbody tr').innerText").split()[0] == "1"
+
+
+def test_blocks_are_tied_to_threads(visit):
+    b = visit("log_relu", "blocks")
+    d = data("log_relu")
+    blocks, threads = len(d["page"]["run"]["fused"][0]["blocks"]), d["target"]["cores"]
+    shown = b.text("#threads")
+    assert f"{blocks} blocks, {threads} thread" in shown and "thread 0 takes block" in shown
+    taken = b.run("return [...document.querySelectorAll('.share .chip')].map(x => +x.innerText)")
+    assert sorted(taken) == list(range(blocks))
+    b.click('.share [aria-label="block 1"]')
+    assert b.text("#block-said").startswith("block 1 of")
+
+
+@pytest.mark.parametrize("view", ["kernel", "kernel/code=llvm", "kernel/code=asm", "graph"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_line_of_code_is_cut(visit, view, width):
+    b = visit("log_relu", view)
+    b.resize(width)
+    cut = """return [...document.querySelectorAll('pre.text, .sources li')]
+        .filter(x => x.scrollWidth > x.clientWidth + 1).length"""
+    assert b.run("return document.querySelectorAll('pre.text, .sources li').length")
+    assert b.run(cut) == 0
+
+
+def test_parts_of_a_model_are_shown_one_after_another(chromium, tmp_path):
+    parts = [
+        page.Lesson(f"part {k}", "what `torch` computes", "", report(name).to_data(page=True))
+        for k, name in enumerate(PROGRAMS)
+    ]
+    path = tmp_path / "parts.html"
+    path.write_text(page.lessons_html(parts, "Parts of a model"))
+    chromium.resize(1280)
+    chromium.open(path, "step")
+    for name in PROGRAMS:
+        chromium.wait(f"return document.querySelector('h1').textContent === '{name}'")
+        assert "Step 1 of" in chromium.text(".said")
+        chromium.run("document.querySelector('#parts button:last-child').click()")
+    assert chromium.run("return document.querySelector('#parts button:last-child').disabled")
+    assert not chromium.problems()

@@ -193,7 +193,7 @@ CASES = [
     Case("sort writes", sort_before, (BIG,), ("extern.sort", "add"), "F004", ("add",)),
     Case("argsort writes", argsort_before, (BIG,), ("extern.argsort", "mul"), "F004"),
     Case("a call in between", residual_over_sort, (BIG,), ("erf#7", "add"), "F001",
-         ("extern.sort",)),
+         ("sort#8",)),
     Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
          ("complete reduction", "test_refusals.py")),
     Case("halves of a product", halves_of_a_product, ((128, 256), (256, 1024)),
@@ -209,7 +209,7 @@ CASES = [
     Case("by values", sort_after, (BIG,), ("v0", "v1"), "F004", ("exp", "extern.sort")),
     Case("all, then all", beyond_the_largest, (BIG,), ("reduce.max", "add"), "F016"),
     Case("wide logits", logits, ((512, 768), (768, 32000)), ("contract", "reduce.max"), "F015",
-         ("contract", "test_refusals.py")),
+         ("matmul", "test_refusals.py")),
     Case("two products", two_products, ((512, 768), (768, 3072), (3072, 700)), ("v0", "v1"),
          "F010"),
     Case("norm, then product", norm_then_product, ((1024, 768), (768, 3072)),
@@ -241,6 +241,8 @@ CASES = [
     Case("much code", much_code, (BIG,), ("tanh#0", "exp"), "F014", ("limit",)),
     Case("nothing shared", unlike_axes, (BIG, (1000, 333)), ("exp", "sin"), "F024",
          ("no data",)),
+    Case("little shared", two_of_one, ((256, 128), (128, 512), (128, 512)),
+         ("matmul#0", "matmul#1"), "F010", ("would save", "131 kB", "would cost")),
     Case("product and call", product_after_softmax, (BIG, (2048, 64)), ("exp", "contract"), "F004"),
 ]  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_json_has_the_schema(name):
     text = result.to_json()
     data = msgspec.json.decode(text, type=ReportData, strict=True)
     assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
-    assert (data.format, data.version) == ("smelt-report", "1.12")
+    assert (data.format, data.version) == ("smelt-report", "1.13")
 
 
 @pytest.mark.parametrize("name", NAMES)

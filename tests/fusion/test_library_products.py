@@ -156,8 +156,9 @@ def test_products_in_chunks_of_rows_stay_ours(any_threads: None) -> None:
     ("shape", "name"),
     [
         ((512, 512, 512), "large"),
-        ((1, 4096, 4096), "few rows"),
-        ((4096, 1, 4096), "few rows"),
+        ((4, 4096, 4096), "few rows"),
+        ((1, 4096, 4096), "one row"),
+        ((4096, 1, 4096), "one row"),
         ((4096, 64, 512), "skinny"),
         ((4096, 512, 64), "skinny"),
     ],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, Formula, between, calls, kernels, reasons
+from tests.fusion.test_planning_time import encoder
 
 from smelt import knobs
 from smelt.errors import REASONS
@@ -16,12 +18,14 @@ from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
 from smelt.fusion.reachability import Reach
 from smelt.fusion.region import build_region, region_of
+from smelt.fusion.search import MOST_SIBLINGS
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
-from smelt.graph.text import parse
+from smelt.graph.text import name_values, parse
 from smelt.graph.text import text as graph_text
+from smelt.graph.walk import all_size_names
 from smelt.journal import Decision, Journal, Planned
 from smelt.target import Target
 from smelt.types.expr import size
@@ -427,3 +431,34 @@ def test_the_search_has_no_dead_members():
         for cluster in plan(graph, MACHINE, None, g.sizes).clusters:
             region = region_of(units, cluster)
             assert set(bits(region.members)) == set(region.masks)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_kernels_that_share_an_input_have_a_decision_with_numbers(layers):
+    graph = encoder(layers)
+    hints = dict.fromkeys(all_size_names(graph), 16)
+    planned = plan(graph, MACHINE, Journal(), hints)
+    names = {v: k for k, v in name_values(graph).items()}
+    split = [d for d in planned.decisions if d.verdict == "split"]
+    computed = [{*c.nodes} for c in planned.clusters]
+    missing = []
+    for (k, a), (j, b) in combinations(enumerate(planned.clusters), 2):
+        shared = {*a.inputs} & {*b.inputs}
+        if (
+            {k, j} & {*planned.checks}
+            or not shared
+            or {*a.outputs} & {*b.inputs}
+            or a.is_extern
+            or b.is_extern
+        ):
+            continue
+        readers = [c for c in planned.clusters if shared & {*c.inputs}]
+        about = [
+            d
+            for d in split
+            if any(names[d.a] in x and names[d.b] in y for x, y in (
+                (computed[k], computed[j]), (computed[j], computed[k])))
+        ]  # fmt: skip
+        if len(readers) <= MOST_SIBLINGS and not any(d.saves_bytes or d.fused_ns for d in about):
+            missing.append((a.name, b.name, about))
+    assert not missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies.effort import NIGHTLY
@@ -13,6 +14,7 @@ from smelt.graph import build
 from smelt.graph.bounds import is_in_bounds, value_range
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph, Node
+from smelt.graph.text import parse
 from smelt.ops.create import Iota, SizeOf
 from smelt.ops.elementwise import Cast
 from smelt.ops.reduce import Reduce
@@ -85,3 +87,22 @@ def test_short_types_wrap_around() -> None:
     less = build.map("sub", SHORT, build.constant(250, u8))
     cut = build.apply(Cast(i64), build.map("max", less, build.constant(0, u8)))
     assert value_range(cut)[1] == 255
+
+
+@pytest.mark.parametrize("name", ["u8", "u16", "u32", "i8", "i16", "i32", "i64"])
+@pytest.mark.parametrize("shift", [0, 1, 4, 7, 8, 63, -1])
+def test_shifts_to_the_right_stay_in_their_bounds(name: str, shift: int) -> None:
+    """Numbers move towards 0 or -1, also by counts that shift all bits out."""
+    kind = {"u": "uint", "i": "int"}[name[0]] + name[1:]
+    info = np.iinfo(kind)
+    if not info.min <= shift <= info.max:
+        return
+    graph = parse(
+        f"graph f(x: {name}[n]) {{\n v0 = and(x, 100:{name})\n v1 = shr(v0, {shift}:{name})\n"
+        f" v2 = shr(x, {shift}:{name})\n return v1, v2\n}}"
+    )
+    data = np.array([info.min, info.min + 1, 0, 1, 5, 100, info.max], kind)
+    for node, values in zip(graph.outputs, run(graph, [data], {"n": 7}), strict=True):
+        low, high = value_range(node)
+        assert low is None or (isinstance(low, int) and low <= values.min())
+        assert high is None or (isinstance(high, int) and high >= values.max())

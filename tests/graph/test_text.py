@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smelt.errors import ExprTextError, GraphTextError, ShapeError
+from smelt.errors import GraphTextError, ShapeError
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.names import FAMILIES, PLAIN, make_operator, operators
-from smelt.graph.text import name_values, parse, parse_type, text
+from smelt.graph.text import name_values, parse, text
 from smelt.ops.view import Flip, Permute
 from smelt.origin import Origin
-from smelt.types.dtype import DTYPES, f32
+from smelt.types.dtype import f32
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
 
@@ -100,18 +100,6 @@ def test_names_of_values() -> None:
     (a,) = graph.outputs
     names = name_values(graph)
     assert [names[node] for node in (a, *a.inputs)] == ["v0", "x", "0.5:f32"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
-def test_types_read_back(dtype: object) -> None:
-    spelled = f"{dtype!r}[n*2 + 1,4,min(m, n)]"
-    assert str(parse_type(spelled)) == spelled
-
-
-@pytest.mark.parametrize("source", ["f32[n/2]", "f31[n]", "f32[n", "f32[n] x", "f32"])
-def test_types_that_do_not_read(source: str) -> None:
-    with pytest.raises(ExprTextError, match="expected"):
-        parse_type(source)
 
 
 @pytest.mark.parametrize(

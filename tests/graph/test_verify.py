@@ -75,8 +75,8 @@ def test_inputs_are_declared_once_under_one_name() -> None:
     both = build.map("add", x, y)
     assert "two inputs are called x" in complaint(Graph("f", (x, y), (both,)))
     assert "declared twice" in complaint(Graph("f", (x, x), (x,)))
-    assert "z is read but is no input" in complaint(Graph("f", (x,), (build.map("exp", z),)))
-    with pytest.raises(VerifyError, match="is no input"):
+    assert "z is read but is not an input" in complaint(Graph("f", (x,), (build.map("exp", z),)))
+    with pytest.raises(VerifyError, match="is not an input"):
         Graph("f", (both,), (both,))
 
 
@@ -104,13 +104,13 @@ def test_names_of_graphs_and_relations() -> None:
     x = build.input("x", F4)
     assert verify(Graph("<lambda>", (x,), (x,))).name == "<lambda>"
     assert "cannot name a graph" in complaint(Graph("a b", (x,), (x,)))
-    assert "is no relation" in complaint(Graph("f", (x,), (x,), (Fact(1, ">", 0),)))
+    assert "is not a relation" in complaint(Graph("f", (x,), (x,), (Fact(1, ">", 0),)))
 
 
 def test_constants_are_numbers() -> None:
     c = Node(Constant("one", f32), (), TensorType(f32))  # type: ignore[arg-type]
     y = Node(Map("exp"), (c,), TensorType(f32))
-    with pytest.raises(VerifyError, match="is no f32"):
+    with pytest.raises(VerifyError, match="is not f32"):
         verify(Graph("f", (), (y,)))
 
 

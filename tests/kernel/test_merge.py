@@ -84,7 +84,7 @@ def test_rules_say_what_is_carried_over():
         ("s = 0", "s' = s * 2 + sum(x[n] over n)", "more than the difference"),
         ("s = 0", "s' = s + s * sum(x[n] over n)", "depends on an old state"),
         ("s = 0", "s' = s - sum(x[n] over n)", "sub is not associative"),
-        ("s = 0", "s' = exp(s)", "no operator on two values"),
+        ("s = 0", "s' = exp(s)", "not an operator on two values"),
         ("s = 0", "s' = exp(s) + sum(x[n] over n)", "more than a rescaling"),
         ("s = 1", "s' = s + sum(x[n] over n)", "first value is not the identity"),
         ("s = 0", "s' = max(s, max(x[n] over n))", "first value is not the identity"),

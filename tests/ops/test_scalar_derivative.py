@@ -36,6 +36,7 @@ DOMAIN: dict[str, tuple[Array, ...]] = {
     "pow": (POSITIVE, OTHER),
     "ldexp": (WIDE, RNG.integers(-3, 3, 50).astype(np.int32)),
     "select": (WIDE > 0, WIDE, OTHER),
+    "fma": (WIDE, OTHER, WIDE[::-1]),
 }
 
 

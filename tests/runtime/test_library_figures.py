@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from smelt import driver, knobs
+from smelt import driver, knobs, warm
 from smelt.graph.text import parse
 from smelt.journal import Journal, LibraryProduct
 from smelt.ops.library_product import DTYPES, PROVIDERS
@@ -105,4 +105,70 @@ def test_figures_of_this_number_of_threads_decide() -> None:
     assert decided(threads=threads, library_products="never") == []
     assert library_choice.library_identity(target) == "" or threads == target.cores
     with knobs.config(threads=threads):
-        assert "large f32:0.5" in library_choice.library_identity(target)
+        assert "large f32" in library_choice.library_identity(target)
+
+
+# ---- in the background ---------------------------------------------------------------------------
+
+
+def test_a_class_counts_once_two_tries_agree() -> None:
+    def add(*pair: float) -> library_figures.Figures:
+        library_figures.add_try(MACHINE, "numpy", 2, "large f32", (pair[0], pair[1]))
+        return library_figures.load(MACHINE)
+
+    assert add(200.0, 100.0) == add(200.0, 300.0) == {}, "one is wrong"
+    assert len(library_figures.tries(MACHINE)["numpy 2 large f32"]) == 2
+    assert add(190.0, 110.0) == {"numpy": {"2": {"large f32": (190.0, 100.0)}}}
+    assert library_figures.tries(MACHINE) == {}
+    library_figures.store(MACHINE, {"other": {"2": {"large f32": (1.0, 2.0)}}})
+    assert set(library_figures.load(MACHINE)) == {"numpy", "other"}
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(0.94, True), (0.96, False)])
+def test_the_second_plan_follows_what_was_measured_beside_the_first(
+    ratio: float, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library on either side of the border: a product, a fused one, a small one."""
+    monkeypatch.setattr(library_speed, "_measured", set[str]())
+    race = library_speed._Race  # pyright: ignore[reportPrivateUsage] - instead of a clock
+    monkeypatch.setattr(race, "times", lambda *_: (100.0, 100.0 * ratio))
+    target, library = driver.host(), PROVIDERS["numpy"]
+    graph = parse("""graph f(x: f32[n,512], w: f32[512,512], u: f32[17,128], t: f32[128,128]) {
+      v0 = contract(x, w) {spec="m,k; k,j -> m,j"}
+      v1 = contract(v0, w) {spec="m,k; k,j -> m,j"}
+      v2 = exp(v1)
+      v3 = contract(u, t) {spec="m,k; k,j -> m,j"}
+      return v0, v2, v3
+    }""")
+
+    def reasons() -> list[str]:
+        c = driver.compile(graph, hints={"n": 512}, journal=Journal(), target=target)
+        return [d.reason for d in c.journal.of(LibraryProduct)]
+
+    with knobs.config(threads=library.get_threads() or 1):
+        assert reasons() == [], "nothing is measured yet"
+        classes = ["large f32"]
+        build = partial(driver.compile, target=target)
+        thread = library_speed.start_background(build, target, library, classes)
+        assert thread is not None
+        thread.join()
+        assert library_speed.start_background(build, target, library, classes) is None
+        assert reasons() == ["faster" if taken else "slower", "fused", "small"]
+        identity = library_choice.library_identity(target)
+        assert ("large f32" in identity) == taken, "a plan is made again only for what it calls"
+
+
+def test_only_a_program_that_is_compiled_here_starts_a_measurement() -> None:
+    source = """graph f(x: f32[600,512], w: f32[512,512]) {
+      v0 = contract(x, w) {spec="m,k; k,j -> m,j"}
+      return v0
+    }"""
+    started: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library_speed, "start_background", lambda *a: started.append(a[3]))
+        with knobs.config(probe="auto", cache=True, verify=False):
+            for _ in range(2):
+                warm.compile(parse(source), hints={})
+        with knobs.config(probe="off", cache=True, verify=False):
+            warm.compile(parse(source.replace("600", "601")), hints={})
+    assert started == [["large f32"]]

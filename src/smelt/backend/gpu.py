@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
@@ -312,6 +312,16 @@ class Gpu:
         return False
 
     @property
+    def planning(self) -> Gpu:
+        """The GPU itself: nothing replaces published figures."""
+        return self
+
+    @property
+    def speed_factors(self) -> Mapping[str, float]:
+        """None: nothing is measured."""
+        return {}
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """The shared cache (`l2`) and main memory."""
         return ("l2", "dram")
@@ -489,6 +499,7 @@ def _tiling(processors: int) -> GpuTiling:
         splits_stored_streams=True,
         thin=8,
         thin_columns=128,
+        thin_dot_rows=128,
         product_columns=128,
         window_rows=128,
         fuses_depthwise=False,

@@ -25,16 +25,17 @@ from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, 
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
-from smelt.frontends.array.ahead_of_time import as_arguments, spec
-from smelt.frontends.array.explain import explain
+from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
-from smelt.graph.text import parse, parse_type
+from smelt.frontends.array.trace import Spec
+from smelt.graph.text import parse
 from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.ops.spec import dims_at
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
+from smelt.types.parse_type import parse_type
 from smelt.types.tensor import TensorType
 
 SUFFIX = ".smelt"
@@ -108,9 +109,13 @@ def command(
         result = _of_text(Path(target), named_sizes, predict=predict or bool(why), device=device)
     else:
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
-        with _user_errors(target):
+        with user_errors(target):
             result = _of_function(
-                _load(target), types, named_sizes, predict=predict or bool(why), device=device
+                load_function(target),
+                types,
+                named_sizes,
+                predict=predict or bool(why),
+                device=device,
             )
     if page is not None:
         click.echo(f"wrote {result.save(page)}", err=True)
@@ -179,7 +184,7 @@ def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _user_errors(target: str) -> Generator[None]:
+def user_errors(target: str) -> Generator[None]:
     """Report what a user's code raises, with the frames of that code only.
 
     Raises ClickException.
@@ -203,7 +208,7 @@ def _user_errors(target: str) -> Generator[None]:
         raise click.ClickException(f"{target} raises\n{''.join([*lines, *message])}") from None
 
 
-def _load(target: str) -> Callable[..., Any]:
+def load_function(target: str) -> Callable[..., Any]:
     """Import and return the function that FILE:FUNCTION names."""
     file, colon, name = target.rpartition(":")
     path = Path(file)
@@ -241,7 +246,7 @@ def _of_function(
 
     For another machine it is recorded for types alone: arrays may be larger than this one's memory.
     """
-    arguments = _arguments(function, specs)
+    arguments = read_arguments(function, specs)
     types = [t for t in arguments.values() if isinstance(t, TensorType)]
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
     _check(sizes, names)
@@ -251,25 +256,51 @@ def _of_function(
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
     has_complex = any(t.dtype.kind == "complex" for t in types)  # pairs, of which no spec is
     if device is not None and "target" not in arguments and not has_complex:
-        specs_of = {
-            name: spec(dims_at(t.shape, sizes), t.dtype.long) if isinstance(t, TensorType) else t
-            for name, t in arguments.items()
-        }
-        return explain(function, **specs_of, target=device)
+        return _of_types(function, arguments, sizes, device)
     values = {
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(arguments.items())
     }
-    if not predict and device is None:
-        return explain(function, **values)
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
-    trace, numbers = jitted.find_trace(bound, as_arguments(bound))
+    type_of = {id(values[name]): t for name, t in arguments.items() if isinstance(t, TensorType)}
+    dims = [d for x in bound.leaves if id(x) in type_of for d in type_of[id(x)].shape]
+    measured = not predict and device is None
+    return explain_call(
+        jitted, bound, target=device, measured=measured, dims=() if has_complex else dims
+    )
+
+
+def _of_types(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    device: str,
+) -> Report:
+    """Record a function for types whose sizes have names, or else numbers.
+
+    Code that compares sizes needs numbers.
+    """
+    jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
+
+    def specs(fixed: bool) -> dict[str, Any]:
+        return {
+            name: Spec(dims_at(t.shape, sizes) if fixed else t.shape, t.dtype)
+            if isinstance(t, TensorType)
+            else t
+            for name, t in arguments.items()
+        }
+
+    try:
+        trace = jitted.lower(**specs(fixed=False)).trace
+        numbers = {n: sizes.get(n, hint) for n, hint in trace.hints.items()}
+    except SmeltError:  # code that needs to know a size
+        return explain(function, **specs(fixed=True), target=device)
     names = trace.source_size_names()
     return report(trace.executable, numbers, target=device, size_names=names)
 
 
-def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:
+def read_arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:
     """Return a tensor type or a value for each parameter that has one."""
     parameters = inspect.signature(function).parameters
     unknown = [n for n in specs if n not in parameters]
@@ -296,11 +327,14 @@ def _value(name: str, text: str, *, required: bool) -> Any:
     """Parse a type (`f32[n]`) or a Python literal; None for an annotation that is neither."""
     text = text.strip("'\"")
     try:
-        return parse_type(text) if "[" in text and text[0].isalpha() else literal_eval(text)
-    except (SmeltError, ValueError, SyntaxError):
+        if "[" not in text or not text[0].isalpha():
+            return literal_eval(text)
+        return parse_type(text)
+    except (SmeltError, ValueError, SyntaxError) as error:
         if required:
+            reason = f": {error.message}. {error.help}" if isinstance(error, SmeltError) else ""
             raise click.BadParameter(
-                f"{text!r} is neither a type such as f32[n,4] nor a value",
+                f"{text!r} is neither a type such as f32[n,4] nor a value{reason}",
                 param_hint=f"--arg {name}",
             ) from None
         return None

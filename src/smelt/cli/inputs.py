@@ -63,7 +63,7 @@ def read_source(source: TextIO) -> str:
         raise click.UsageError(f"{source.name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise click.UsageError(
-            f"{source.name} is no text: byte {error.start} is {error.object[error.start]:#04x}, "
+            f"{source.name} is not text: byte {error.start} is {error.object[error.start]:#04x}, "
             "which is not UTF-8"
         ) from None
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from smelt.errors import SmeltError
+from smelt.errors import SmeltError, escape_controls
 from smelt.origin import UNKNOWN
 from smelt.version import __version__
 
@@ -33,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "ops": "List every operator, or describe the one called NAME.",
     "opt": "Run passes on a graph's text.",
     "run": "Run a graph or a kernel in text form.",
+    "save": "Write a compiled function to a program file.",
+    "show": "List what a program file holds.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
 """Name -> summary. `smelt X` runs `smelt.cli.X:command`, whose help begins with the summary."""
@@ -68,6 +70,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Commands: {', '.join(sorted(COMMANDS))}.")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand; names in its messages cannot steer the terminal."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = escape_controls(error.message)
+            raise
+
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="smelt")
@@ -92,7 +102,7 @@ def main() -> None:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
         if not isinstance(error, BrokenPipeError):  # the reader closed the pipe: `smelt ops | head`
-            click.echo(f"Error: {error}", err=True)
+            click.echo(escape_controls(f"Error: {error}"), err=True)
         sys.exit(1)
 
 

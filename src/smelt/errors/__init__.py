@@ -23,6 +23,14 @@ from smelt.errors.array import (
     UnknownNameError,
     UnsupportedError,
 )
+from smelt.errors.escape import escape_controls
+from smelt.errors.files import (
+    ProgramFileError,
+    ProgramMachineError,
+    ProgramTrustError,
+    ProgramVersionError,
+    SaveError,
+)
 from smelt.errors.gpu import (
     CaptureError,
     DeviceForkError,
@@ -48,6 +56,7 @@ from smelt.errors.machine import (
     ProbeWarning,
     SteeringWarning,
     TargetError,
+    UnsupportedSystemError,
 )
 from smelt.errors.memory import (
     AliasError,
@@ -58,6 +67,7 @@ from smelt.errors.memory import (
     OutArgumentError,
     OutOfMemory,
 )
+from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.errors.page import Page, classes, page, pages
 from smelt.errors.reasons import REASONS, Reason, reason
 from smelt.errors.signals import raised_by_signal_handler
@@ -135,8 +145,13 @@ __all__ = [
     "Page",
     "PlanTextError",
     "ProbeWarning",
+    "ProgramFileError",
+    "ProgramMachineError",
+    "ProgramTrustError",
+    "ProgramVersionError",
     "RangeError",
     "Reason",
+    "SaveError",
     "ShapeError",
     "SmeltError",
     "SmeltWarning",
@@ -148,8 +163,10 @@ __all__ = [
     "TracerError",
     "UnknownNameError",
     "UnsupportedError",
+    "UnsupportedSystemError",
     "VerifyError",
     "classes",
+    "escape_controls",
     "nearest",
     "page",
     "pages",
@@ -162,6 +179,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Raise AttributeError with the nearest name."""
-    close = "" if name.startswith("_") else nearest(name, __all__)
-    hint = f"; did you mean {close!r}?" if close else ""
-    raise AttributeError(f"module 'smelt.errors' has no attribute {name!r}{hint}", name=name)
+    raise MissingAttribute(
+        "module 'smelt.errors'", lambda name: nearest_hint(name, __all__), name=name
+    )

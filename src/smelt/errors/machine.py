@@ -115,6 +115,29 @@ class FusionError(SmeltError, RuntimeError):
     hint = "`sm.explain` without this requirement shows the plan; `smelt why` explains the reason."
 
 
+class UnsupportedSystemError(SmeltError, ImportError):
+    """The operating system lacks functions that Smelt is built on.
+
+    What it means:
+        `import smelt` failed. Your program is not at fault, and no setting helps.
+    Why:
+        Threads and memory are managed by functions of the C library: POSIX threads, `mmap`. Windows
+        and interpreters inside of browsers do not have them.
+    Example:
+        from smelt.errors import UnsupportedSystemError
+
+        raise UnsupportedSystemError(system="win32", missing="pthread_create in the C library")
+    How to fix:
+        Use Linux on x86-64: on Windows inside WSL 2, elsewhere in a container. docs/limits.md says
+        which systems are tested.
+    """
+
+    code = "E507"
+    title = "system not supported"
+    template = "the system {system} lacks {missing}"
+    hint = "Use Linux on x86-64: WSL 2 on Windows, a container elsewhere."
+
+
 class DeviceKernelError(SmeltError, NotImplementedError):
     """A kernel needs something that the printer of GPU programs does not do.
 

@@ -11,7 +11,7 @@ from inspect import cleandoc
 from textwrap import dedent
 
 from smelt.dataclass import dataclass
-from smelt.errors import array, gpu, machine, memory, text, trace
+from smelt.errors import array, files, gpu, machine, memory, text, trace
 from smelt.errors.array import UnknownNameError
 from smelt.errors.reasons import REASONS, Reason
 from smelt.errors.tree import Coded, SmeltError, SmeltWarning, nearest
@@ -36,7 +36,7 @@ class Page:
 def classes() -> dict[str, type[SmeltError | SmeltWarning]]:
     """Return code -> class in the order of the codes, without the abstract roots."""
     by_code: dict[str, type[SmeltError | SmeltWarning]] = {}
-    for module in (array, trace, memory, text, machine, gpu):
+    for module in (array, trace, memory, text, machine, gpu, files):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, (SmeltError, SmeltWarning)):
                 by_code[value.code] = value

@@ -72,7 +72,7 @@ _REFUSALS = (
     Reason(
         "F002",
         "different-axes",
-        "they run over different axes: {a_axes} and {b_axes}",
+        "they run over different axes: one kernel would have no common positions to visit",
         "A kernel runs over one set of named axes. Elementwise use and broadcasting unify "
         "dimensions, reshapes split and join them; the axes of these two operators still differ, "
         "so that no loop nest can visit the elements of both together.",
@@ -181,7 +181,7 @@ _REFUSALS = (
     Reason(
         "F024",
         "no-shared-data",
-        "they share little or no data, so there is no traffic to save",
+        "they share {shared}, so there is little or no traffic to save",
         "Neither reads what the other writes, and what they read in common is less than half of "
         "what either reads. One launch is all that could be saved, and it is cheaper than the lost "
         "parallelism.",

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from textwrap import indent
 from typing import Any, ClassVar
 
+from smelt.errors.escape import escape_controls
 from smelt.origin import Origin, here
 
 
@@ -67,7 +68,7 @@ class Coded(Exception):
         lines = [f"{self.code} {self.title}: {self.message}", *self.where()]
         if self.help:
             lines.append(indent(self.help, "        ").replace("        ", "  help: ", 1))
-        return "\n".join(lines)
+        return escape_controls("\n".join(lines))
 
     def where(self) -> list[str]:
         """Return the lines that show the user's line; text errors show their text instead."""

@@ -213,6 +213,7 @@ def _nodes(
                 output=node in outputs,
                 kernels=entries_of.get(node, ()),
                 place=place_of(node.origin),
+                words=labels.words[node],
             )
         )
     return tuple(rows)
@@ -411,6 +412,7 @@ def _target(machine: Machine) -> TargetData:
         gflops=machine.peak_gflops,
         dispatch_ns=machine.dispatch_ns,
         launch_ns=machine.launch_ns,
+        speed_factors=machine.speed_factors,
     )
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any, Literal, cast
 
 from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.12"
+VERSION = "1.13"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -44,9 +44,9 @@ class Place:
 class NodeData:
     """A value of the graph after the passes.
 
-    `name` is its name in the graph's text, `label` its name in decisions; `kernels` compute it
-    (several if it is recomputed, none if it is an input). `shape` is text over sizes, `dims` the
-    numbers.
+    `name` is its name in the graph's text, `label` its name in decisions, and `words` are what the
+    program calls it, as in `matmul`, `@`, `x @ w`. `kernels` compute it (several if it is
+    recomputed, none if it is an input). `shape` is text over sizes, `dims` the numbers.
     """
 
     id: int
@@ -63,6 +63,7 @@ class NodeData:
     output: bool
     kernels: tuple[int, ...]
     place: Place | None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +394,9 @@ class TargetData:
     gflops: float
     dispatch_ns: float
     launch_ns: float
+    speed_factors: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parts that were measured to be faster or slower than usual for the processor, by how much:
+    plans made before the measurement may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

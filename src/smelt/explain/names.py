@@ -1,4 +1,4 @@
-"""Resolve names such as `exp`, `exp#3`, `v3` or `model.py:41` to nodes of a report.
+"""Resolve names such as `exp`, `exp#3`, `@`, `v3` or `model.py:41` to nodes of a report.
 
 >>> from smelt.explain.data import NodeData
 >>> def node(k, name, op):
@@ -22,7 +22,7 @@
 >>> find(nodes, "exp"), find(nodes, "exp#2"), find(nodes, "sum"), find(nodes, "v0")
 ((0, 2), (2,), (1,), (0,))
 
-Nodes are labelled by operator and position:
+Nodes are labelled by what the program calls, or else by operator, and position:
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n]) {
@@ -38,17 +38,18 @@ Nodes are labelled by operator and position:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 from smelt.errors import UnknownNameError, nearest
 from smelt.explain.data import NodeData, Place
 from smelt.graph.ir import Graph, Node
+from smelt.graph.source_names import called_names
 from smelt.graph.text import name_values
 from smelt.ops.create import Constant, Input
 from smelt.origin import Origin
 
-__all__ = ["Labels", "find", "find_unique", "place_of", "short_place"]
+__all__ = ["Labels", "find", "find_unique", "place_of", "plain_name", "short_place"]
 
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
@@ -56,22 +57,27 @@ _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
     """Return the indices of the nodes that `name` refers to.
 
-    A label, a value's name, an operator's name (all of that name) or a line of the program as
-    `file.py:12` (all recorded there). Raises UnknownNameError if no node matches.
+    A label, a value's name, what the program calls (`matmul`, `@`, `x @ w`), an operator's name or
+    a line of the program, as `file.py:12` or its text. Raises UnknownNameError if no node matches.
     """
-    matches = (
-        tuple(n.id for n in nodes if n.label == name)
-        or tuple(n.id for n in nodes if n.name == name)
-        or tuple(n.id for n in nodes if name in (n.op, n.op.rpartition(".")[2]))
-    )
     line = _LINE.fullmatch(name)
-    if line is not None and not matches:
-        file, number = line["file"], int(line["line"])
-        matches = tuple(n.id for n in nodes if _is_at(n.place, file, number))
-    if matches:
-        return matches
+    file, number = (line["file"], int(line["line"])) if line is not None else ("", 0)
+    tests: tuple[Callable[[NodeData], bool], ...] = (
+        lambda n: name in (n.label, f"{n.op}#{n.label.rpartition('#')[2]}"),
+        lambda n: n.name == name,
+        lambda n: name in n.words and n.kind in ("operator", "call"),
+        lambda n: name in (*n.words, n.op, n.op.rpartition(".")[2]),
+        lambda n: line is not None and _is_at(n.place, file, number),
+        lambda n: n.place is not None and name.strip() == n.place.text,
+    )
+    for matches in (tuple(n.id for n in nodes if test(n)) for test in tests):
+        if matches:
+            return matches
     candidates = [
-        x for n in nodes for x in (n.label, n.op, short_place(n.place)) if n.kind != "constant"
+        x
+        for n in nodes
+        for x in (n.label, *n.words[:1], n.op, short_place(n.place))
+        if n.kind != "constant"
     ]
     candidates = [x for x in dict.fromkeys(candidates) if x]
     close = nearest(name, candidates)
@@ -107,6 +113,11 @@ def place_of(origin: Origin | None) -> Place | None:
     return Place(file=p.file, line=p.line, function=p.function, text=p.text)
 
 
+def plain_name(node: NodeData) -> str:
+    """Return an operator's name without its number: what the program calls it."""
+    return node.label.rpartition("#")[0].rpartition(".")[2] or node.label
+
+
 def short_place(place: Place | None) -> str:
     """Return `model.py:41`; empty for no place."""
     return f"{PurePath(place.file).name}:{place.line}" if place is not None else ""
@@ -119,6 +130,7 @@ class Labels:
         self.nodes = graph.nodes()
         self.number = {node: k for k, node in enumerate(self.nodes)}
         self.name = name_values(graph)
+        self.words = called_names(self.nodes)
         self.label = {node: self._label(node) for node in self.nodes}
 
     def _label(self, node: Node) -> str:
@@ -126,4 +138,4 @@ class Labels:
         if isinstance(node.op, Input | Constant):
             return name
         digits = name.removeprefix("v")
-        return f"{node.op.name}#{digits if digits.isdigit() else self.number[node]}"
+        return f"{self.words[node][0]}#{digits if digits.isdigit() else self.number[node]}"

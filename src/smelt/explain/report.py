@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.cached_property import cached_property
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
-from smelt.errors import ArgumentError, UnknownNameError
+from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
@@ -45,7 +45,7 @@ from smelt.target import Target
 register(CpuBackend())
 register(GpuBackend())
 
-__all__ = ["KernelReport", "Report", "report"]
+__all__ = ["KernelReport", "Report", "report", "write"]
 
 
 class KernelReport:
@@ -124,7 +124,7 @@ class KernelReport:
         return getattr(self.data, name)
 
     def __repr__(self) -> str:
-        return f"<kernel {self.data.name}: {first_line(self.text)}>"
+        return escape_controls(f"<kernel {self.data.name}: {first_line(self.text)}>")
 
 
 def first_line(text: str) -> str:
@@ -172,8 +172,9 @@ class Report:
         if level not in (1, 2, 3, 4):
             raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
         if self.data.device is not None:
-            return device_page(self.data, self.data.device, level)
-        return page(self.data, level, find_repeats(self.compiled.plan.graph.nodes()))
+            return escape_controls(device_page(self.data, self.data.device, level))
+        repeats = find_repeats(self.compiled.plan.graph.nodes())
+        return escape_controls(page(self.data, level, repeats))
 
     def why(self, a: str | Node, b: str | Node) -> Why:
         """Explain why two operators are, or are not, in one kernel, with the decision's numbers.
@@ -234,14 +235,9 @@ class Report:
         `.json` the data. Without `code` the page has no LLVM modules and assembly, which take most
         of the time. Raises ArgumentError for another ending, OSError if the file cannot be written.
         """
-        target = Path(path)
-        if target.suffix not in (".html", ".json"):
-            raise ArgumentError(
-                op="save", argument="path", value=str(target), expected="a name in .html or .json"
-            )
-        text = self._page(code=code) if target.suffix == ".html" else self.to_json(indent=2)
-        target.write_text(text, encoding="utf-8")
-        return target
+        return write(
+            path, html=lambda: self._page(code=code), as_json=lambda: self.to_json(indent=2)
+        )
 
     def _page(self, *, code: bool) -> str:
         return html(self.to_data(page=True, code=code))
@@ -266,7 +262,24 @@ class Report:
 
     def __repr__(self) -> str:
         t = self.data.total
-        return f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+        text = f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
+        return escape_controls(text)
+
+
+def write(
+    path: str | os.PathLike[str], *, html: Callable[[], str], as_json: Callable[[], str]
+) -> Path:
+    """Write a page or JSON to a file, by its ending; return its path.
+
+    Raises ArgumentError for another ending, OSError if the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix not in (".html", ".json"):
+        raise ArgumentError(
+            op="save", argument="path", value=str(target), expected="a name in .html or .json"
+        )
+    target.write_text(html() if target.suffix == ".html" else as_json(), encoding="utf-8")
+    return target
 
 
 def report(

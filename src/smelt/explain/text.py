@@ -13,12 +13,12 @@ decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from textwrap import wrap
 
 from smelt.explain.data import DecisionData, KernelData, LibraryData, ReportData, to_data
-from smelt.explain.names import short_place
+from smelt.explain.names import plain_name, short_place
 from smelt.explain.repeats import Repeats
 from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
@@ -57,7 +57,18 @@ def page(data: ReportData, level: int = 2, repeats: Repeats | None = None) -> st
         parts += [decision_text(d) for d in shown]
     if level > 1 and not data.target.measured:
         parts.append(["Speeds of this machine are assumed; `smelt doctor --probe` measures them."])
+    if level > 1 and data.target.speed_factors:
+        parts.append(["Plans made before this machine was measured may differ:", *_unusual(data)])
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _unusual(data: ReportData) -> Iterator[str]:
+    """Yield a line for each part of the machine with an unusual speed."""
+    for part, factor in data.target.speed_factors.items():
+        words = (
+            f"{factor:g} times as fast as" if factor > 1 else f"{1 / factor:g} times slower than"
+        )
+        yield f"  {part}: {words} usual for {data.target.name}"
 
 
 # ---- the head ----------------------------------------------------------------------------------
@@ -217,8 +228,8 @@ def _rate(data: ReportData, k: KernelData, time: float) -> str:
 def _operators(data: ReportData, k: KernelData) -> str:
     """Return the names of as many operators as fit, then the number of the others."""
     nodes = [data.nodes[o.node] for o in k.operators]
-    names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
-    names = names or [n.op for n in nodes if n.kind != "constant"]
+    names = [plain_name(n) for n in nodes if n.kind in ("operator", "call", "check")]
+    names = names or [plain_name(n) for n in nodes if n.kind != "constant"]
     shown = " ".join(names) if names or k.within is None else _step_name(data, k.within)
     count = len(names)
     while len(shown) > NAMES and count > 1:

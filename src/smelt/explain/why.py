@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from smelt.dataclass import dataclass
-from smelt.errors import REASONS
+from smelt.errors import REASONS, escape_controls
 from smelt.explain.data import DecisionData, NodeData, ReportData
 from smelt.explain.names import short_place
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
@@ -58,7 +58,7 @@ class Why:
         if self.others:
             more = f"The names mean {show_count(self.others + 1, 'pair')}; this is the closest"
             lines += ["", f"{more}. Say which with a number, as in {_label(self, self.a)}."]
-        return "\n".join(lines)
+        return escape_controls("\n".join(lines))
 
 
 def why(data: ReportData, a: Sequence[int], b: Sequence[int]) -> Why:
@@ -251,7 +251,20 @@ def _explain_unrecorded(answer: Why) -> list[str]:
         return ["Nothing had to be decided: neither could be anywhere else."]
     row = next(r for r in REASONS.values() if r.code == code)
     about = next((n for n in nodes if _is_free(n) or n.kind == "call"), nodes[0])
-    return [f"{row.code} {row.name}: {row.explain(op=about.label)}."]
+    return [f"{row.code} {row.name}: {row.explain(op=about.label, shared=_shared(answer))}."]
+
+
+def _shared(answer: Why) -> str:
+    """Return how much two operators' kernels both read, as text."""
+    sides: list[dict[int | None, int]] = []
+    for node in (answer.a, answer.b):
+        kernels = [answer.data.kernels[k] for k in answer.data.nodes[node].kernels]
+        reads = [p for k in kernels for p in k.params if p.role == "in"]
+        sides.append({p.node: p.touched_bytes for p in reads})
+    shared = sum(nbytes for node, nbytes in sides[0].items() if node in sides[1])
+    if not shared:
+        return "no data"
+    return f"{shared:,} of the {min(sum(s.values()) for s in sides):,} bytes that one of them reads"
 
 
 def decision_text(d: DecisionData) -> list[str]:

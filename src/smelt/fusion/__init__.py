@@ -4,6 +4,7 @@ from smelt.fusion.compose import plan
 from smelt.fusion.library_products import (
     calls_in_chunks,
     choose_products,
+    product_classes,
     stay_own,
     use_library,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "is_contraction",
     "is_library",
     "plan",
+    "product_classes",
     "stay_own",
     "traffic",
     "use_library",

@@ -324,6 +324,8 @@ class Decisions:
         if after is None or refusal is not None:
             refusal = refusal or Refusal("cost")
             fused = {} if after is None else {"fused_ns": after.objective_ns, "split_ns": split_ns}
+            if after is None and siblings:
+                fused = self._shared_numbers(producer, reader)
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
@@ -337,6 +339,17 @@ class Decisions:
             details | {"terms": after.terms()},
             **_numbers(saved, split_ns, after.objective_ns),
         )
+
+    def share_little(self, first: Joinable, second: Joinable) -> None:
+        """Record that siblings stay separate without a look at the time of one kernel.
+
+        What they share is what one kernel would not read again.
+        """
+        if not self.recording:
+            return
+        a, b, _ = self._subjects(first, second, siblings=True)
+        numbers = self._shared_numbers(first, second)
+        self._record(a, b, "split", "no-shared-data", self._shared(first, second), **numbers)
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -366,8 +379,22 @@ class Decisions:
                 "cost_ns": extra_ns,
             }
         if siblings and slower <= 0:
-            return "no-shared-data", {}
+            return "no-shared-data", self._shared(producer, reader)
         return "cost", {"slower_ns": max(slower, 0.0)}
+
+    def _shared_numbers(self, first: Joinable, second: Joinable) -> dict[str, Any]:
+        """Return bytes and time of what two kernels both read: one would not read it again."""
+        nbytes, values = self.model.nbytes, bits(first.reads & second.reads)
+        return {
+            "saves_bytes": sum(nbytes[v] for v in values),
+            "saves_ns": sum(self.model.read_ns(v, nbytes[v], self.model.cores) for v in values),
+        }
+
+    def _shared(self, first: Joinable, second: Joinable) -> dict[str, Any]:
+        """Return the details of how little two kernels share."""
+        shared = sum(self.model.nbytes[v] for v in bits(first.reads & second.reads))
+        least_read = min(sum(self.model.nbytes[v] for v in bits(c.reads)) for c in (first, second))
+        return {"shared": f"{shared:,} of the {least_read:,} bytes that one of them reads"}
 
     def _subjects(self, first: Joinable, second: Joinable, siblings: bool) -> tuple[int, int, int]:
         """Return the two units that a decision is about, and the value between them."""

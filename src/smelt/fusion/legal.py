@@ -18,7 +18,7 @@ from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.fusion_barriers import Barriers
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
-from smelt.graph.source_names import source_names
+from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
 
@@ -55,8 +55,9 @@ class FusionConstraints:
     def _named(self, name: str) -> int:
         """Return the units that a name means.
 
-        It may be an operator's name (with or without the part before its dot), its name and number,
-        a value's name in the graph's text or the program's source, `file:line`, or `*` (all).
+        It may be what the program calls (`matmul`, `@`), an operator's name (with or without the
+        part before its dot), either with a number as reports show it, a value's name in the graph's
+        text or the program's source, `file:line`, or `*` (all).
         """
         if name == "*":
             return sum(1 << unit.number for unit in self.units.units)
@@ -64,10 +65,12 @@ class FusionConstraints:
             self.names = {}
             values = name_values(self.units.graph)
             of_source = source_names(self.units.graph)
+            called = called_names(self.units.graph.nodes())
             for unit in self.units.units:
                 node = unit.node
                 op, value = node.op.name, values[node]
-                names = [op, value, op.rpartition(".")[2], f"{op}#{value[1:]}"]
+                names = [op, value, op.rpartition(".")[2], *called[node]]
+                names += [f"{name}#{value[1:]}" for name in (op, called[node][0])]
                 if node in of_source:
                     names.append(of_source[node])
                 if node.origin is not None:
@@ -131,8 +134,6 @@ def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
     details = {
         "axis": _ended(units, number),
         "op": op,
-        "a_axes": "",
-        "b_axes": "",
         "size": f"over {MOST_READS}",
         "limit": MOST_READS,
     }

@@ -8,6 +8,8 @@ Other choices are for `tune`, which races whole programs: the setting `library_p
 
 >>> class_of(512, 512, 512), class_of(4, 1024, 1024), class_of(4096, 64, 64)
 ('large', 'few rows', 'skinny')
+>>> class_of(1, 4096, 4096), class_of(64, 64, 64, batch=96)
+('one row', 'batch')
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from smelt.fusion.predict import costs
 from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.library_form import library_form
+from smelt.graph.library_form import LibraryForm, library_form
 from smelt.graph.text import name_values
 from smelt.graph.walk import rebuild_from
 from smelt.journal import LibraryProduct
-from smelt.ops.library_product import Library, Provider, Wish
+from smelt.ops.library_product import CLEAR_GAIN, Library, Provider, Wish
 
 __all__ = [
     "FEW_ROWS",
@@ -35,23 +37,29 @@ __all__ = [
     "calls_in_chunks",
     "choose_products",
     "class_of",
+    "product_classes",
     "stay_own",
     "use_library",
 ]
 
-ShapeClass: TypeAlias = Literal["large", "few rows", "skinny"]
+ShapeClass: TypeAlias = Literal["large", "one row", "few rows", "skinny", "batch"]
 
 FEW_ROWS = 16
 """Most rows of a product that reads its second operand once, from memory."""
 SKINNY = 96
 """Largest columns or terms of a product whose blocks do not fill a register tile's caches."""
-CLEAR_GAIN = 0.95
-"""Ratio of the library's time to ours below which it counts as faster: a call costs a little more
-in a program than in the measurement, since its operands are colder."""
+SMALL = 128
+"""Largest side of the matrices in a stack whose products stay in the caches of a core."""
+LEAST_NS = 20_000.0
+"""Predicted nanoseconds from which a product is handed over: a call takes some thousands."""
 
 
-def class_of(rows: int, columns: int, terms: int) -> ShapeClass:
+def class_of(rows: int, columns: int, terms: int, batch: int = 1) -> ShapeClass:
     """Return the class of shapes of which all products are assumed to compare alike."""
+    if batch > 1 and max(rows, columns, terms) <= SMALL:
+        return "batch"
+    if min(rows, columns) == 1:
+        return "one row"
     if min(rows, columns) <= FEW_ROWS:
         return "few rows"
     return "skinny" if min(columns, terms) <= SKINNY else "large"
@@ -76,20 +84,17 @@ def choose_products(
     names, hints = name_values(graph), Hints(sizes)
     forms = {
         (k, node): form
-        for k, cluster in enumerate(plan.clusters)
-        if cluster.loop is None
-        for node in cluster.nodes
-        if node in names and (form := library_form(node, library.provider))
+        for (k, node), form in _forms(plan, library.provider).items()
+        if node in names
     }
     predicted = costs(plan, machine, sizes) if forms else []
     decisions: dict[Node, LibraryProduct] = {}
     for (k, node), form in forms.items():
         m, n, terms = (at_hints(x, hints) for x in (form.rows, form.columns, form.terms))
-        name = class_of(m, n, terms) if form.kind == "product" else form.kind
-        ratio = library.ratios.get(f"{name} {node.type.dtype.name}")
+        ratio = library.ratios.get(_class_name(node, form, hints))
         plain = _is_alone(plan.clusters[k], node)
-        reason = "chunks" if plan.clusters[k].body else _reason(wish, plain, ratio, library)
         own_ns = predicted[k].total if plain else None
+        reason = "chunks" if plan.clusters[k].body else _reason(wish, own_ns, ratio, library)
         decisions[node] = LibraryProduct(
             names[node],
             library.provider.title,
@@ -103,19 +108,54 @@ def choose_products(
     return decisions
 
 
+def product_classes(plan: Plan, sizes: Mapping[str, int], provider: Provider) -> list[str]:
+    """Return the classes, with types, of the products in kernels of their own."""
+    hints = Hints(sizes)
+    return sorted(
+        {
+            _class_name(node, form, hints)
+            for (k, node), form in _forms(plan, provider).items()
+            if plan.clusters[k].body is None and _is_alone(plan.clusters[k], node)
+        }
+    )
+
+
+def _forms(plan: Plan, provider: Provider) -> dict[tuple[int, Node], LibraryForm]:
+    """Return the calls that a library has for nodes, by their clusters and themselves."""
+    return {
+        (k, node): form
+        for k, cluster in enumerate(plan.clusters)
+        if cluster.loop is None
+        for node in cluster.nodes
+        if (form := library_form(node, provider))
+    }
+
+
+def _class_name(node: Node, form: LibraryForm, hints: Hints) -> str:
+    """Return the name of a product's figures: its class and type."""
+    sizes = [at_hints(x, hints) for x in (form.rows, form.columns, form.terms, form.batch)]
+    name = class_of(*sizes) if form.kind == "product" else form.kind
+    return f"{name} {node.type.dtype.name}"
+
+
 _TAKEN = ("faster", "setting")
 
 
-def _reason(wish: Wish, plain: bool, ratio: float | None, library: Library) -> str:
-    """Return the reason of a decision: a key of `smelt.journal.LIBRARY_REASONS`."""
+def _reason(wish: Wish, own_ns: float | None, ratio: float | None, library: Library) -> str:
+    """Return the reason of a decision: a key of `smelt.journal.LIBRARY_REASONS`.
+
+    `own_ns` is the predicted time of a product in a kernel of its own, None for others.
+    """
     if not library.may_run:
         return "threads"
-    if wish == "always" or (wish == "plain" and plain):
+    if wish == "always" or (wish == "plain" and own_ns is not None):
         return "setting"
-    if not plain:
+    if own_ns is None:
         return "fused"
     if ratio is None:
         return "unmeasured"
+    if own_ns < LEAST_NS:
+        return "small"
     return "faster" if ratio < CLEAR_GAIN else "slower"
 
 

@@ -12,7 +12,7 @@ from smelt.errors import REASONS, FusionError
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
-from smelt.graph.source_names import source_names
+from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
 from smelt.journal import Decision
 from smelt.origin import UNKNOWN
@@ -28,12 +28,15 @@ def require(wishes: FusionConstraints, clusters: Sequence[int], decisions: Decis
         for u, v in _separated_pairs(wishes, first, second, clusters):
             refusal = _last_refusal(decisions, clusters, u, v)
             row = REASONS["no-shared-data" if refusal is None else refusal.reason]
-            sentence = row.explain(**({} if refusal is None else refusal.details))
+            sentence = row.explain(
+                **({"shared": "no data"} if refusal is None else refusal.details)
+            )
             node, graph = wishes.units.values[v], wishes.units.graph
             shown = {**name_values(graph), **source_names(graph)}
+            called = called_names(graph.nodes())
             raise FusionError(
-                a=f"{wishes.units.values[u].op.name} {shown[wishes.units.values[u]]}",
-                b=f"{node.op.name} {shown[node]}",
+                a=f"{called[wishes.units.values[u]][0]} {shown[wishes.units.values[u]]}",
+                b=f"{called[node][0]} {shown[node]}",
                 sentence=sentence,
                 reason=f"{row.code} {row.name}",
                 origin=node.origin or wishes.units.values[u].origin or UNKNOWN,

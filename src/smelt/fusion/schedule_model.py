@@ -259,7 +259,10 @@ class ScheduleModel:
         `free` positions are independent.
         """
         if any(a < 0 or self.sizes[a] <= self.tiling.thin for a in chosen):
-            return self.tiling.thin_columns, self.tiling.thin_columns
+            reads = [p for positions in self.region.loads.values() for p in positions]
+            rows_of_columns = any(len(p) > 1 and p[-1] in chosen for p in reads)
+            columns = self.tiling.thin_columns if rows_of_columns else self.tiling.thin_dot_rows
+            return columns, columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
             rows = self.tiling.product_rows(free, itemsize, products)

@@ -44,15 +44,22 @@ exceed the best found so far is skipped.
 """
 MOST_SIBLINGS = 12
 """Most readers of one array that are tried in pairs."""
+MOST_PRICED_SIBLINGS = 16
+"""Most pairs that share little whose joined kernel is evaluated for the record alone."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
-TIE_SHARE = 1e-4
+TIE_SHARE = 0.05
 """By how much one kernel that stores less may be slower than two, as a share of its time.
 
-That is far below the model's error.
+That is within the model's error, and machines of one class differ by more: at equal speed, less
+memory is better. The arithmetic may not grow by more than that either, since the model is least
+certain of what is computed again; nor may the loss exceed the time to write what is not stored to
+main memory.
 """
+MODEL_ROUNDING_SHARE = 1e-4
+"""The same wherever one of these limits is exceeded: the model's rounding."""
 TIE_GAIN = 2 * LEAST_GAIN
 """The gain of such a join: all others come first."""
 TAKE_SHARE = 0.99
@@ -286,14 +293,25 @@ class Search(State):
         if self.wishes.must and self.wishes.demand(producer.members, reader.members):
             return Candidate(FORCED, joined)
         gain = producer.cost.objective_ns + reader.cost.objective_ns - verdict.cost.objective_ns
-        gain += self.uncached_ns((producer.stored | reader.stored) & ~stored, stored)
+        dropped = (producer.stored | reader.stored) & ~stored
+        gain += self.uncached_ns(dropped, stored)
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
-        is_tie = -TIE_SHARE * verdict.cost.objective_ns <= gain <= TIE_GAIN
-        if is_tie and (producer.stored | reader.stored) & ~stored:
+        if dropped and -self.tie_ns(producer, reader, verdict.cost, dropped) <= gain <= TIE_GAIN:
             gain = TIE_GAIN
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
+
+    def tie_ns(self, producer: Cluster, reader: Cluster, joined: Cost, dropped: int) -> float:
+        """Return how much slower one kernel may be because it does not store some values."""
+        rounding_ns = MODEL_ROUNDING_SHARE * joined.objective_ns
+        arithmetic = producer.cost.arithmetic + reader.cost.arithmetic
+        if joined.arithmetic > (1 + TIE_SHARE) * arithmetic:
+            return rounding_ns
+        model = self.model
+        nbytes = sum(model.nbytes[u] for u in bits(dropped))
+        written_ns = nbytes * model.ns_per_byte("dram", "write", model.cores)
+        return max(rounding_ns, min(TIE_SHARE * joined.objective_ns, written_ns))
 
     def evaluate_copy(self, p: int, readers: Sequence[int]) -> Candidate:
         """Evaluate a producer recomputed in each of its readers and stored nowhere."""
@@ -438,12 +456,12 @@ class Search(State):
         """Evaluate two kernels that share inputs as one.
 
         They start together anyway, so of their launches only the cost of one more kernel is saved.
-        `always` is that of `update_after_join`.
+        Kernels that share less than half of what either reads are evaluated only where the user
+        demands their join, or with `always`, which is also that of `evaluate_join`.
         """
+        if not always and self.shares_little(a, b) and not self._is_demanded(a, b):
+            return NO_MOVE
         first, second = self.clusters[a], self.clusters[b]
-        shared = sum(self.model.nbytes[v] for v in bits(first.reads & second.reads))
-        if 2 * shared < min(first.cost.read, second.cost.read):
-            return Candidate(0.0)
         move = self.evaluate_join(a, b, always=always)
         if not move.joined or move.gain == FORCED:
             return move
@@ -451,6 +469,20 @@ class Search(State):
         launches = first.cost.launch + second.cost.launch - (after.launch if after else 0.0)
         saved = min(launches, self.model.joined_start_ns)
         return Candidate(move.gain - launches + saved, move.joined, move.refusal)
+
+    def shares_little(self, a: int, b: int) -> bool:
+        """Return whether two kernels share less than half of what either reads."""
+        first, second = self.clusters[a], self.clusters[b]
+        return 2 * self._shared_bytes(a, b) < min(first.cost.read, second.cost.read)
+
+    def _shared_bytes(self, a: int, b: int) -> int:
+        shared = self.clusters[a].reads & self.clusters[b].reads
+        return sum(self.model.nbytes[v] for v in bits(shared))
+
+    def _is_demanded(self, a: int, b: int) -> bool:
+        return bool(self.wishes.must) and self.wishes.demand(
+            self.clusters[a].members, self.clusters[b].members
+        )
 
     # ---- refusals ------------------------------------------------------------------------------
 
@@ -462,9 +494,21 @@ class Search(State):
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
                 self._record_refusal(p, c, self.evaluate_join(p, c, always=True), sibling=False)
-        for a, b in self._sibling_pairs():
-            if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
-                self._record_refusal(a, b, self.evaluate_siblings(a, b, always=True), sibling=True)
+        apart = [
+            (a, b)
+            for a, b in self._sibling_pairs()
+            if not (self.successors(a) >> b | self.successors(b) >> a) & 1
+        ]
+        little = sorted(
+            (p for p in apart if self.shares_little(*p)), key=lambda p: -self._shared_bytes(*p)
+        )
+        unpriced = {*little[MOST_PRICED_SIBLINGS:]}
+        for a, b in apart:
+            move = NO_MOVE if (a, b) in unpriced else self.evaluate_siblings(a, b, always=True)
+            if (move is NO_MOVE or move.gain > 0.0) and (a, b) in little:
+                self.decisions.share_little(self.clusters[a], self.clusters[b])
+            else:
+                self._record_refusal(a, b, move, sibling=True)
 
     def _record_refusal(self, a: int, b: int, move: Candidate, *, sibling: bool) -> None:
         after = move.joined[0][1].cost if move.joined else None

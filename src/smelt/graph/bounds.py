@@ -157,8 +157,12 @@ def _map_range(scalar: str, at: Node, depth: int) -> ValueRange:
         return _negate((low, high))
     if scalar == "and":
         upper_bounds = [high for low, high in (a, b) if low is not None and nonnegative(low)]
-        upper = next((t for t in upper_bounds if t is not None), None)
+        uppers = [t for t in upper_bounds if t is not None]
+        numbers = [t for t in uppers if isinstance(t, int)]
+        upper = min(numbers) if numbers else next(iter(uppers), None)
         return (0, upper) if upper_bounds else _dtype_range(at.type.dtype)
+    if scalar == "shr":
+        return _shifted_range(a, b, at.type.dtype.bits)
     divisor = constant_value(at.inputs[1])
     if divisor is not None and nonnegative(sub(divisor, 1)):
         if scalar == "mod":
@@ -180,6 +184,22 @@ def _map_range(scalar: str, at: Node, depth: int) -> ValueRange:
         result = _add(a, _negate(b))
     low, high = result
     return result if _cannot_wrap(low) and _cannot_wrap(high) else _UNKNOWN
+
+
+def _shifted_range(a: ValueRange, by: ValueRange, bits: int) -> ValueRange:
+    """Bound a shift to the right, which moves numbers towards 0, negative ones towards -1.
+
+    A shift by a negative number, or by `bits` or more, leaves the sign alone.
+    """
+    (low, high), (least, _) = a, by
+    shift = min(least, bits - 1) if isinstance(least, int) and least > 0 else 0
+    if low is not None and nonnegative(low):
+        return 0, high >> shift if isinstance(high, int) else high
+    if isinstance(high, int):
+        high = high >> shift if high >= 0 else -1
+    elif high is not None and not nonnegative(high):
+        high = None
+    return low if low is None or isinstance(low, int) else None, high
 
 
 def _cannot_wrap(n: Index | None) -> bool:

@@ -23,7 +23,7 @@ from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import OutsideError
 from smelt.graph import build
-from smelt.graph.bounds import constant_value, is_in_bounds
+from smelt.graph.bounds import constant_value, is_in_bounds, value_range
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop, loop_key
 from smelt.ops.create import Input, Iota, SizeOf
@@ -75,6 +75,7 @@ def collect_bounds_checks(
     signed: Collection[str] = (),
     more: Sequence[Read] = (),
     trusted: Trust | None = None,
+    guard: Callable[[Index], bool] | None = None,
 ) -> BoundsChecks:
     """Return the checks for these outputs, and for `more` reads.
 
@@ -84,6 +85,8 @@ def collect_bounds_checks(
         signed: sizes that may be negative numbers.
         more: further reads to check.
         trusted: whether indices have been checked before, given as used and before wrapping.
+        guard: whether an expression is not negative, in this call and all that run the graph. If
+            the greatest index that codes can name is inside their table, no data is checked.
     """
     nodes = Graph("looks", (), (*outputs, *(at for at, _, _ in more))).nodes()
     reads = [*((*r, True) for r in _reads(nodes, promised)), *((*r, False) for r in more)]
@@ -106,6 +109,11 @@ def collect_bounds_checks(
             _core(at), _core(_unwrap_negative(_base(at), extent)[0])
         ):
             continue
+        if guard is not None and at in depends and not isinstance(extent, int):
+            least, greatest = value_range(at)
+            are_codes = isinstance(least, int) and least >= 0
+            if are_codes and isinstance(greatest, int) and guard(sub(extent, greatest + 1)):
+                continue
         base, low = _unwrap_negative(_base(at), extent)
         span = _span(base)
         distances = () if span is None else (sub(span[0], low), sub(sub(extent, 1), span[1]))

@@ -63,7 +63,7 @@ class Graph:
     def __post_init__(self) -> None:
         for node in self.inputs:
             if not isinstance(node.op, Input):
-                raise VerifyError(f"graph {self.name}: {node} is no input")
+                raise VerifyError(f"graph {self.name}: {node} is not an input")
 
     @property
     def results(self) -> tuple[Node, ...]:

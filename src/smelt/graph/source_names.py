@@ -15,13 +15,14 @@ numbers the values.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from keyword import iskeyword
 
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Constant, Input
+from smelt.origin import Origin
 
-__all__ = ["is_source_name", "source_names", "unique_name"]
+__all__ = ["called_names", "is_source_name", "source_names", "unique_name"]
 
 _NUMBERED = re.compile(r"v\d+")
 """Names of the values that have none of their own."""
@@ -47,6 +48,27 @@ def source_names(graph: Graph) -> dict[Node, str]:
             names[node] = unique_name(name, taken)
             taken.add(names[node])
     return names
+
+
+def called_names(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
+    """Return what the program calls each operator, the name to show first.
+
+    It is the function or Python's operator, as in `matmul`, `@`, `q @ k.T`.
+    An expression that became several operators, such as a call of `softmax`, means all of them,
+    and each is shown by its own name.
+    """
+    located = [n for n in nodes if n.origin is not None and n.origin.known]
+    computed = [n for n in located if not (n.op.is_source or n.op.is_view)]
+    operators: dict[Origin | None, set[str]] = {}
+    for n in computed:
+        operators.setdefault(n.origin, set()).add(n.op.name)
+    words: dict[Node, tuple[str, ...]] = {}
+    for n in nodes:
+        called = () if n.origin is None or n.op.is_source else n.origin.called
+        alone = not n.op.is_view and len(operators.get(n.origin, ())) == 1
+        op_names = () if called and alone else (n.op.plain_name,)
+        words[n] = tuple(dict.fromkeys((*op_names, *called)))
+    return words
 
 
 def is_source_name(name: str) -> bool:

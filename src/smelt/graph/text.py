@@ -40,7 +40,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.errors import ExprTextError, GraphTextError, SmeltError
+from smelt.errors import GraphTextError, SmeltError
 from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.names import make_operator
@@ -201,27 +201,6 @@ def parse(source: str) -> Graph:
         return reader.graph()
     except RecursionError:
         reader.fail("a text with less nesting")
-
-
-def parse_type(source: str) -> TensorType:
-    """Parse a type such as `f32[n,4]`; raise ExprTextError for anything else.
-
-    >>> parse_type("f32[n*4, 3]").shape
-    (n*4, 3)
-    """
-    reader = _Reader(source)
-    try:
-        result = reader.type()
-        reader.end()
-    except GraphTextError as error:
-        raise ExprTextError(
-            error.message,
-            source=source,
-            line=error.line,
-            column=error.column,
-            length=error.length,
-        ) from None
-    return result
 
 
 @lru_cache(maxsize=1024)
@@ -411,7 +390,7 @@ class _Reader:
         at = self.at
         name = self.name("an element type")
         if name not in _DTYPES:
-            self.fail("an element type", at, len(name))
+            self.fail("an element type (f32, i64; numbers count bits)", at, len(name))
         self.need("[")
         dims: list[Index] = []
         while not self.sees("]"):

@@ -99,7 +99,7 @@ def _inputs(graph: Graph) -> None:
             continue
         label = node.op.label
         if node not in declared:
-            _fail(graph, node, f"{label} is read but is no input of the graph")
+            _fail(graph, node, f"{label} is read but is not an input of the graph")
         if label in labels:
             _fail(graph, node, f"two inputs are called {label}")
         labels.add(label)
@@ -128,13 +128,13 @@ def _spelling(graph: Graph) -> None:
             _fail(graph, None, f"{name!r} cannot name a size")
     for fact in graph.facts:
         if fact.relation not in _RELATIONS:
-            _fail(graph, None, f"{fact.relation!r} is no relation; known: {_RELATIONS}")
+            _fail(graph, None, f"{fact.relation!r} is not a relation; known: {_RELATIONS}")
 
 
 def _node(graph: Graph, node: Node) -> None:
     operands = tuple(operand.type for operand in node.inputs)
     if isinstance(node.op, Constant) and not _is_representable(node.op):
-        _fail(graph, node, f"{node.op.value!r} is no {node.op.dtype.name}")
+        _fail(graph, node, f"{node.op.value!r} is not {node.op.dtype.name}")
     if isinstance(node.op, Loop):
         verify(node.op.body.graph)
     try:

@@ -143,7 +143,7 @@ class Env:
         """
         param = self.params.get(name)
         if param is None:
-            raise VerifyError(f"{name} is no parameter of the kernel")
+            raise VerifyError(f"{name} is not a parameter of the kernel")
         return param
 
 
@@ -166,7 +166,7 @@ def _dtype(value: Value, env: Env) -> DType:
         case Apply(op=op, args=args):
             row = SCALARS.get(op)
             if row is None:
-                raise VerifyError(f"{op} is no scalar operator")
+                raise VerifyError(f"{op} is not a scalar operator")
             return row.result(*(_dtype(a, env) for a in args))
         case Cast(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Dot(dtype=dtype):
             return dtype.compute

@@ -284,7 +284,7 @@ class _Run:
         index = tuple(space.broadcast_data(t, axes) for t in tiles)
         buffer = place.outputs.get(s.param)
         if buffer is None:
-            raise VerifyError(f"{s.param} is no output")
+            raise VerifyError(f"{s.param} is not an output")
         if value.data.dtype != buffer.param.dtype.compute.numpy:
             kind = value.data.dtype
             raise VerifyError(f"a value of type {kind} goes to {buffer.param.dtype.long}")
@@ -389,6 +389,6 @@ def _state_value(name: str, tile: Tile, place: Evaluator) -> Tile:
     """Return a state's new value with exactly the axes it declares."""
     state = place.states.get(name)
     if state is None:
-        raise VerifyError(f"{name} is no state of this stream")
+        raise VerifyError(f"{name} is not a state of this stream")
     axes = place.space.sorted((*tile.axes, *state.axes))
     return _drop_undeclared(state, place.space.tile(axes, place.space.broadcast_data(tile, axes)))

@@ -90,7 +90,7 @@ class _Deriver:
         self.states = {s.name: s for s in stream.states if s.name in names}
         for name in names:
             if name not in self.states:
-                raise VerifyError(f"merge: {name} is no state of the split stream")
+                raise VerifyError(f"merge: {name} is not a state of the split stream")
             if name not in self.updates:
                 raise VerifyError(f"merge: {name} is never updated, its parts hold nothing")
 
@@ -100,7 +100,7 @@ class _Deriver:
     def _rule(self, name: str) -> MergeRule:
         update = self._inlined(self.updates[name])
         if not isinstance(update, Apply) or len(update.args) != 2:
-            self._refuse(name, "its update is no operator on two values")
+            self._refuse(name, "its update is not an operator on two values")
         row = SCALARS[update.op]
         if not (row.associative and row.commutative):
             self._refuse(name, f"{update.op} is not associative and commutative")
@@ -116,7 +116,7 @@ class _Deriver:
         return MergeRule(name, update.op, carried)
 
     def _refuse(self, name: str, reason: str) -> NoReturn:
-        raise VerifyError(f"the state {name} is no monoid that parts can join in: {reason}")
+        raise VerifyError(f"the state {name} is not a monoid that parts can join in: {reason}")
 
     def _inlined(self, v: Value) -> Value:
         """Inline bound names in `v` whose definitions read an old or new state."""

@@ -79,10 +79,12 @@ def covers(
     place: CheckContext,
     full_axes: frozenset[str],
     streams: tuple[ir.Stream, ...],
+    where: ir.Value | None,
 ) -> bool:
     """Return whether the store at `first` covered all values of `at` in this dimension.
 
-    `full_axes` are the axes that store had in full; `streams` are the streams around it.
+    `full_axes` are the axes that store had in full; `streams` are the streams around it. The store
+    at `at` runs only if `where` holds.
     """
     if extent == 1 or (first == at and not _positions(at)):
         return True
@@ -94,10 +96,10 @@ def covers(
     enclosing = next((x for x in place.streams if any(b.axis == name for b in x.blocks)), None)
     if enclosing is not None and not any(x is enclosing for x in streams):
         return False
-    return _inside_block(at, name, place)
+    return _inside_block(at, name, place, where)
 
 
-def _inside_block(at: Index, axis: str, place: CheckContext) -> bool:
+def _inside_block(at: Index, axis: str, place: CheckContext, where: ir.Value | None) -> bool:
     """Return whether only positions in the current block of an axis are visited."""
     names = _positions(at)
     if (
@@ -108,8 +110,8 @@ def _inside_block(at: Index, axis: str, place: CheckContext) -> bool:
         return False
     position = _expand(place.lets[names[0]], place)
     ends: set[str] = set()
-    for stream in place.streams:
-        for test in _comparisons(stream.where) if stream.where is not None else ():
+    for condition in (where, *(s.where for s in place.streams)):
+        for test in () if condition is None else _comparisons(condition):
             value, end = test.args
             if not isinstance(end, ir.Extreme) or not isinstance(end.arg, ir.IndexValue):
                 continue

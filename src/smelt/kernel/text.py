@@ -12,7 +12,7 @@ True
 >>> parse("kernel k(x: f32[n]) -> y: f32[n]\\n  y[n] = exp(z[n])")
 Traceback (most recent call last):
     ...
-smelt.errors.KernelTextError: E402 unreadable kernel: 'z' is no parameter
+smelt.errors.KernelTextError: E402 unreadable kernel: 'z' is not a parameter
   at line 2, column 14:  y[n] = exp(z[n])
                                     ^
   help: Print a kernel with sm.explain(f, *args).kernels[0].text for an example of the form.

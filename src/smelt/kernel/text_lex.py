@@ -214,7 +214,7 @@ def lines(source: str) -> list[Line]:
             _finish_line(out, current, source)
         at += len(text)
     if at < len(source):
-        fail(source, Token("mark", source[at], at), f"{source[at]!r} is no word of a kernel")
+        fail(source, Token("mark", source[at], at), f"{source[at]!r} is not a word of a kernel")
     _finish_line(out, current, source)
     return out
 

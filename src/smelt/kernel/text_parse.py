@@ -222,7 +222,7 @@ class _Reader:
         token = c.token
         name = c.name("an axis")
         if self.names.axis(name) is None:
-            c.fail(f"{name!r} is no axis: neither declared, nor a size of a parameter", token)
+            c.fail(f"{name!r} is not an axis: neither declared, nor a size of a parameter", token)
         return name
 
     def _block(self, c: Cursor) -> ir.Block:
@@ -340,7 +340,7 @@ class _Reader:
         c.expect("=")
         old = self.names.env.names.get(token.text)
         if old is None:
-            c.fail(f"{token.text} is no state", token)
+            c.fail(f"{token.text} is not a state", token)
         value = ValueReader(c, self.names).value(old.dtype).value
         return self._finish(c, ir.Update(token.text, value), token)
 
@@ -348,7 +348,7 @@ class _Reader:
         token = c.take()
         param = self.names.env.params.get(token.text)
         if param is None:
-            c.fail(f"{token.text!r} is no parameter", token)
+            c.fail(f"{token.text!r} is not a parameter", token)
         reader = ValueReader(c, self.names)
         index = reader.brackets(param)
         join = "" if c.at("=") else c.name("the operator of a scatter-reduce")
@@ -489,7 +489,7 @@ class _HeaderReader:
         token = c.token
         dtype = DTYPES.get(c.name("an element type"))
         if dtype is None:
-            c.fail(f"{token.text!r} is no element type", token)
+            c.fail(f"{token.text!r} is not an element type (f32, i64; numbers count bits)", token)
         c.expect("[")
         shape: list[Index] = []
         while not c.at("]"):

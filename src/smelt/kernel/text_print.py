@@ -315,7 +315,7 @@ class _Printer:
             case ir.Extreme(arg=arg):
                 return _atom(f"{extreme_word(v)}({self.value(arg).text})", self._dtype(v))
             case _:
-                raise AssertionError(f"{v} is no value")
+                raise AssertionError(f"{v} is not a value")
 
     def _dtype(self, v: ir.Value) -> DType | None:
         try:

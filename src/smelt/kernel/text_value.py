@@ -193,7 +193,9 @@ class IndexReader:
         name = self.c.name("an axis, a position, a size or a whole number")
         index = self.names.index(name)
         if index is None:
-            self.c.fail(f"{name!r} is no axis and no position (a size reads size({name}))", token)
+            self.c.fail(
+                f"{name!r} is neither an axis nor a position (a size reads size({name}))", token
+            )
         return index
 
     def _computed(self, dimension: Index) -> Index:
@@ -250,7 +252,7 @@ class ValueReader:
         if not dtype.is_float:
             is_integer = math.isfinite(number) and number == int(number)
             if dtype == bool_ or not is_integer:
-                self.c.fail(f"{piece.token.text} is no {dtype.name}", piece.token)
+                self.c.fail(f"{piece.token.text} is not {dtype.name}", piece.token)
             info = np.iinfo(dtype.numpy)
             if not info.min <= number <= info.max:
                 self.c.fail(f"{piece.token.text} does not fit {dtype.name}", piece.token)
@@ -382,7 +384,7 @@ class ValueReader:
         token = self.c.take()
         param = self.env.params.get(token.text)
         if param is None:
-            self.c.fail(f"{token.text!r} is no parameter", token)
+            self.c.fail(f"{token.text!r} is not a parameter", token)
         index = self.brackets(param)
         if self.in_condition or not (self.c.at("else") and _is_literal(self.c)):
             return ir.Load(param.name, index)
@@ -430,7 +432,7 @@ class ValueReader:
     def _extreme(self, of_axis: bool, largest: bool) -> Typed:
         token = self.c.token
         if of_axis and self.names.axis(token.text) is None:
-            self.c.fail(f"{token.text!r} is no axis", token)
+            self.c.fail(f"{token.text!r} is not an axis", token)
         typed = self.resolve_type(self._bracketed(), dtypes.i64 if of_axis else None)
         return Typed(ir.Extreme(typed.value, largest), typed.dtype)
 
@@ -442,7 +444,7 @@ class ValueReader:
 
     def _function(self, name: str, token: Token) -> Typed:
         if name not in SCALARS and name not in COMBINES and name != "dot":
-            self.c.fail(f"{name!r} is no function", token)
+            self.c.fail(f"{name!r} is not a function", token)
         pieces: list[Piece] = []
         while not self.c.at(")"):
             if pieces:
@@ -488,7 +490,7 @@ class ValueReader:
         token = self.c.token
         name = self.c.name("an axis")
         if name in self.env.names or self.names.axis(name) is None:
-            self.c.fail(f"{name!r} is no axis", token)
+            self.c.fail(f"{name!r} is not an axis", token)
         return name
 
 

@@ -162,11 +162,11 @@ class _Verifier:
                 if any(x is not None for x in (e.start, e.stop, e.part)):
                     refuse(f"the grid runs over all of {e.axis}, in no part of it")
             elif isinstance(e, ir.Split) and e.axis not in names:
-                refuse(f"{e.axis} is no axis of the kernel")
+                refuse(f"{e.axis} is not an axis of the kernel")
 
     def _block(self, block: ir.Block) -> None:
         if block.axis not in self.place.extents:
-            refuse(f"{block.axis} is no axis of the kernel")
+            refuse(f"{block.axis} is not an axis of the kernel")
         if block.size is not None and block.size < 1:
             refuse(f"blocks of {block.size} along {block.axis}")
 
@@ -192,7 +192,7 @@ class _Verifier:
             case ir.Position(name=name, value=value, extent=extent):
                 self._check_new_name(name)
                 if not place.check(value).is_integer:
-                    refuse(f"the position {name} is no integer")
+                    refuse(f"the position {name} is not an integer")
                 _check_sizes(extent, f"the extent of {name}")
                 place.env.bind(s)
                 place.lets[name] = value
@@ -225,7 +225,7 @@ class _Verifier:
         place = self.place
         state = place.states.get(s.state)
         if state is None:
-            refuse(f"{s.state} is no state of the stream around it")
+            refuse(f"{s.state} is not a state of the stream around it")
         if s.state in place.env.new:
             refuse(f"{s.state}' has a value already")
         dtype, state_dtype = place.check(s.value), place.env.lookup(s.state).dtype
@@ -271,7 +271,7 @@ class _Verifier:
                 refuse(f"{state.name} is declared {state.dtype.name} and starts as {dtype.name}")
             for a in state.axes:
                 if a not in place.extents:
-                    refuse(f"{a} is no axis of the kernel")
+                    refuse(f"{a} is not an axis of the kernel")
                 if a in axes:
                     refuse(
                         f"{state.name} cannot have the axis {a}, whose blocks it is carried over"
@@ -288,7 +288,7 @@ class _Verifier:
         place.lets, streams = dict(place.lets), place.streams
         place.streams = (*streams, s)
         if s.where is not None and place.check_scalar(s.where, "what is visited") != bool_:
-            refuse("what follows `where` is no bool")
+            refuse("what follows `where` is not a bool")
         seen = self.seen
         for block in s.bounds:
             self._visible_range(block)
@@ -325,7 +325,7 @@ class _Verifier:
         place = self.place
         for end, what in ((block.start, "start"), (block.stop, "stop")):
             if end is not None and not place.check_scalar(end, f"a {what}").is_integer:
-                refuse(f"the {what} of {block.axis} is no integer")
+                refuse(f"the {what} of {block.axis} is not an integer")
 
     # ---- stores --------------------------------------------------------------------------------
 
@@ -333,12 +333,12 @@ class _Verifier:
         place = self.place
         param = next((p for p in self.kernel.outputs if p.name == s.param), None)
         if param is None:
-            refuse(f"{s.param} is no output")
+            refuse(f"{s.param} is not an output")
         place.check_rank(param, s.index)
         facts = place.facts
         if s.where is not None:
             if place.check(s.where) != bool_:
-                refuse("what follows `where` is no bool")
+                refuse("what follows `where` is not a bool")
             facts += facts_of(s.where, place.lets)
         with place.assume(facts[len(place.facts) :]):
             place.check_inside(param, s.index)
@@ -372,7 +372,10 @@ class _Verifier:
         initial = (w for w in self.written if w.store.param == s.param and not w.store.join)
         for first in (w for w in initial if w.store.where is None):
             pairs = zip(first.store.index, s.index, shape, strict=True)
-            if all(covers(e, at, n, place, first.full_axes, first.streams) for e, at, n in pairs):
+            if all(
+                covers(e, at, n, place, first.full_axes, first.streams, s.where)
+                for e, at, n in pairs
+            ):
                 if first.store.index == s.index and len(first.streams) == len(place.streams):
                     refuse("it updates what this visit stores: store the combined value instead")
                 return first
@@ -432,4 +435,4 @@ def _check_unique(names: list[str], what: str) -> None:
 def _check_sizes(e: Index, what: str) -> None:
     for atom in expr.atoms(e):
         if atom.kind in ("axis", "value"):
-            refuse(f"{what} depends on {atom.name}, which is no size")
+            refuse(f"{what} depends on {atom.name}, which is not a size")

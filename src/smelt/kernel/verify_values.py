@@ -68,7 +68,7 @@ class CheckContext:
         for atom in expr.atoms(e):
             if atom.kind == "axis":
                 if atom.name not in self.extents:
-                    refuse(f"{atom.name} is no axis of the kernel")
+                    refuse(f"{atom.name} is not an axis of the kernel")
                 if self.extents[atom.name] != atom.extent:
                     end, other = self.extents[atom.name], atom.extent
                     refuse(
@@ -77,7 +77,7 @@ class CheckContext:
             elif atom.kind == "value":
                 bound = self.env.lookup(atom.name)
                 if bound.index is None:
-                    refuse(f"{atom.name} is no position that was checked to be inside an array")
+                    refuse(f"{atom.name} is not a position that was checked to be inside an array")
                 if bound.index != atom.extent:
                     refuse(f"the position {atom.name} is below {bound.index}, not {atom.extent}")
 
@@ -124,18 +124,18 @@ class CheckContext:
             case ir.IndexValue(index=index, dtype=dtype):
                 self.check_index(index)
                 if dtype.kind == "complex":
-                    refuse(f"{dtype.name} is no type to compute in")
+                    refuse(f"{dtype.name} is not a type to compute in")
             case ir.Load():
                 self._load(v)
             case ir.Apply(op=op, args=args):
                 row = SCALARS.get(op)
                 if row is None:
-                    refuse(f"{op} is no scalar operator")
+                    refuse(f"{op} is not a scalar operator")
                 return row.result(*[self._check(a) for a in args]).compute
             case ir.Cast(arg=arg, dtype=dtype):
                 self._check(arg)
                 if dtype.kind == "complex":
-                    refuse(f"{dtype.name} is no type to compute in")
+                    refuse(f"{dtype.name} is not a type to compute in")
             case ir.Reduce(combine=name, arg=arg, over=over, dtype=dtype):
                 self._reduction(name, self._check(arg), over, dtype)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
@@ -167,7 +167,7 @@ class CheckContext:
         param = next((p for p in self.kernel.inputs if p.name == v.param), None)
         if param is None:
             written = any(p.name == v.param for p in self.kernel.outputs)
-            refuse(f"{v.param} is {'only written' if written else 'no parameter of the kernel'}")
+            refuse(f"{v.param} is {'only written' if written else 'not a parameter of the kernel'}")
         self.check_rank(param, v.index)
         if v.other is None:
             self.check_inside(param, v.index)
@@ -178,13 +178,13 @@ class CheckContext:
     def _reduction(self, name: str, arg: DType, over: Iterable[str], dtype: DType) -> None:
         row = COMBINES.get(name)
         if row is None:
-            refuse(f"{name} is no reduction")
+            refuse(f"{name} is not a reduction")
         axes = tuple(over)
         if not axes or len(set(axes)) != len(axes):
             refuse(f"{name} reduces each of its axes once, not {', '.join(axes) or 'none'}")
         for a in axes:
             if a not in self.extents:
-                refuse(f"{a} is no axis of the kernel")
+                refuse(f"{a} is not an axis of the kernel")
             if a in self.grid_axes - self.open_streams:
                 refuse(f"{name} over {a} would see one block of it only: {a} is a grid axis")
         result, accumulator = row.result(arg), dtype.compute  # half types accumulate in float32
@@ -208,9 +208,9 @@ def _check_number(c: ir.Const) -> None:
     if dtype.is_float:
         return
     if dtype.kind == "complex":
-        refuse(f"{dtype.name} is no type to compute in")
+        refuse(f"{dtype.name} is not a type to compute in")
     if dtype == bool_:
         return
     info = np.iinfo(dtype.numpy)
     if not (math.isfinite(v) and v == int(v) and info.min <= v <= info.max):
-        refuse(f"{v} is no {dtype.name}")
+        refuse(f"{v} is not {dtype.name}")

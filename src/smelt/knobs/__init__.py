@@ -198,7 +198,7 @@ LIBRARY_PRODUCTS: Knob[Literal["auto", "never", "plain", "always"]] = Knob(
     values.choice("auto", "never", "plain", "always"),
     "auto",
     "Matrix products that a library (NumPy, PyTorch) computes instead of a kernel: those with "
-    "nothing fused to them where `smelt doctor --probe` measured the library to be faster (auto), "
+    "nothing fused to them where the library was measured to be faster here (auto), "
     "none (never), all with nothing fused to them (plain), or all that a library can compute "
     "(always). Never under rounding=exact or strict.",
     values="auto | never | plain | always",

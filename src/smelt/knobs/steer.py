@@ -69,6 +69,13 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         passed = {name: value for name, value in more.items() if value is not None}
         super().__init__(expand_fuse_options({"must": must, "never": never, **passed}))
 
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any]) -> fuse:
+        """Return a control with settings that are validated already, under their own names."""
+        control = cls()
+        control._given = dict(settings)
+        return control
+
     def __enter__(self) -> None:
         if RECORDING.get() and self.checked_settings:
             warning = SteeringWarning(settings=", ".join(self.checked_settings), origin=here())

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as _np
 
+from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.aliasing import forget_rules
 from smelt.frontends.array.array import Array as ndarray
-from smelt.frontends.array.numpy_hints import nearest_hint
 from smelt.frontends.array.tiers import tier_rows
-from smelt.numpy import fft, lib, linalg, random
+from smelt.numpy import fft, json_numbers, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
 from smelt.numpy.table import ROWS
@@ -43,16 +43,21 @@ _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 globals().update(_NAMES)
 forget_rules()
 
+json_numbers.install()
+
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__
 
 
 def __getattr__(name: str) -> Any:
     """Raise AttributeError with the nearest name, or where NumPy has it."""
-    hint = nearest_hint(name, _NAMES)
+    raise MissingAttribute("module 'smelt.numpy'", _hint, name=name)
+
+
+def _hint(name: str) -> str:
     if not name.startswith("_") and hasattr(_np, name):
-        hint = f"; numpy.{name} takes np.asarray(x) of NumPy"
-    raise AttributeError(f"module 'smelt.numpy' has no attribute {name!r}{hint}", name=name)
+        return f"; numpy.{name} takes np.asarray(x) of NumPy"
+    return nearest_hint(name, _NAMES)
 
 
 def __dir__() -> list[str]:

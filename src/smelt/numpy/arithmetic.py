@@ -22,7 +22,9 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.promote import promote_with_number
 from smelt.numpy.binding import LibraryOnly
+from smelt.types.dtype import bool_
 
 
 def _array(x: Any) -> Array:
@@ -35,6 +37,18 @@ def _floats(x: Any) -> Array:
     return array if array.dtype.is_float else methods.convert(array, float)
 
 
+def _pair(x1: Any, x2: Any) -> tuple[Array, Array]:
+    """Return two arguments as arrays; a number takes the other's type."""
+    x, y = _array(x1), _array(x2)
+    return _as_operand(x, x1, y), _as_operand(y, x2, x)
+
+
+def _as_operand(x: Array, number: Any, other: Array) -> Array:
+    if type(number) not in (int, float) or other.dtype.kind == "complex":
+        return x
+    return methods.convert(x, promote_with_number(other.dtype, number), copy=False)
+
+
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer, halves to even, as a float."""
     return el.rint(_floats(x))
@@ -45,13 +59,21 @@ def fabs(x: Any, /) -> Array:
     return el.abs(_floats(x))
 
 
+def reciprocal(x: Any, /) -> Array:
+    """Return 1 / x, truncated for integers; 0 for the integer 0."""
+    array = _array(x)
+    if array.dtype.kind not in ("int", "uint", "bool"):
+        return el.reciprocal(array)
+    whole = methods.convert(array, "int8") if array.dtype.kind == "bool" else array
+    return el.where((whole == 1) | (el.abs(whole) == 1), whole, 0)
+
+
 def cbrt(x: Any, /) -> Array:
     """Return the cube root; one step of Newton's method corrects the power's rounding."""
     x = _floats(x)
     size = el.abs(x)
     root = el.pow(size, 1.0 / 3.0)
-    square = root * root
-    root = root - (square * root - size) / (3.0 * square)
+    root = root - (root - size / (root * root)) / 3.0
     return el.where((x == 0) | ~el.isfinite(x), x, el.copysign(root, x))
 
 
@@ -107,34 +129,36 @@ def fmin(x1: Any, x2: Any, /) -> Array:
 
 
 def _ignoring_nan(choose: Any, x1: Any, x2: Any) -> Array:
-    x, y = _array(x1), _array(x2)
+    x, y = _pair(x1, x2)
     return el.where(el.isnan(x), y, el.where(el.isnan(y), x, choose(x, y)))
 
 
 def fmod(x1: Any, x2: Any, /) -> Array:
     """Return the remainder that has the sign of `x1`."""
-    x, y = _array(x1), _array(x2)
+    x, y = _pair(x1, x2)
     rest = el.remainder(el.abs(x), el.abs(y))
     return el.copysign(rest, x) if rest.dtype.is_float else el.where(x < 0, -rest, rest)
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
     """Return 0 for negative elements, 1 for positive ones, and `x2` for zeros."""
-    x = _floats(x1)
-    step = el.where(x > 0, 1.0, el.where(x == 0, x2, 0.0))
+    x, y = map(_floats, _pair(x1, x2))
+    step = el.where(x == 0, y, methods.convert(x > 0, x.dtype))
     return el.where(el.isnan(x), x, step)
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:
     """Return x1 · 2^x2."""
-    return _floats(x1) * el.exp2(_floats(x2))
+    x = _floats(x1)
+    return methods.convert(x * el.exp2(methods.convert(_array(x2), float)), x.dtype, copy=False)
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2^x1 + 2^x2)."""
-    x, y = _floats(x1), _floats(x2)
+    x, y = map(_floats, _pair(x1, x2))
     high = el.maximum(x, y)
-    return high + el.log1p(el.exp2(-el.abs(x - y))) * (1.0 / math.log(2.0))
+    apart = el.where(x == y, 0.0, el.abs(x - y))  # 0 for equal infinities too
+    return high + el.log1p(el.exp2(-apart)) * (1.0 / math.log(2.0))
 
 
 def modf(x: Any, /) -> tuple[Array, Array]:
@@ -192,12 +216,12 @@ def real_if_close(a: Any, tol: float = 100) -> Array:
 
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the angles of numbers in the plane: 0 or π for reals."""
-    turn = 180.0 if deg else math.pi
     array = _array(z)
-    if isinstance(array, ComplexArray):
-        re, im = array.parts
-        return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
-    return el.where(_floats(z) < 0, turn, 0.0)
+    if not isinstance(array, ComplexArray) and not array.dtype.is_float:
+        narrow = np.float64 if array.dtype is bool_ else np.float16
+        array = methods.convert(array, np.result_type(array.dtype.numpy, narrow))
+    re, im = array.parts if isinstance(array, ComplexArray) else (array, 0.0)
+    return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
 
 
 def clip(
@@ -270,7 +294,8 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
 
 def vdot(a: Any, b: Any, /) -> Array:
     """Return the sum of the products of all elements, those of `a` conjugated."""
-    return calls.sum(methods.ravel(_conjugated(a)) * methods.ravel(_array(b)))
+    products_ = methods.ravel(_conjugated(a)) * methods.ravel(_array(b))
+    return calls.sum(products_, dtype=products_.dtype)
 
 
 def _conjugated(x: Any) -> Array:
@@ -344,9 +369,14 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """Return the differences of neighbours, `n` times."""
     x = _array(a)
     edge = [None if calls.is_default(e) else _edge(x, e, axis) for e in (prepend, append)]
-    if x.dtype == bool:
-        raise LibraryOnly("differences of bool")
+    refuse_bools("differences", x)
     return stat.diff(x, n=n, axis=axis, prepend=edge[0], append=edge[1])
+
+
+def refuse_bools(what: str, *arrays: Array | None) -> None:
+    """Raise LibraryOnly for bools, of which NumPy forms sums by "or" and differences by "xor"."""
+    if any(x is not None and x.dtype is bool_ for x in arrays):
+        raise LibraryOnly(f"{what} of bool")
 
 
 def _edge(x: Array, value: Any, axis: int) -> Array:
@@ -366,7 +396,8 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
 
 def convolve(a: Any, v: Any, mode: str = "full") -> Array:
     """Return the discrete convolution of two vectors."""
-    return numerical.convolve(_array(a), _array(v), mode=mode)  # type: ignore[arg-type]
+    x, y = (v if v.ndim else methods.ravel(v) for v in (_array(a), _array(v)))
+    return numerical.convolve(x, y, mode=mode)  # type: ignore[arg-type]
 
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Array:
@@ -380,6 +411,8 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Array:
 def polyval(p: Any, x: Any) -> Array:
     """Return a polynomial's values; the highest power's coefficient comes first."""
     coefficients, at = _array(p), _array(x)
+    if at.dtype is bool_:
+        refuse_bools("sums", coefficients)
     result = at * 0
     for k in range(coefficients.shape[0]):
         result = result * at + coefficients[k]

@@ -19,7 +19,7 @@ from typing import Any
 
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
-from smelt.numpy.library import call, foreign_elements
+from smelt.numpy.library import call, foreign_elements, type_of_other_library
 
 __all__ = ["LibraryOnly", "bound", "library"]
 
@@ -53,7 +53,14 @@ def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> An
                 return ours(*args, **kwargs)
             positional, options, out = _renamed(ours, theirs, args, dict(kwargs))
             return store(ours(*positional, **options), out)
-        except (LibraryOnly, TypeError, ValueError, UnsupportedError, AttributeError) as error:
+        except (
+            LibraryOnly,
+            TypeError,
+            ValueError,
+            IndexError,
+            UnsupportedError,
+            AttributeError,
+        ) as error:
             reason = _reason(error, ours, args, kwargs)
             if not reason:
                 raise
@@ -134,6 +141,11 @@ def _reason(error: Exception, ours: Any, args: tuple[Any, ...], kwargs: dict[str
         return str(error)
     if isinstance(error, TracerError):
         return ""
+    if type(error) is IndexError:  # not one of ours: a shape that the function does not expect
+        return "shapes that ours does not take"
+    other = type_of_other_library((*args, *kwargs.values()))
+    if other:
+        return f"arguments of type {other}"
     foreign = foreign_elements((*args, *kwargs.values()))
     if foreign:
         return f"elements of dtype {foreign}"

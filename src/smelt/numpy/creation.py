@@ -69,7 +69,8 @@ asanyarray = asarray
 
 def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
     """Return the array if its elements are in the order of rows, else a copy."""
-    return asarray(a, dtype, "C")
+    x = asarray(a, dtype, "C")
+    return x if x.ndim else methods.ravel(x)
 
 
 def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
@@ -317,12 +318,16 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> Any:
 
 def tril_indices_from(arr: Any, k: int = 0) -> Any:
     """Return the row and column positions at and below a diagonal of a matrix."""
-    return tril_indices(arr.shape[-2], k, arr.shape[-1])
+    if arr.ndim != 2:
+        raise LibraryOnly("an array that is not 2-D")
+    return tril_indices(arr.shape[0], k, arr.shape[1])
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> Any:
     """Return the row and column positions at and above a diagonal of a matrix."""
-    return triu_indices(arr.shape[-2], k, arr.shape[-1])
+    if arr.ndim != 2:
+        raise LibraryOnly("an array that is not 2-D")
+    return triu_indices(arr.shape[0], k, arr.shape[1])
 
 
 def diag_indices(n: int, ndim: int = 2) -> Any:
@@ -332,6 +337,8 @@ def diag_indices(n: int, ndim: int = 2) -> Any:
 
 def diag_indices_from(arr: Any) -> Any:
     """Return the positions of an array's main diagonal."""
+    if arr.ndim < 2 or len(set(arr.shape)) > 1:
+        raise LibraryOnly("an array without equal dimensions")
     return diag_indices(arr.shape[0], arr.ndim)
 
 

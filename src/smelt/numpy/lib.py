@@ -97,5 +97,8 @@ stride_tricks = StrideTricks()
 def __getattr__(name: str) -> Any:
     """Return other names of NumPy's module; raise AttributeError with the nearest name."""
     if not hasattr(np.lib, name):
-        missing_names("smelt.numpy.lib", dir(np.lib))(name)
+        _missing(name)
     return getattr(np.lib, name)
+
+
+_missing = missing_names("smelt.numpy.lib", dir(np.lib))

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from smelt.errors import SmeltError, TracerError
+from smelt.errors import TracerError
 from smelt.frontends.array.aliasing import refuse
-from smelt.frontends.array.array import Array
+from smelt.frontends.array.array import Array, check_device
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
-from smelt.frontends.array.convert import computable
 from smelt.frontends.array.library import check_extern_allowed
+from smelt.frontends.array.masked_select import MaskedSelection
 from smelt.frontends.array.number import Number
+from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import leaf
 from smelt.origin import here
-from smelt.types.dtype import DType, from_numpy
+from smelt.types.dtype import DType, counterpart, parse_numpy
 
 __all__ = ["LibraryCall", "call", "foreign_elements", "library_calls"]
 
@@ -72,6 +73,7 @@ def call(
     buffers: list[Any] = []
     values = [_elements(x, name, buffers) for x in args]
     options = {key: _elements(x, name, buffers) for key, x in (kwargs or {}).items()}
+    check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
 
@@ -84,6 +86,8 @@ def _elements(x: Any, name: str, buffers: list[Any]) -> Any:
         return x.numpy
     if isinstance(x, Number):
         return x.value()
+    if isinstance(x, MaskedSelection):
+        raise unknown_count_error(x.mask)
     if type(x) in (list, tuple):
         return type(x)(_elements(item, name, buffers) for item in x)
     return x
@@ -144,13 +148,30 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     return result
 
 
-def has_our_dtype(dtype: Any) -> bool:
+def has_our_dtype(dtype: np.dtype[Any]) -> bool:
     """Return whether arrays of ours can hold elements of a NumPy dtype."""
-    try:
-        computable(from_numpy(dtype))
-    except (SmeltError, TypeError):
-        return False
-    return True
+    row = counterpart(dtype)
+    return row is not None and row.kind != "complex"
+
+
+def type_of_other_library(arguments: Sequence[Any]) -> str:
+    """Return the name of an argument's type that has NumPy's functions of its own.
+
+    Such as Series of pandas; empty if there is none.
+    """
+    for x in arguments:
+        kind = type(x)
+        if isinstance(x, (list, tuple)):
+            name = type_of_other_library(x)
+            if name:
+                return name
+        elif not isinstance(x, (Array, np.ndarray, np.generic)) and hasattr(kind, "__array__"):
+            if any(getattr(kind, p, None) is not None for p in _PROTOCOLS):
+                return kind.__name__
+    return ""
+
+
+_PROTOCOLS: Final = ("__array_ufunc__", "__array_function__")
 
 
 def foreign_elements(arguments: Sequence[Any]) -> str:
@@ -158,14 +179,19 @@ def foreign_elements(arguments: Sequence[Any]) -> str:
 
     Empty if there is none.
     """
+    dtype = _foreign_dtype(arguments)
+    return "" if dtype is None else str(dtype)
+
+
+def _foreign_dtype(arguments: Sequence[Any]) -> np.dtype[Any] | None:
     for x in arguments:
         dtype = _dtype_of(x)
         if dtype is not None and not has_our_dtype(dtype):
-            return str(dtype)
-    return ""
+            return dtype
+    return None
 
 
-def _dtype_of(x: Any) -> Any:
+def _dtype_of(x: Any) -> np.dtype[Any] | None:
     if isinstance(x, ComplexArray):
         return x.dtype.numpy
     if isinstance(x, (Array, Number, DType, bool, int, float, str, bytes)):
@@ -175,21 +201,14 @@ def _dtype_of(x: Any) -> Any:
     if isinstance(x, complex):
         return np.dtype(complex)
     if isinstance(x, (type, np.dtype)):
-        return _parsed(x)
+        return parse_numpy(x)
     if isinstance(x, (list, tuple)) and x:
-        inner = foreign_elements(x)
-        if inner:
-            return np.dtype(object) if inner == "object" else inner
+        inner = _foreign_dtype(x)
+        if inner is not None:
+            return inner
         if all(isinstance(item, (str, bytes)) for item in x):
             return np.dtype(str)
     return None
-
-
-def _parsed(x: Any) -> Any:
-    try:
-        return np.dtype(x)
-    except TypeError:
-        return None
 
 
 def plain(name: str, function: Callable[..., Any]) -> Any:

@@ -15,6 +15,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_hints import missing_names
 from smelt.numpy import arithmetic
+from smelt.numpy.arithmetic import refuse_bools
 from smelt.numpy.binding import LibraryOnly, bound, library
 
 LinAlgError = np.linalg.LinAlgError
@@ -135,7 +136,8 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
 
 def matrix_power(a: Any, n: int) -> Array:
     """Return powers of square matrices."""
-    return linalg.matrix_power(_array(a), n)
+    refuse_bools("products", matrices := _array(a))
+    return linalg.matrix_power(matrices, n)
 
 
 def matmul(x1: Any, x2: Any, /) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.errors import ShapeError
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
@@ -21,6 +22,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.methods import as_view
 from smelt.frontends.array.numpy_calls import store
+from smelt.frontends.array.views import axes_of
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
 from smelt.types.dtype import bool_
@@ -70,7 +72,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """Return the array with a dimension moved before another one."""
     x = _array(a)
-    axis, start = axis % x.ndim, start + x.ndim if start < 0 else start
+    (axis,), start = axes_of(axis, x.ndim, "rollaxis"), start + x.ndim if start < 0 else start
     return as_view(x, shapes.moveaxis(x, axis, start - 1 if axis < start else start))
 
 
@@ -418,6 +420,8 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
 def argwhere(a: Any) -> Array:
     """Return the positions of nonzero elements, one row each."""
     x = _array(a)
+    if not x.ndim:
+        return _array(np.zeros((int(bool(x)), 0), int))
     return shapes.stack(list(searching.nonzero(x)), axis=-1)
 
 
@@ -469,7 +473,10 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
     constant = kwargs.get("constant_values", 0)
     if not isinstance(constant, (bool, int, float)):
         raise LibraryOnly("several constants to pad with")
-    return numerical.pad(_array(array), pad_width, mode, **kwargs)
+    try:
+        return numerical.pad(_array(array), pad_width, mode, **kwargs)
+    except ShapeError:
+        raise LibraryOnly("margins wider than the array") from None
 
 
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Array:
@@ -490,7 +497,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     x = _array(filt)
     kept = np.flatnonzero(np.asarray(x))
     if x.ndim != 1 or not len(kept):
-        raise LibraryOnly("no vector with nonzero elements")
+        raise LibraryOnly("an array that is not 1-D, or has no nonzero element")
     first = int(kept[0]) if "f" in trim.lower() else 0
     last = int(kept[-1]) + 1 if "b" in trim.lower() else x.shape[0]
     return x.part(slice(first, last), True)

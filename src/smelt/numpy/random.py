@@ -390,8 +390,9 @@ for _name in MODULE:
 def __getattr__(name: str) -> Any:
     """Raise AttributeError for bit generators, which are NumPy's, and for unknown names."""
     if not hasattr(np.random, name):
-        missing_names("smelt.numpy.random", [*__all__, *MODULE])(name)
+        _missing(name)
     raise AttributeError(f"smelt.numpy.random has no {name!r}; numpy.random may", name=name)
 
 
+_missing = missing_names("smelt.numpy.random", [*__all__, *MODULE])
 seed, get_state, set_state = _GLOBAL.seed, _GLOBAL.get_state, _GLOBAL.set_state

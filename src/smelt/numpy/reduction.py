@@ -15,6 +15,7 @@ from smelt.frontends.array import methods, nan_reductions, numerical, order, seg
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
+from smelt.numpy.arithmetic import refuse_bools
 from smelt.numpy.binding import LibraryOnly
 
 
@@ -34,7 +35,7 @@ def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
             if not x.dtype.is_float:
                 raise LibraryOnly("`where` with integers")
             x = el.where(_array(where), x, math.nan)
-        named: dict[str, Any] = {"axis": axis}
+        named: dict[str, Any] = {"axis": calls.reduced_axis(x, axis)}
         named |= {"keepdims": True} if calls.flag(keepdims) else {}
         named |= {"dtype": dtype} if dtype is not None else {}
         named |= {"ddof": ddof} if divided else {}
@@ -79,7 +80,9 @@ def _position(name: str) -> Any:
     find = getattr(nan_reductions, name)
 
     def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
-        return calls.store(find(_array(a), axis=axis, keepdims=calls.flag(keepdims)), out)
+        x = _array(a)
+        axis = calls.reduced_axis(x, axis)
+        return calls.store(find(x, axis=axis, keepdims=calls.flag(keepdims)), out)
 
     return calls.named(function, name, find.__doc__)
 
@@ -136,7 +139,8 @@ quantile, nanquantile, percentile, nanpercentile = (
 
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Return the number of nonzero elements."""
-    return stat.count_nonzero(_array(a), axis=axis, keepdims=keepdims)
+    x = _array(a)
+    return stat.count_nonzero(x, axis=calls.reduced_axis(x, axis), keepdims=keepdims)
 
 
 def average(
@@ -150,6 +154,44 @@ def average(
     return numerical.average(x, axis=axis, weights=weighted)
 
 
+def _covariance(x: Any, others: tuple[Any, ...], dtype: Any, function: Any, **options: Any) -> Any:
+    """Return a matrix over variables without dimensions of one variable, in float64 or wider."""
+    if any(other is not None for other in others):
+        raise LibraryOnly("weights, or a second set of variables")
+    array = _array(x)
+    wide = array if array.dtype.kind == "complex" else methods.convert(array, float, copy=False)
+    result = methods.squeeze(function(wide, **options))
+    return result if dtype is None else methods.convert(result, dtype)
+
+
+def cov(
+    m: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: Any = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """Return the covariance matrix of variables; of one variable, its variance."""
+    divisor = (0 if bias else 1) if ddof is None else ddof
+    others = (y, fweights, aweights)
+    return _covariance(m, others, dtype, numerical.cov, rowvar=rowvar, ddof=divisor)
+
+
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
+    """Return the matrix of correlation coefficients of variables; of one variable, 1."""
+    return _covariance(x, (y,), dtype, numerical.corrcoef, rowvar=rowvar)
+
+
+def _of_vector(x: Any, axis: Any) -> tuple[Array, Any]:
+    """Return an array for a scan: a number is a vector of one element."""
+    array = _array(x)
+    return (array, axis) if array.ndim else (methods.ravel(array), 0)
+
+
 def cumulative_sum(
     x: Any,
     /,
@@ -160,7 +202,8 @@ def cumulative_sum(
     include_initial: bool = False,
 ) -> Any:
     """Return prefix sums, after a zero if asked."""
-    result = stat.cumulative_sum(_array(x), axis=axis, dtype=dtype, include_initial=include_initial)
+    x, axis = _of_vector(x, axis)
+    result = stat.cumulative_sum(x, axis=axis, dtype=dtype, include_initial=include_initial)
     return calls.store(result, out)
 
 
@@ -174,9 +217,8 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> Any:
     """Return prefix products, after a one if asked."""
-    result = stat.cumulative_prod(
-        _array(x), axis=axis, dtype=dtype, include_initial=include_initial
-    )
+    x, axis = _of_vector(x, axis)
+    result = stat.cumulative_prod(x, axis=axis, dtype=dtype, include_initial=include_initial)
     return calls.store(result, out)
 
 
@@ -188,7 +230,8 @@ def histogram(
         raise LibraryOnly("a rule for bins")
     edges = bins if isinstance(bins, int) else _array(bins)
     weighted = None if weights is None else _array(weights)
-    return numerical.histogram(_array(a), edges, range, weighted, bool(density))
+    counts, edges = numerical.histogram(_array(a), edges, range, weighted, bool(density))
+    return (methods.convert(counts, float, copy=False) if density else counts), edges
 
 
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
@@ -210,8 +253,9 @@ def _is_sequence(x: Any) -> bool:
 
 def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     """Return the integral by the trapezoidal rule."""
-    at = None if x is None else _array(x)
-    return numerical.trapezoid(_array(y), at, dx=dx, axis=axis)
+    values, at = _array(y), None if x is None else _array(x)
+    refuse_bools("sums", values, at)
+    return numerical.trapezoid(values, at, dx=dx, axis=axis)
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Array:

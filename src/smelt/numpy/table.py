@@ -20,8 +20,9 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import einsum as sums
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
-from smelt.frontends.array import numerical, sorting
+from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array import sorting
 from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.library import plain
@@ -45,7 +46,7 @@ _SAME_NAME: Final = """
     expm1 floor floor_divide greater greater_equal hypot isfinite isinf isnan less less_equal
     log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum
     multiply negative nextafter not_equal
-    positive reciprocal remainder sign signbit sin sinh sqrt square subtract tan tanh trunc
+    positive remainder sign signbit sin sinh sqrt square subtract tan tanh trunc
 """
 """Elementwise functions whose name is that of NumPy."""
 
@@ -71,7 +72,7 @@ _ELEMENTWISE: Final[dict[str, str]] = {
 
 _COMPOSITE_UFUNCS: Final = """
     cbrt deg2rad degrees divmod fabs float_power fmax fmin fmod heaviside ldexp logaddexp2
-    modf power rad2deg radians rint matvec vecdot
+    modf power rad2deg radians reciprocal rint matvec vecdot
     vecmat
 """
 
@@ -82,8 +83,6 @@ _OURS: Final[dict[str, Callable[..., Any]]] = {
     "any": calls.any,
     "argmax": calls.argmax,
     "argmin": calls.argmin,
-    "corrcoef": numerical.corrcoef,
-    "cov": numerical.cov,
     "cumprod": calls.cumprod,
     "cumsum": calls.cumsum,
     "einsum": sums.einsum,

@@ -18,7 +18,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy.binding import bound
 from smelt.numpy.library import call
-from smelt.types.dtype import bool_
+from smelt.types.dtype import DType, bool_, counterpart
 
 __all__ = ["Ufunc"]
 
@@ -46,6 +46,8 @@ class Ufunc:
         about = (ours.__doc__ if ours else self._theirs.__doc__) or ""
         self.__doc__ = about.strip()
         self._reason = reason
+        self._has_float_loops = bool(ours) and all(t[0] in "efdgFDGO" for t in self._theirs.types)
+        self._loops: dict[Any, tuple[DType, ...] | None] = {}
         self._call = bound(name, ours, self._theirs) if ours else self._library
 
     def _library(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +97,7 @@ class Ufunc:
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:
-            result = self._call(*args)
+            result = self._call(*self._resolved(args))
             return keep_order(result, *args) if isinstance(result, Array) else result
         out, where, dtype = (
             kwargs.pop(n, d) for n, d in (("out", None), ("where", True), ("dtype", None))
@@ -105,12 +107,45 @@ class Ufunc:
             return tuple(calls.store(r, o) for r, o in zip(results, out, strict=True))
         if dtype is not None:
             args = tuple(methods.convert(calls.array(x, self.__name__), dtype) for x in args)
+        else:
+            args = self._resolved(args)
         result = self._call(*args, **kwargs)
         if where is not True and isinstance(result, Array):
             kept: Any = next(iter(out)) if isinstance(out, tuple) else out
             other = 0 if kept is None else calls.array(kept, self.__name__)
             result = elementwise.where(calls.array(where, self.__name__), result, other)
         return calls.store(result, out)
+
+    def _resolved(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments in the types that NumPy computes in: float16 of int8 for `sin`.
+
+        They stay as they are where NumPy has no such types, and its function would refuse them.
+        """
+        if not self._has_float_loops:
+            return args
+        for x in args:
+            if x.__class__ is not Array or not x.node.type.dtype.is_float:
+                break
+        else:  # the common case
+            return args
+        kinds = tuple(map(_kind, args))
+        if kinds not in self._loops:
+            self._loops[kinds] = self._loop(kinds)
+        loop = self._loops[kinds]
+        return args if loop is None else tuple(map(_as_loop_type, args, loop))
+
+    def _loop(self, kinds: tuple[Any, ...]) -> tuple[DType, ...] | None:
+        """Return the types of NumPy's inner loop for arguments, None without one."""
+        if None in kinds:
+            return None
+        theirs = [kind.numpy if isinstance(kind, DType) else kind for kind in kinds]
+        try:
+            types = self._theirs.resolve_dtypes((*theirs, *[None] * self.nout))
+        except TypeError:
+            return None
+        rows = [counterpart(t) for t in types[: len(kinds)]]
+        row_types = tuple(row for row in rows if row is not None and row.kind != "complex")
+        return row_types if len(row_types) == len(kinds) else None
 
     def reduce(
         self,
@@ -171,6 +206,23 @@ class Ufunc:
     def _method(self, name: str, *args: Any, **options: Any) -> Any:
         reason = "a method without a kernel of ours"
         return call(f"{self.__name__}.{name}", getattr(self._theirs, name), reason, args, options)
+
+
+def _kind(x: Any) -> Any:
+    """Return an argument's dtype, int or float for a number, else None."""
+    if type(x) in (int, float):
+        return type(x)
+    if type(x) is bool:
+        return bool_
+    if isinstance(x, Array):
+        return x.dtype
+    return counterpart(x.dtype) if isinstance(x, (np.ndarray, np.generic)) else None
+
+
+def _as_loop_type(x: Any, dtype: DType) -> Any:
+    if type(x) in (int, float):  # it takes the type of the other argument
+        return x
+    return methods.convert(calls.array(x, "smelt.numpy"), dtype, copy=False)
 
 
 _UPDATES = {

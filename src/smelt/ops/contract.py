@@ -90,6 +90,10 @@ class Contract(TensorOp):
     factors: DType | None = None
     packed: bool = False
 
+    @property
+    def plain_name(self) -> str:
+        return "matmul"
+
     @staticmethod
     def parse(spec: str, **options: Any) -> Contract:
         """Parse a spec such as `m,k; k,n -> m,n`."""
@@ -149,7 +153,9 @@ class Contract(TensorOp):
             )
         unknown = [name for name in self.out if name not in extents]
         if unknown:
-            raise ShapeError(f"contract {self.spec()}: {unknown[0]!r} is no axis of the operands")
+            raise ShapeError(
+                f"contract {self.spec()}: {unknown[0]!r} is not an axis of the operands"
+            )
         return TensorType(dtype, tuple(extents[name] for name in self.out))
 
     def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:

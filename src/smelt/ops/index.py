@@ -16,7 +16,7 @@ from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, 
 from smelt.ops.view import Permute
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, product
-from smelt.types.tensor import TensorType, broadcast_shapes
+from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ class Gather(TensorOp):
         g = _permute(a, g, (*lead, *(k for k in range(rank) if k not in lead)))
         indexed = range(self.first, self.first + len(index))
         order = (*indexed, *(k for k in range(len(shape)) if k not in indexed))
-        zero = a.constant(0.0, a.type(x).dtype)
-        zeros = a.expand(zero, tuple(shape[k] for k in order))
-        scattered = a.apply(Scatter("add"), zeros, g, *index)
+        scattered = scatter_sums(a, g, tuple(shape[k] for k in order), *index)
         return _permute(a, scattered, tuple(order.index(k) for k in range(len(order))))
 
     def _select_gradient(self, a: Adjoint[V], g: V, x: V, index: list[V]) -> V | None:
@@ -118,6 +116,13 @@ def _check_integers(name: str, index: Sequence[TensorType]) -> None:
     for j in index:
         if not j.dtype.is_integer:
             raise DTypeError(f"{name}: an index array of {j.dtype.name}, not of integers")
+
+
+def scatter_sums(a: Adjoint[V], g: V, shape: Shape, *index: V) -> V:
+    """Return zeros with `g` added at positions; sums of half types are rounded once."""
+    dtype = a.type(g).dtype
+    zeros = a.expand(a.constant(0.0, dtype.compute), shape)
+    return a.cast(a.apply(Scatter("add"), zeros, a.cast(g, dtype.compute), *index), dtype)
 
 
 def _counts_along(a: Adjoint[V], j: V, axis: int, extent: Index, rank: int) -> bool:

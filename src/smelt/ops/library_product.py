@@ -37,6 +37,7 @@ from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType
 
 __all__ = [
+    "CLEAR_GAIN",
     "DTYPES",
     "PROVIDERS",
     "Library",
@@ -58,6 +59,11 @@ Wish: TypeAlias = Literal["auto", "never", "plain", "always"]
 
 DTYPES = (f32, f64)
 """Types whose products libraries compute with our accuracy: sums in the type itself."""
+
+
+CLEAR_GAIN = 0.95
+"""Ratio of the library's time to ours below which it counts as faster: a call costs a little more
+in a program than in the measurement, since its operands are colder."""
 
 
 class Provider(NamedTuple):

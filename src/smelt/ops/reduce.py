@@ -32,6 +32,10 @@ class Reduce(TensorOp):
         return f"reduce.{self.combine}"
 
     @property
+    def plain_name(self) -> str:
+        return self.combine
+
+    @property
     def row(self) -> Combine:
         return COMBINES[self.combine]
 

@@ -11,7 +11,7 @@ result have the rank of x, with reduced axes of size 1.
 from __future__ import annotations
 
 from smelt.ops.create import Iota
-from smelt.ops.index import Scatter
+from smelt.ops.index import scatter_sums
 from smelt.ops.spec import Adjoint, V
 from smelt.ops.view import Flip, Pad, Permute, Slice
 from smelt.types.dtype import i64
@@ -105,8 +105,7 @@ def of_running_extreme(a: Adjoint[V], g: V, out: V, x: V, axis: int) -> V:
     index = [
         record_position if k == axis else _axis_positions(a, shape, k) for k in range(len(shape))
     ]
-    zeros = a.expand(a.constant(0.0, a.type(x).dtype), shape)
-    return a.apply(Scatter("add"), zeros, g, *index)
+    return scatter_sums(a, g, shape, *index)
 
 
 def _axis_positions(a: Adjoint[V], shape: Shape, axis: int) -> V:

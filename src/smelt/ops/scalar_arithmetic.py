@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from smelt.ops.fused_multiply_add import fused_multiply_add
 from smelt.ops.machine import Machine
 from smelt.ops.reference import Array, accurate, plain
 from smelt.ops.spec import Number, Rule, ScalarOp
@@ -25,6 +26,7 @@ FLOATS: tuple[Kind, ...] = ("float",)
 INTEGERS: tuple[Kind, ...] = ("int", "uint")
 UNARY, BINARY = Rule((NUMBERS,)), Rule((NUMBERS, NUMBERS))
 FLOAT_UNARY, FLOAT_BINARY = Rule((FLOATS,)), Rule((FLOATS, FLOATS))
+FLOAT_TERNARY = Rule((FLOATS, FLOATS, FLOATS))
 
 
 def _integer_of(dtype: DType) -> DType:
@@ -80,6 +82,15 @@ def _min(m: M, d: DType, x: V, y: V) -> V:
             return m.lesser(*pair)
         return m.select(m.compare("ne", x, x), x, m.lesser(x, y))
     return m.select(m.compare("lt", x, y, signed=d.kind == "int"), x, y)
+
+
+def _max_reference(x: Array, y: Array) -> Array:
+    """Return the greater; of equal numbers the second, which is one of two zeros."""
+    return np.where((x > y) | (x != x), x, y)
+
+
+def _min_reference(x: Array, y: Array) -> Array:
+    return np.where((x < y) | (x != x), x, y)
 
 
 def _abs(m: M, d: DType, x: V) -> V:
@@ -329,6 +340,11 @@ ROWS = (
         derivative=(lambda a, x, y, r: y, lambda a, x, y, r: x),
     ),
     ScalarOp(
+        "fma", 3, "x · y + z, rounded once", FLOAT_TERNARY, plain(fused_multiply_add),
+        lambda m, d, x, y, z: m.fma(x, y, z), cost=0.5, monotone=(0, 0, 1),
+        derivative=(lambda a, x, y, z, r: y, lambda a, x, y, z, r: x, _one),
+    ),
+    ScalarOp(
         "div", 2, "x / y", FLOAT_BINARY, plain(np.divide), lambda m, d, x, y: m.div(x, y),
         cost=4.0, monotone=(0, 0), powers=(1, -1), infix="/",
         derivative=(
@@ -361,7 +377,7 @@ ROWS = (
         cost=2.5, monotone=(1,), derivative=(_zero,),
     ),
     ScalarOp(
-        "max", 2, "the greater; NaN if either is NaN", BINARY, plain(np.maximum), _max,
+        "max", 2, "the greater; NaN if either is NaN", BINARY, plain(_max_reference), _max,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=lowest,
         annihilator=lambda d: float("nan") if d.is_float else highest(d), monotone=(1, 1),
         derivative=(
@@ -370,7 +386,7 @@ ROWS = (
         ),
     ),
     ScalarOp(
-        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(np.minimum), _min,
+        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(_min_reference), _min,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(

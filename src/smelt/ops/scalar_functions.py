@@ -225,8 +225,8 @@ ROWS = (
     _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
            2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
     ScalarOp(
-        "exp_far", 1, "x where its exponential is no power of 2 nearly: infinite, NaN, beyond 2^17"
-        " (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far_reference),
+        "exp_far", 1, "x where its exponential is not nearly a power of 2: infinite, NaN, beyond"
+        " 2^17 (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far_reference),
         _formula(_ap.exp_far), cost=1.5,
     ),
     *_scaled_rows("exp", "e", math.e, _ap.exp_whole, _ap.exp_over, _ap.exp_moved),

@@ -181,6 +181,11 @@ class TensorOp:
         """Return the name in the text form."""
         return type(self).__name__.lower()
 
+    @property
+    def plain_name(self) -> str:
+        """Return the name in reports, for what no call of the program names."""
+        return self.name
+
     def attributes(self) -> dict[str, Any]:
         """Return the fields, in order, for the printer."""
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -10,15 +10,16 @@ inputs only, and the rest, which reads the preludes' results as further inputs.
     }                                                   and held = exp(w), once
 
 A value is hoisted where that pays: it stands for enough work, and takes no more memory than the
-constants it comes from (so that 4-bit weights stay 4-bit weights).  Views cost nothing and stay in
-the graph, unless they interleave elements (the taps of a transposed convolution).  Values that
-depend on symbolic sizes are never hoisted, nor those in `refused`, for which there is no room;
+constants it comes from (so that 4-bit weights stay 4-bit weights).  Values that are cheap to
+compute must not take more together, as both halves of each byte would.  Views cost nothing and
+stay in the graph, unless they interleave elements (the taps of a transposed convolution).  Values
+that depend on symbolic sizes are never hoisted, nor those in `refused`, for which there is no room;
 their own constant operands may still be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, cast
@@ -30,13 +31,15 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, substitute_nodes
 from smelt.ops.create import Input
-from smelt.ops.elementwise import Cast
+from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Permute, Reshape, Shear
 from smelt.types.expr import Expr, Index, add, atoms, axis, floordiv, mul, size, sizes_of, sub
 from smelt.types.tensor import TensorType
 
 SMALL_BYTES = 1 << 16
 """A value of at most so many bytes may be larger than the constants it comes from."""
+RECOMPUTE_CYCLES = 6.0
+"""Cycles for an element up to which a value is computed again rather than read from more memory."""
 MIN_WORK_ELEMENTS = 4096
 """Minimum elements read and written for a value that is worth an argument of its own."""
 
@@ -109,7 +112,50 @@ class _ConstantValues:
                     self.masks[node] = mask
 
     def held(self) -> list[Node]:
-        """Return the values to hoist: what the rest reads, behind views."""
+        """Return the values to hoist, such that together they do not grow what is read."""
+        recomputed: set[Node] = set()
+        while True:
+            hoisted = self._candidates(recomputed)
+            more = self._growing(hoisted)
+            if not more:
+                return hoisted
+            recomputed |= more
+
+    def _growing(self, hoisted: Sequence[Node]) -> set[Node]:
+        """Return the values that are cheaper computed again than read.
+
+        Those that share constants and take more memory together, such as both halves of each byte.
+        """
+        groups: list[tuple[int, list[Node]]] = []
+        for node in hoisted:
+            mask, members = self.masks[node], [node]
+            for group in [g for g in groups if g[0] & mask]:
+                groups.remove(group)
+                mask, members = mask | group[0], [*group[1], *members]
+            groups.append((mask, members))
+        growing: set[Node] = set()
+        for mask, members in groups:
+            before = sum(_nbytes(x.type) for x in self._inputs(mask))
+            if sum(_nbytes(x.type) for x in members) > max(before, SMALL_BYTES):
+                growing.update(x for x in members if self._is_cheap(x))
+        return growing
+
+    def _is_cheap(self, node: Node) -> bool:
+        """Whether a value takes few cycles an element to compute from constant inputs."""
+        cycles, seen, pending = 0.0, {node}, [node]
+        while pending:
+            value = pending.pop()
+            if value.inputs and not (value.op.is_view or isinstance(value.op, Cast | Map)):
+                return False
+            if isinstance(value.op, Map):
+                cycles += value.op.row.cost * _count(value.type)
+            unseen = [x for x in value.inputs if x not in seen]
+            seen.update(unseen)
+            pending += unseen
+        return cycles <= RECOMPUTE_CYCLES * _count(node.type)
+
+    def _candidates(self, recomputed: Collection[Node]) -> list[Node]:
+        """Return what the rest reads, behind views, and is worth hoisting alone."""
         hoisted: dict[Node, None] = {}
         seen: set[Node] = set()
         pending = [x for n in self.graph.nodes() if n not in self.masks for x in n.inputs]
@@ -120,6 +166,7 @@ class _ConstantValues:
             seen.add(node)
             if (
                 not _costs_nothing(node)
+                and node not in recomputed
                 and self._fits(node)
                 and self.work(node) >= MIN_WORK_ELEMENTS
             ):
@@ -131,7 +178,9 @@ class _ConstantValues:
 
     def sources(self, node: Node) -> tuple[Node, ...]:
         """Return the constant inputs that a value comes from, in the graph's order."""
-        mask = self.masks[node]
+        return self._inputs(self.masks[node])
+
+    def _inputs(self, mask: int) -> tuple[Node, ...]:
         return tuple(x for k, x in enumerate(self.graph.inputs) if mask >> k & 1)
 
     def _fits(self, node: Node) -> bool:

@@ -25,7 +25,9 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from smelt.c_library import C_LIBRARY
 
 __all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]
 
@@ -106,7 +108,7 @@ def _in_page(scale: int) -> Callable[[int, int, int], int]:
 
     def encode(word: int, target: int, _: int) -> int:
         if target & (1 << scale) - 1:
-            raise MalformedObject(f"an address that is no multiple of {1 << scale}")
+            raise MalformedObject(f"an address that is not a multiple of {1 << scale}")
         return word & ~(0xFFF << 10) | (target & 0xFFF) >> scale << 10
 
     return encode
@@ -417,18 +419,13 @@ def _is_loaded(s: _Section) -> bool:
     return True
 
 
-@cache
-def _process() -> Any:
-    return ctypes.CDLL(None)
-
-
 def _process_symbol(name: str) -> int:
     """Return the address of a function of the process.
 
     Raises MalformedObject where there is none.
     """
     try:
-        address = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
+        address = ctypes.cast(getattr(C_LIBRARY, name), ctypes.c_void_p).value
     except AttributeError:
         address = None
     if not address:
@@ -454,7 +451,7 @@ def _protect(base: int, ends: Sequence[int]) -> None:
     for (begin, end), right in rights.items():
         size = end - begin
         start = ctypes.c_void_p(base + begin)
-        if size and _process().mprotect(start, ctypes.c_size_t(size), right) != 0:
+        if size and C_LIBRARY.mprotect(start, ctypes.c_size_t(size), right) != 0:
             raise UnsupportedObject("memory of this process cannot be made executable")
 
 

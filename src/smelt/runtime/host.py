@@ -21,11 +21,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.imports import fork_safe_import
+from smelt.llvm_package import llvm_version
 from smelt.processor import (
     Processor,
     permitted_processor,
@@ -148,7 +147,7 @@ def host_processor() -> Processor:
     identity = processor_identity()
     if not identity:
         return processor()
-    key = f"smelt processor {llvmlite.__version__} {platform.machine()} {identity}".encode()
+    key = f"smelt processor {llvm_version()} {platform.machine()} {identity}".encode()
     entry = Cache.default().get(key)
     try:
         if entry is not None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from smelt import knobs
-from smelt.ops.library_product import Library, Wish, provider
+from smelt.ops.library_product import CLEAR_GAIN, Library, Wish, provider
 from smelt.runtime import library_figures
 from smelt.runtime.threads import default_threads
 from smelt.target import Target
@@ -49,5 +49,7 @@ def library_identity(target: Target) -> str:
     library = usable_library(target)
     if wish == "auto" and not library.ratios:
         return ""
-    figures = " ".join(f"{name}:{ratio:.3g}" for name, ratio in sorted(library.ratios.items()))
-    return f"{library.provider.name} {library.may_run} {figures}"
+    faster = sorted(name for name, ratio in library.ratios.items() if ratio < CLEAR_GAIN)
+    if wish == "auto" and not faster:
+        return ""
+    return f"{library.provider.name} {library.may_run} {', '.join(faster)}"

@@ -1,8 +1,9 @@
 """Figures of a library's products against ours, stored with the machine's other figures.
 
-`smelt doctor --probe` measures them (`smelt.tune.library_speed`); nothing else does, and without
-them every product is ours. They are stored in a file of their own next to the machine's, by
-library, number of threads, shape class and type, as the nanoseconds of both.
+`smelt.tune.library_speed` measures them, for `smelt doctor --probe` or in the background of
+programs with such products; without them every product is ours. They are stored in a file of their
+own next to the machine's, by library, number of threads, shape class and type, as the nanoseconds
+of both. What is measured in the background counts once two tries agree (`settled`).
 
 >>> ratios({"numpy": {"2": {"large f32": (200.0, 100.0)}}}, "numpy", 2)
 {'large f32': 0.5}
@@ -11,23 +12,45 @@ library, number of threads, shape class and type, as the nanoseconds of both.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
 from smelt.target import Target
 
-__all__ = ["Figures", "load", "ratios", "store"]
+__all__ = ["MAX_TRIES", "Figures", "add_try", "load", "ratios", "settled", "store", "tries"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the stored file and of the way of measuring."""
 
 Figures: TypeAlias = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
 """Nanoseconds of our product and of the library's: by library, threads, and class with type."""
+
+
+MAX_TRIES = 4
+"""Tries of a class: if no two of them agree then, products of it stay ours."""
+
+Try: TypeAlias = tuple[float, float]
+
+
+def settled(pairs: Sequence[Try]) -> Try | None:
+    """Return the best times of both sides if two tries agree on their ratio.
+
+    >>> settled([(200.0, 100.0)]), settled([(200.0, 100.0), (220.0, 115.0), (90.0, 100.0)])
+    (None, (200.0, 100.0))
+    >>> settled([(200.0, 100.0), (200.0, 300.0)])
+    """
+    ordered = sorted(pairs, key=lambda pair: pair[1] / pair[0])
+    for (a, b), (c, d) in pairwise(ordered):
+        if d / c <= (1 + AGREEMENT) * b / a:
+            return min(a, c), min(b, d)
+    return None
 
 
 def ratios(figures: Figures, library: str, threads: int) -> dict[str, float]:
@@ -42,16 +65,50 @@ def load(target: Target) -> Figures:
     return {} if place is None else _load(place, machine_id(target))
 
 
+def tries(target: Target) -> Mapping[str, Sequence[Try]]:
+    """Return the tries of classes that are not settled, by library, threads and class."""
+    place = Cache.default().path
+    data = None if place is None else _read(place, machine_id(target))
+    try:
+        return {
+            str(name): tuple((float(a), float(b)) for a, b in pairs)
+            for name, pairs in (data or {}).get("tries", {}).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def add_try(target: Target, library: str, threads: int, name: str, pair: Try) -> None:
+    """Store one try of a class: the times become figures once two tries agree."""
+    key = f"{library} {threads} {name}"
+    unsettled = dict(tries(target))
+    pairs = (*unsettled.pop(key, ()), pair)
+    figures: Figures = {}
+    if (times := settled(pairs)) is not None:
+        rows = load(target).get(library, {})
+        figures = {library: {**rows, str(threads): {**rows.get(str(threads), {}), name: times}}}
+    else:
+        unsettled[key] = pairs
+    _store(target, figures, unsettled)
+
+
 @lru_cache(maxsize=16)
 def _load(place: Path, machine: str) -> Figures:
+    data = _read(place, machine)
+    try:
+        return {} if data is None else _checked(data["figures"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _read(place: Path, machine: str) -> dict[str, Any] | None:
     try:
         with Folder(place).open(create=False) as files:
             data: Any = json.loads(files.read(_file_name(machine), MAX_STORED_BYTES))
-        if data["format"] != FORMAT or data["machine"] != machine:
-            return {}
-        return _checked(data["figures"])
-    except (Refused, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+        is_current = data["format"] == FORMAT and data["machine"] == machine
+    except (Refused, OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return data if is_current else None
 
 
 def _checked(data: Any) -> Figures:
@@ -75,10 +132,15 @@ def _checked(data: Any) -> Figures:
 
 def store(target: Target, figures: Figures) -> Path | None:
     """Store figures, keeping those of other libraries; None if the folder cannot be used."""
+    return _store(target, figures, tries(target))
+
+
+def _store(target: Target, figures: Figures, open_tries: Mapping[str, Any]) -> Path | None:
     place, machine = Cache.default().path, machine_id(target)
     if place is None:
         return None
-    data = {"format": FORMAT, "machine": machine, "figures": {**load(target), **figures}}
+    content = {"figures": {**load(target), **figures}, "tries": open_tries}
+    data = {"format": FORMAT, "machine": machine, **content}
     try:
         with Folder(place).open(create=True) as files:
             files.publish(_file_name(machine), json.dumps(data, indent=1).encode())

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from smelt import knobs
+from smelt.c_library import C_LIBRARY
 from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
 from smelt.runtime import quota
@@ -51,21 +52,20 @@ _CHECKED_FROM: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 47
 """Largest allocation: the user address space of x86-64."""
 
-_C: Final = ctypes.CDLL(None)
-_mmap: Final = _C.mmap
+_mmap: Final = C_LIBRARY.mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
     *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
 ]
-_munmap: Final = _C.munmap
+_munmap: Final = C_LIBRARY.munmap
 _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_madvise: Final = _C.madvise
+_madvise: Final = C_LIBRARY.madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_aligned_alloc: Final = _C.aligned_alloc
+_aligned_alloc: Final = C_LIBRARY.aligned_alloc
 _aligned_alloc.restype = ctypes.c_void_p
 _aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
-_free: Final = _C.free
+_free: Final = C_LIBRARY.free
 _free.argtypes = [ctypes.c_void_p]
 _forget: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
 _FAILED: Final = ctypes.c_void_p(-1).value

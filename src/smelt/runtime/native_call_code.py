@@ -15,15 +15,11 @@ from functools import cache, partial
 from math import prod
 from typing import Any, Final, NamedTuple
 
-import llvmlite
 import numpy as np
 
 from smelt import knobs
 from smelt.errors import SmeltError
-from smelt.imports import fork_safe_import
-from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native_call as code
-from smelt.runtime.cache import Cache
 from smelt.runtime.interpreter import (
     NEW_FROM_DESCR,
     SET_BASE,
@@ -36,7 +32,7 @@ from smelt.runtime.interpreter import (
 )
 from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.native_code import generic_target
+from smelt.runtime.native_object import native_object
 
 __all__ = ["FrontEndClasses", "RecordList", "address_runner", "install", "result_row"]
 
@@ -196,26 +192,16 @@ class _MethodDef(ctypes.Structure):
 
 @cache
 def _load_verified() -> Loaded | None:
-    """Load the native code, from the object cache or compiled now; None if unusable.
+    """Load the native code; None if unusable.
 
     The code is tested before use and never unloaded.
     """
     if not is_supported():
         return None
-    triple, cpu = generic_target()
-    text = code.ir()
-    key = f"smelt call 1 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
-    store = Cache.default()
-    entry = store.get(key)
     try:
-        if entry is None:
-            code_bytes: bytes = fork_safe_import("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
-            store.put(key, {"what": "repeated calls"}, code_bytes)
-        else:
-            code_bytes = entry.code
-        loaded = load(code_bytes, code.SYMBOLS)
+        loaded = load(native_object("repeated calls", code.ir()), code.SYMBOLS)
         _fill()
-    except (AttributeError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
+    except (AttributeError, ImportError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
         return None
     bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address("smelt_bind"))
     bind(ctypes.addressof(_STATE))

@@ -1,8 +1,4 @@
-"""Compile the thread pool's native loop once per machine and bind its entry points.
-
-The object comes from the cache like any kernel's. It is generic for the architecture: it gains
-nothing from newer instructions, and one cache entry serves every machine that shares a home
-directory.
+"""Load the thread pool's native loop and bind its entry points.
 
 >>> native_code().helper > 0
 True
@@ -15,18 +11,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
 
-import llvmlite
-
-from smelt.imports import fork_safe_import
-from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native
-from smelt.runtime.cache import Cache
-from smelt.runtime.host import host_processor
 from smelt.runtime.loader import Loaded, load
-
-_GENERIC_CPU: Final = {"x86_64": "x86-64"}
+from smelt.runtime.native_object import generic_target, native_object
 
 
 class NativeCode:
@@ -48,33 +36,18 @@ class NativeCode:
         self.helper = at("smelt_helper")
 
 
-def native_text(triple: str) -> str:
-    """Return the loop's LLVM IR for `triple`, with this system's constants."""
+def native_text(triple: str | None = None) -> str:
+    """Return the loop's LLVM IR for `triple` (default: this system's), with its constants."""
+    triple = triple or generic_target()[0]
     detached = 2 if sys.platform == "darwin" else 1
     monotonic = int(getattr(time, "CLOCK_MONOTONIC", 1))
     return native.ir(triple, monotonic, int(getattr(signal, "SIG_SETMASK", 2)), detached)
 
 
-def generic_target() -> tuple[str, str]:
-    """Return this system's triple, and LLVM's generic CPU name for its architecture."""
-    triple = host_processor().triple
-    return triple, _GENERIC_CPU.get(triple.partition("-")[0], "generic")
-
-
 def native_code(variant: str | None = None) -> NativeCode:
-    """Return the loop for this machine, from the object cache or compiled now.
+    """Return the loop for this machine.
 
     `variant` names a triple whose way of sleeping is used instead of this system's.
     """
-    triple, cpu = generic_target()
-    text = native_text(variant or triple)
-    key = f"smelt pool 2 {(ABI_VERSION, triple, cpu, llvmlite.__version__, text)}".encode()
-    cache = Cache.default()
-    entry = cache.get(key)
-    if entry is None:
-        jit: Any = fork_safe_import("smelt.runtime.jit")
-        code = jit.compile_ir(text, 2, cpu, "")
-        cache.put(key, {"what": "thread pool"}, code)
-    else:
-        code = entry.code
+    code = native_object("thread pool", native_text(variant))
     return NativeCode(load(code, native.SYMBOLS))

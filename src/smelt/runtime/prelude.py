@@ -319,7 +319,19 @@ class Prelude:
             self._keep(key, owners, cached)
         return cached
 
+    def adopt(self, owners: Sequence[Any], stamps: Stamps, arrays: Sequence[Array]) -> None:
+        """Take results that were computed before for constants with these owners.
+
+        They are kept while all owners live, whatever the knob CONSTANTS allows.
+        """
+        run = Run([SharedResult(x) for x in arrays], stamps, ())
+        self._hold(tuple(map(id, owners)), owners, run)
+
     def _keep(self, key: Key, owners: Sequence[Any], run: Run) -> None:
+        self._hold(key, owners, run)
+        _ORDER.append((weakref.ref(self), key))
+
+    def _hold(self, key: Key, owners: Sequence[Any], run: Run) -> None:
         # A strong reference would form a cycle that only the garbage collector frees.
         home: weakref.ref[Prelude] = weakref.ref(self)
 
@@ -330,7 +342,6 @@ class Prelude:
 
         run.owners = tuple(weakref.ref(x, forget) for x in owners)
         self._runs[key] = run
-        _ORDER.append((home, key))
 
     def drop(self, key: Key) -> None:
         """Forget a run; the next call with its owners recomputes it."""

@@ -378,6 +378,14 @@ def start_background(
     return thread
 
 
+def wait_for_background() -> None:
+    """Wait until no measurement runs: two at once would disturb each other."""
+    with _background_lock:
+        threads = tuple(_background)
+    for thread in threads:
+        thread.join()
+
+
 def measure_due(directory: Path | None = None, seconds: float = 2.0) -> Target | None:
     """Try the figures that are due, and store each part.
 

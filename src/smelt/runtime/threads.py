@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from smelt import knobs
+from smelt.c_library import C_LIBRARY
 from smelt.errors import UnsupportedError
 from smelt.runtime import native
 from smelt.runtime.memory import Slab, check_room
@@ -43,7 +44,6 @@ _MIN_SCRATCH: Final = 64 << 10
 _NEVER: Final = 2**63 - 1
 _BASE_SETTINGS: Final = contextvars.Context()
 """Empty context, in which knobs show environment settings only."""
-_C: Final = ctypes.CDLL(None)
 
 _FUNCTIONS: Final = {
     "CLOCK_GETTIME": "clock_gettime",
@@ -75,11 +75,11 @@ class _State:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(slab))
         self.scratch: list[Slab] = []
         for name, symbol in _FUNCTIONS.items():
-            function = getattr(_C, symbol, None)  # the last three exist on Linux only
+            function = getattr(C_LIBRARY, symbol, None)  # the last three exist on Linux only
             if function is not None:
                 self.word(name).value = ctypes.cast(function, ctypes.c_void_p).value or 0
-        _C.pthread_mutex_init(ctypes.c_void_p(self.address + native.OFFSETS["MUTEX"]), None)
-        _C.pthread_cond_init(ctypes.c_void_p(self.address + native.OFFSETS["COND"]), None)
+        C_LIBRARY.pthread_mutex_init(ctypes.c_void_p(self.address + native.OFFSETS["MUTEX"]), None)
+        C_LIBRARY.pthread_cond_init(ctypes.c_void_p(self.address + native.OFFSETS["COND"]), None)
         self.word("HELPER").value = code.helper
         self.word("SPIN").value = spin_us * 1000
         self.word("POLL").value = POLL_MS * 1_000_000

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import ml_dtypes
@@ -80,12 +80,13 @@ class DType:
             return True
         if isinstance(other, DType):
             return self.name == other.name
-        if isinstance(other, (np.dtype, type, str)):
-            try:
-                named = np.dtype(other) == self.numpy
-            except TypeError:
-                named = False
-            return named or (other == self.name and other not in NUMPYS_NAMES)
+        if isinstance(other, str):
+            named = _parse_name(other)
+            is_ours = other == self.name and other not in NUMPYS_NAMES
+            return is_ours or (named is not None and named == self.numpy)
+        if isinstance(other, (np.dtype, type)):
+            named = parse_numpy(other)
+            return named is not None and named == self.numpy
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -95,8 +96,19 @@ class DType:
         return parse, (self.name,)
 
 
+def parse_numpy(spelling: Any) -> np.dtype[Any] | None:
+    """Return the dtype of NumPy with this spelling, None if there is none."""
+    try:
+        return np.dtype(spelling)
+    except Exception:  # noqa: BLE001 - NumPy's parser raises SyntaxError, ValueError and others
+        return None
+
+
+_parse_name = lru_cache(256)(parse_numpy)
+
 NUMPYS_NAMES = frozenset(("i8", "u8"))
-"""Short names that are NumPy's too, for integers of 8 bytes: array code means those."""
+"""Short names that are NumPy's too, for integers of 8 bytes: `dtype="i8"` of array code means
+those, the text of a type (`i8[n]`) means 8 bits."""
 
 
 def _row(name: str, long: str, kind: Kind, bits: int, scalar: Any) -> DType:
@@ -154,6 +166,36 @@ def parse(name: str) -> DType:
         ) from None
 
 
+def parse_in_text(name: str) -> DType:
+    """Return the type `name` of a text such as `u8[n]`, whose numbers count bits.
+
+    Raises DTypeError for an unknown name, and for codes of NumPy that count bytes ("f4").
+
+    >>> parse_in_text("u8"), parse_in_text("float32"), parse_in_text("double")
+    (u8, f32, f64)
+    """
+    theirs = None if name in _BY_NAME else parse_numpy(name)
+    row = None if theirs is None else counterpart(theirs)
+    if row is None:
+        return parse(name)
+    if any(c.isdigit() for c in name) and name != theirs.name:  # type: ignore[union-attr]
+        raise DTypeError(
+            f"{name!r} counts bytes, as in NumPy; the text of a type counts bits",
+            hint=f'Write "{row.long}" or "{row.name}".',
+        )
+    return row
+
+
+def refuse_ambiguous(name: object) -> None:
+    """Raise DTypeError for "i8" and "u8": bytes in NumPy, bits in the text of types."""
+    if isinstance(name, str) and name in NUMPYS_NAMES:
+        bits, bytes_ = parse(name), from_numpy(name)
+        raise DTypeError(
+            f"{name!r} has {bits.bits} bits in types ({name}[n]) and {bytes_.bits} in NumPy",
+            hint=f'Write "{bits.long}", or "{bytes_.name}" ("{bytes_.long}").',
+        )
+
+
 def from_numpy(dtype: object) -> DType:
     """Return the type of a NumPy dtype (or of anything that `np.dtype` takes).
 
@@ -161,17 +203,21 @@ def from_numpy(dtype: object) -> DType:
     """
     if isinstance(dtype, DType):
         return dtype
-    try:
-        numpy_dtype = np.dtype(dtype)  # type: ignore[call-overload]
-    except (TypeError, ValueError):  # the latter of objects with an attribute `dtype`
-        raise DTypeError(f"{dtype!r} is not an element type") from None
-    row = _BY_NUMPY.get(numpy_dtype) or _BY_NUMPY.get(numpy_dtype.newbyteorder("="))
+    numpy_dtype = parse_numpy(dtype)
+    if numpy_dtype is None:
+        raise DTypeError(f"{dtype!r} is not an element type")
+    row = counterpart(numpy_dtype)
     if row is None:
         raise DTypeError(
             f"NumPy dtype {numpy_dtype} has no counterpart in Smelt",
             hint="Convert it in NumPy first, where that has a meaning: x.astype(np.float32).",
         )
     return row
+
+
+def counterpart(dtype: np.dtype[Any]) -> DType | None:
+    """Return the type of a NumPy dtype, None for strings, objects and dates."""
+    return _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("="))
 
 
 _SIGNED = {8: i8, 16: i16, 32: i32, 64: i64}

@@ -63,7 +63,7 @@ def number(e: Index, sizes: Mapping[str, int]) -> int:
     """Return the value of an expression over sizes, checked as by `interval`."""
     bounds = interval(e, sizes)
     if bounds is None or bounds[0] != bounds[1]:
-        raise VerifyError(f"{_short(e)} is no number at the sizes of this call")
+        raise VerifyError(f"{_short(e)} is not a number at the sizes of this call")
     return bounds[0]
 
 

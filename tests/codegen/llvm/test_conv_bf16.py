@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
+from tests.strategies.effort import NIGHT, effort
 
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
 from smelt.target import Target
 from smelt.types.dtype import bf16
+
+pytestmark = NIGHT
 
 Array = np.ndarray[Any, Any]
 MORE = tuple(f for f in ("avx512bf16",) if Target.host().has(f))
@@ -192,7 +195,7 @@ def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> Non
 
 
 @paired
-@settings(max_examples=40, deadline=None)
+@effort(12)
 @given(
     st.sampled_from([FIRST, LAST]),
     st.integers(1, 2),

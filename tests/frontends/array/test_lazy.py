@@ -7,6 +7,7 @@ import gc
 import pickle
 import threading
 import weakref
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smelt as sm
+import smelt.numpy
 from smelt import knobs
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array import evaluate_pending as flushing
@@ -361,6 +363,10 @@ def test_attributes() -> None:
         sm.ones(3).mT  # noqa: B018
     with pytest.raises(sm.errors.DeviceError):
         x.to_device("abacus")
+    for namespace, name in product((sm, sm.numpy), ("zeros", "ones", "asarray", "eye")):
+        if (namespace, name) != (sm, "asarray"):  # which makes an array on the device
+            with pytest.raises(sm.errors.DeviceError, match='device="cuda:0"'):
+                getattr(namespace, name)(3, device="cuda")
     with pytest.raises(sm.errors.ArgumentError):
         x.__array_namespace__(api_version="1999.01")
 

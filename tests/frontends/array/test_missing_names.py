@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 
 import smelt as sm
 import smelt.numpy as snp
+from smelt.errors import nearest
+from smelt.errors.missing import nearest_hint
 
 MISSPELT: list[tuple[Callable[[], Any], str]] = [
     (lambda: sm.maxmum, "maximum"),
@@ -44,6 +49,27 @@ def test_probes_of_protocols_get_no_suggestion() -> None:
         with pytest.raises(AttributeError) as caught:
             _ = x.__lenn__
         assert "did you mean" not in str(caught.value)
+
+
+def test_no_suggestion_is_searched_before_it_is_shown() -> None:
+    x = sm.ones(3)
+    owners = (sm, sm.nn, sm.random, sm.optim, sm.linalg, sm.errors, snp, snp.linalg, snp.random)
+    owners += (snp.fft, snp.lib, x, x.at[0], sm.jit(np.sin), sm.spec("f32[n]"))
+    calls = []
+    watched = {f.__code__ for f in (nearest, nearest_hint)}
+    sys.setprofile(lambda frame, event, _: calls.append(event) if frame.f_code in watched else None)
+    try:
+        results = [hasattr(owner, "unknown") for owner in owners]
+    finally:
+        sys.setprofile(None)
+    assert not any(results) and not calls
+    for owner in owners:
+        with pytest.raises(AttributeError) as caught:
+            _ = owner.unknown
+        error = caught.value
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.name, str(again)) == (AttributeError, "unknown", str(error))
+        assert traceback.format_exception_only(error)[0].startswith("AttributeError: ")
 
 
 def loss(x):

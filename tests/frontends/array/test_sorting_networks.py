@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.frontends.array.numpy_comparison import MODES
 from tests.frontends.array.test_top_k import TYPES, numbers, ordered
 from tests.property.oracles import compiled, interpret, kernels_agree, sizes_at
-from tests.strategies.effort import effort
+from tests.strategies.effort import NIGHT, effort
 
 import smelt as sm
 from smelt import knobs
@@ -22,6 +22,8 @@ from smelt.frontends.array.networks import (
     batcher_pairs,
     insertion_pairs,
 )
+
+pytestmark = NIGHT
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -57,7 +59,7 @@ def both(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_as_a_stable_order(mode: str) -> None:
-    @effort(40)
+    @effort(16)
     @given(calls())
     def judge(call: tuple[Array, int, bool]) -> None:
         x, axis, descending = call

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.errors import FusionError, KnobError, OutOfMemory, SteeringWarning
+from smelt.errors import ArgumentError, FusionError, KnobError, OutOfMemory, SteeringWarning
 from smelt.knobs import REQUIRE_FUSED, values
 
 ROWS = np.linspace(-1, 1, 64 * 512, dtype=np.float32).reshape(64, 512)
@@ -78,6 +81,13 @@ def test_a_demand_overrules_the_cost():
     assert kernels(f, wide, columns) == 2
     with sm.fuse(must=True):
         assert kernels(f, wide, columns) == 1
+
+
+@pytest.mark.parametrize("columns", [8, 64, 512])
+def test_siblings_that_share_little_are_joined_on_demand(columns):
+    """Both read all of x, which is less than half of what they read."""
+    x, w = np.ones((16, 64), np.float32), np.ones((64, columns), np.float32)
+    assert kernels(sm.jit(lambda x, a, b: (x @ a, x @ b), must=True), x, w, w) == 1
 
 
 def test_a_function_is_compiled_again_under_another_demand():
@@ -198,6 +208,76 @@ def test_a_block_inside_a_recorded_function_says_that_it_is_too_late():
         warnings.simplefilter("error")
         late(sm.asarray(ROWS))
         sm.jit(sm.jit(softmax, never=True))(ROWS)
+
+
+NESTED = {
+    "static_argnums": (1, 1, None),
+    "static_argnames": ("n", "n", None),
+    "donate": ("x", 0, "n"),
+    "must": (True, True, "exp+sum"),
+    "never": ("exp+sum", "exp+sum", "exp+max"),
+    "max_extra_memory": (1 << 24, 1 << 24, 1 << 23),
+    "rounding": ("exact", "exact", "fast"),
+}
+"""Option of `jit` -> a value, an equal one, and one that contradicts it."""
+
+
+def test_every_option_of_jit_is_swept() -> None:
+    options = {
+        p.name for p in inspect.signature(sm.jit).parameters.values() if p.kind == p.KEYWORD_ONLY
+    }
+    assert set(NESTED) == options
+
+
+@pytest.mark.parametrize("option", NESTED)
+def test_a_function_that_is_jitted_again_keeps_its_options(option: str) -> None:
+    def scaled(x, n=2):
+        return x * n
+
+    def facts(jitted: Any) -> Any:
+        settings = getattr(jitted, "settings", None)
+        return jitted.options.static, jitted.options.donate, settings and settings.checked_settings
+
+    value, equal, other = NESTED[option]
+    once = sm.jit(scaled, **{option: value})
+    again = (
+        sm.jit(once),
+        sm.jit(sm.jit(scaled), **{option: value}),
+        sm.jit(once, **{option: equal}),
+    )
+    assert {str(facts(f)) for f in again} == {str(facts(once))}
+    both = sm.jit(
+        once, static_argnames="n", **({} if option == "rounding" else {"rounding": "eager"})
+    )
+    assert "n" in both.options.static
+    assert both.settings.checked_settings["rounding"] == (
+        "exact" if option == "rounding" else "eager"
+    )
+    if option not in ("static_argnums", "static_argnames", "donate"):
+        with pytest.raises(ArgumentError, match=f"jit: {option}|{option}"):
+            sm.jit(once, **{option: other})
+        assert facts(sm.jit(functools.partial(once)))[2] == facts(once)[2]
+
+
+def test_options_of_both_calls_that_exclude_each_other_are_refused() -> None:
+    def scaled(x, n=2):
+        return x * n
+
+    for inner, outer in (
+        ({"static_argnames": "n"}, {"donate": "n"}),
+        ({"donate": 1}, {"static_argnums": 1}),
+    ):
+        with pytest.raises(ArgumentError, match="donate"):
+            sm.jit(sm.jit(scaled, **inner), **outer)
+
+
+def test_a_requirement_holds_for_a_function_that_is_jitted_again() -> None:
+    for f in (
+        sm.jit(sm.jit(sorted_between, must=True)),
+        sm.jit(functools.partial(sm.jit(sorted_between, must=True))),
+    ):
+        with pytest.raises(FusionError):
+            f(ROWS)
 
 
 def test_as_a_decorator():

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.frontends.array.numpy_comparison import MODES
 from tests.property.oracles import compiled, interpret, kernels_agree, sizes_at
-from tests.strategies.effort import effort
+from tests.strategies.effort import NIGHT, effort
 
 import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError, AxisError, ShapeError
 from smelt.frontends.array.topk import MAX_PASSES
 from smelt.types.dtype import parse as element_type
+
+pytestmark = NIGHT
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
@@ -81,7 +83,7 @@ def calls(draw: Any) -> tuple[Array, int, int, bool]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_as_a_stable_order(mode: str) -> None:
-    @effort(60)
+    @effort(24)
     @given(calls())
     def judge(call: tuple[Array, int, int, bool]) -> None:
         x, k, axis, largest = call

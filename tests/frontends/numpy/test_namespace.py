@@ -333,3 +333,12 @@ def test_clip_has_the_promoted_dtype(kind: str, bounds: tuple[Any, Any]) -> None
     for result in (snp.clip(snp.asarray(x), *bounds), snp.asarray(x).clip(*bounds)):
         assert np.array_equal(np.asarray(result), expected)
         assert isinstance(bounds[0], np.float32) or result.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin", "add", "maximum", "hypot", "logaddexp"])
+def test_a_reduction_of_a_selection_in_a_recording_is_a_typed_error(name: str) -> None:
+    x = np.asarray([1.0, -2.0, 3.0])
+    reduce = getattr(snp, name).reduce
+    assert float(reduce(snp.asarray(x)[x > 0])) == getattr(np, name).reduce(x[x > 0])
+    with pytest.raises(TracerError):
+        sm.jit(lambda x: reduce(x[x > 0]))(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -275,3 +276,31 @@ def test_a_loss_without_gradients_stores_no_logits():
     (report,) = record.graphs[0].reports()
     assert report.data.total.bytes_unfused > 10 * 512 * 5000
     assert report.data.memory.temp < 512 * 5000
+
+
+def test_a_record_has_a_page_with_its_parts_one_after_another(tmp_path):
+    def f(x, w):
+        return torch.softmax(torch.linalg.qr(torch.nn.functional.gelu(x @ w))[0] @ w, -1)
+
+    record = smelt.torch.explain(f, torch.randn(32, 16), torch.randn(16, 16))
+    saved = record.save(tmp_path / "model.html", code=False).read_text()
+    reports = [report for g in record.graphs for report in g.reports()]
+    assert len(reports) == 2
+    for k, report in enumerate(reports):
+        assert f'id="report-{k}"' in saved and f"graph {k + 1} of {len(reports)}" in saved
+        assert report.data.kernels[0].text
+    assert "aten.linalg_qr" in saved
+    assert record._repr_html_().count("<iframe") == 1
+    parts = json.loads(record.save(tmp_path / "model.json").read_text())
+    assert [p["report"]["name"] for p in parts] == [r.data.name for r in reports]
+    assert record.why("mm", "gelu").together
+
+
+def test_a_record_without_a_graph_says_so(tmp_path):
+    with smelt.torch.record() as record:
+        pass
+    with pytest.raises(ArgumentError, match="no graph of this record was compiled"):
+        record.save(tmp_path / "x.html")
+    assert record._repr_html_().startswith("<pre>")
+    with pytest.raises(ArgumentError, match=r"a name in \.html or \.json"):
+        record.save(tmp_path / "x.txt")

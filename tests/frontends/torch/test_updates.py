@@ -82,7 +82,7 @@ def cache_inputs(rows=2, length=200, width=80):
     [
         (at_positions, 2),
         (at_a_position, 2),
-        (twice, 2),
+        (twice, 3),
         (scattered, 2),
     ],
 )

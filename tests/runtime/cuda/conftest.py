@@ -13,8 +13,7 @@ from smelt.runtime.cuda.driver import Device, system_driver, use_library
 
 @pytest.fixture(autouse=True, scope="module")
 def older_objects_are_left_alone() -> Iterator[None]:
-    """These tests collect garbage often, which would walk all that a long run keeps."""
-    gc.collect()
+    """Fixtures collect garbage after each test, which would walk all that a long run keeps."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.runtime.cuda.fake_threads import fake_threads
 from tests.runtime.cuda.fake_triton import FakeTriton
+from tests.strategies.effort import NIGHT, effort
 
 import smelt as sm
 from smelt.device import use_compiler
@@ -22,6 +23,8 @@ from smelt.runtime.cuda.executable import _fill_frame
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
 from smelt.types.dtype import from_numpy, i16
+
+pytestmark = NIGHT
 
 RANDOM = np.random.default_rng(11)
 
@@ -293,9 +296,7 @@ def loops(draw):
 
 
 @given(loops())
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@effort(10)
 def test_any_loop_gives_the_cpu_s_results(fake, case):
     function, arrays = case
     check(fake, function, *arrays, calls=2)

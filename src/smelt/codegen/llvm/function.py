@@ -105,6 +105,12 @@ class FunctionEmitter:
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.buffers: dict[str, Value] = {}
         self.dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
+        self.lengths = {
+            x.name: x.nbytes // x.dtype.itemsize
+            for x in program.buffers
+            if isinstance(x.nbytes, int) and not x.written
+        }
+        """Elements of the inputs whose length is known."""
         self.sizes: dict[str, Value] = {}
         self.storage = Storage(s)
         self.entry = IndexEmitter(self.b, self._size)

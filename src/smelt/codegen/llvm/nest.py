@@ -62,6 +62,7 @@ from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.codegen.llvm.loops.split_store_ranges import (
     RangeStoreTarget,
+    run_in_place,
     run_in_range,
     single_range_items,
     store_in_range,
@@ -80,7 +81,8 @@ from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import DirectStores
 from smelt.codegen.llvm.products.drivers import ProductDriver, driver_of
 from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
-from smelt.codegen.llvm.schedule.build_nests import Nest, find_identity_copy
+from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     RowGroupEmitter,
     find_row_groups,
@@ -160,16 +162,15 @@ class NestEmitter:
             )
             self.direct.run_unless_stored(nest, emit_range)
             return
-        copied_arrays = find_identity_copy(nest, self.s.phase)
-        if copied_arrays is None:
+        update = find_in_place_update(nest, self.s)
+        if update is None:
             run = partial(run_collapsed, self, nest, lambda: self._run_versions(nest, scope))
             self.direct.run_unless_stored(
                 nest, lambda: for_each_row_group(self.row_groups, nest, run)
             )
             return
-        source, destination = (self.b.ptrtoint(self.home.buffers[n], I64) for n in copied_arrays)
-        with self.b.if_then(self.b.icmp_signed("!=", source, destination)):
-            for_each_row_group(self.row_groups, nest, lambda: self._run_versions(nest, scope))
+        versions = partial(self._run_versions, nest, scope)
+        run_in_place(self, update, lambda: for_each_row_group(self.row_groups, nest, versions))
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""

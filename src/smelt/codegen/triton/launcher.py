@@ -145,7 +145,7 @@ def _table(stage: Stage, written: set[str]) -> list[str]:
     sources = {python_text(e): text for e, text in reversed(shapes)}
     for s in members.sizes:
         if f"size_{s}" not in sources:
-            refuse(kernel.name, f"the size {s} of a family, which is no dimension")
+            refuse(kernel.name, f"the size {s} of a family, which is not a dimension")
         lines.append(f"        size_{s} = {sources[f'size_{s}']}")
     for a in whole:
         padded = f"triton.next_power_of_2(max({python_text(kernel.axis(a).extent)}, 1))"

@@ -54,4 +54,4 @@ def _shown(source: str) -> str:
 
 def page(progress: Callable[[str], None] | None = None) -> str:
     """Return one page that teaches the classics, as HTML."""
-    return lessons_html(list(lessons(progress)))
+    return lessons_html(list(lessons(progress)), "Classics of kernel fusion")

@@ -73,7 +73,7 @@ def _codes(data: ReportData, compiled: Compiled, code: bool) -> tuple[Code, ...]
         def text(language: str, kernel: Kernel = kernel) -> str:
             if language not in backend.languages:
                 return ""
-            return backend.text(kernel, language, machine, None)[:MAX_CODE]
+            return _shortened(backend.text(kernel, language, machine, None))
 
         codes.append(
             Code(
@@ -84,6 +84,14 @@ def _codes(data: ReportData, compiled: Compiled, code: bool) -> tuple[Code, ...]
             )
         )
     return tuple(codes)
+
+
+def _shortened(text: str) -> str:
+    """Return the first lines of a generated text, and how many more there are."""
+    if len(text) <= MAX_CODE:
+        return text
+    kept = text[: text.rfind("\n", 0, MAX_CODE)]
+    return f"{kept}\n... {text.count(chr(10), len(kept) + 1):,} more lines"
 
 
 def _tasks(step: KernelStep | None, data: ReportData) -> tuple[int, ...]:

@@ -66,19 +66,21 @@ def unfused_tile(
     None without a sure match.
 
     `ranges` are those of the grid's block: the result may have dimensions along which a block has
-    one position. Where several orders of the dimensions fit, the one with close values is right.
+    one position. The number of a part is no position of a result. Where several orders of the
+    dimensions fit, the one with close values is right.
     """
     dims = [(k, d) for k, d in enumerate(node.type.shape) if d != 1]
-    if len(dims) > MAX_AXES:
+    extents = {a.name: a.extent for a in kernel.axes}
+    if len(dims) > MAX_AXES or not extents.keys() >= {*tile.axes}:
         return None
     tile_axes = [
-        (kernel.axis(a).extent, slice(s, s + n))
+        (extents[a], slice(s, s + n))
         for a, s, n in zip(tile.axes, tile.start, tile.data.shape, strict=True)
     ]
     single = [
-        (kernel.axis(a).extent, slice(*r))
+        (extents[a], slice(*r))
         for a, r in ranges.items()
-        if a not in tile.axes and r[1] - r[0] == 1
+        if a in extents and a not in tile.axes and r[1] - r[0] == 1
     ]
     parts: list[Array] = []
     for more in combinations(single, max(len(dims) - len(tile_axes), 0)):

@@ -55,7 +55,10 @@ Data = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A program to learn from: what it shows, its source and its report's data."""
+    """A program of a page with several: what it is, its source and its report's data.
+
+    Programs without source are the parts of one, which run one after another.
+    """
 
     title: str
     text: str
@@ -68,8 +71,8 @@ def html(data: Data) -> str:
     return _page(f"{data['name']}: what was fused", data, _summary(data), [("report", data)])
 
 
-def lessons_html(lessons: Sequence[Lesson]) -> str:
-    """Return one page with several programs; it opens on the first one's lesson."""
+def lessons_html(lessons: Sequence[Lesson], title: str) -> str:
+    """Return one page with several programs; it opens on the first one."""
     listed = [
         {
             "title": x.title,
@@ -83,7 +86,7 @@ def lessons_html(lessons: Sequence[Lesson]) -> str:
     ]
     scripts: list[tuple[str, Any]] = [("lessons", listed)]
     scripts += [(f"report-{k}", x.data) for k, x in enumerate(lessons)]
-    return _page("Classics of kernel fusion", lessons[0].data, _lessons(lessons), scripts)
+    return _page(title, lessons[0].data, _lessons(lessons, title), scripts)
 
 
 def _page(title: str, data: Data, body: Iterable[str], scripts: Sequence[tuple[str, Any]]) -> str:
@@ -107,7 +110,7 @@ def _page(title: str, data: Data, body: Iterable[str], scripts: Sequence[tuple[s
             "<body>",
             *_header(data),
             '<nav aria-label="views"><div id="tabs" role="tablist"></div></nav>',
-            '<main id="view" role="tabpanel">',
+            '<main id="view" role="tabpanel" tabindex="-1">',
             *body,
             "</main>",
             *(
@@ -179,12 +182,14 @@ def _under(data: Data) -> str:
     return " · ".join(x for x in (sizes, machine) if x)
 
 
-def _lessons(lessons: Sequence[Lesson]) -> Iterator[str]:
-    yield "<h2>Classics of kernel fusion</h2>"
+def _lessons(lessons: Sequence[Lesson], title: str) -> Iterator[str]:
+    yield f"<h2>{escape(title)}</h2>"
     yield '<noscript><p class="note">The pictures need scripts.</p></noscript>'
     for x in lessons:
         yield f"<h3>{_marked(x.title)}</h3><p>{_marked(x.text)}</p>"
-        yield f'<pre class="text">{escape(x.code)}</pre><p>{escape(sentence(x.data["total"]))}</p>'
+        if x.code:
+            yield f'<pre class="text">{escape(x.code)}</pre>'
+        yield f"<p>{escape(sentence(x.data['total']))}</p>"
         yield from _rows(["", "without fusion", "with fusion"], _total_rows(x.data))
 
 

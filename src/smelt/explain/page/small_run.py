@@ -55,6 +55,8 @@ MAX_KERNELS = 12
 """Most fused kernels that are run: the first of a program with more."""
 COMFORTABLE_CELLS = 512
 """Elements of an array up to which no smaller size is looked for."""
+MAX_GRID_BLOCKS = 20_000
+"""Most blocks of all grids of a run: the interpreter takes about half a millisecond for each."""
 MAX_STEPS = 240
 """Most recorded steps of all kernels of one side."""
 VISITS = 4
@@ -128,6 +130,14 @@ def _small_run(program: _Program, arrays: Mapping[str, Array], most_cells: int) 
                 f"window fixes its sizes; a page shows at most {most_cells:,} elements of a value."
             )
             continue
+        run = [kernel for _, _, kernel in program.fused] + [k for _, k in program.unfused]
+        grid_blocks = sum(_grid_blocks(kernel, sizes) for kernel in run)
+        if grid_blocks > MAX_GRID_BLOCKS:
+            note = (
+                f"At its small sizes the program has {grid_blocks:,} blocks; a page plays at most "
+                f"{MAX_GRID_BLOCKS:,}."
+            )
+            continue
         try:
             return _run(program, sizes, arrays)
         except SmeltError as error:
@@ -166,8 +176,9 @@ def _programs(
         note=" ".join(notes),
     )
     yield program
+    clusters = [*(c for _, c, _ in program.fused), *(c for c, _ in program.unfused)]
     general = next(generalize(plan.graph, hints=data.sizes, any_size=True), None)
-    if general is None:
+    if general is None or any(c.loop is not None for c in clusters):  # steps have a fixed count
         return
     try:
         generalized = _generalized(program, general, compiled.target.tiling)
@@ -447,6 +458,17 @@ def _step_array(param: Param, array: Array, names: _Names, role: Any) -> StepArr
         role=role,
         values=numbers_of(array),
     )
+
+
+def _grid_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Return the number of blocks of a kernel's grid, parts of split axes not counted."""
+    lengths = _small_blocks(kernel, sizes)
+    extents = [
+        (int(evaluate(kernel.axis(b.axis).extent, sizes)), lengths.get(b.axis, b.size))
+        for b in kernel.grid
+        if isinstance(b, Block)
+    ]
+    return prod(-(-n // (length or max(n, 1))) for n, length in extents)
 
 
 def _small_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:

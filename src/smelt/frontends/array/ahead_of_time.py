@@ -9,9 +9,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Hashable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
-from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
+from smelt.errors import ArgumentError, GuardError, StaticArgError, StructureError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
@@ -22,10 +23,11 @@ from smelt.frontends.array.layouts import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
+from smelt.imports import fork_safe_import
 from smelt.knobs import config
-from smelt.types.dtype import from_numpy
-from smelt.types.expr import Index, size, sizes_of
-from smelt.types.parse_expr import parse as parse_expr
+from smelt.types.dtype import from_numpy, refuse_ambiguous
+from smelt.types.expr import Expr, Index, sizes_of
+from smelt.types.parse_type import parse_dimension, parse_type
 
 
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
@@ -36,39 +38,35 @@ def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
     Args:
         shape: a dimension, or a sequence of them.  A dimension is a number, the name of a size,
             which is equal wherever it has this name, or an expression over names (`"n*2"`).
-        dtype: float64 by default; part of the text in the second form.
+        dtype: float64 by default; part of the text in the second form, where its number counts
+            bits, as in reports: `u8[n]` is uint8.
 
     Raises ExprTextError for other text, ArgumentError for negative numbers, DTypeError for an
-    unknown dtype.
+    unknown dtype, for "f4[n]" (bytes), and for `dtype="u8"` (bytes in NumPy, bits in reports).
     """
+    refuse_ambiguous(dtype)
     if isinstance(shape, str) and "[" in shape:
-        dtype, _, rest = shape.rstrip("] ").partition("[")
-        shape = [part.strip() for part in rest.split(",")] if rest.strip() else []
+        kind = parse_type(shape)
+        shape, dtype = kind.shape, kind.dtype
     elif isinstance(shape, (int, str)):
         shape = (shape,)
     return Spec(tuple(_dimension(d) for d in shape), as_dtype(dtype))
 
 
 def _dimension(d: Any) -> Index:
-    if isinstance(d, str):
-        try:
-            size_ = parse_expr(d, size)
-        except ValueError:
-            raise ExprTextError(
-                f"{d!r} is no dimension",
-                source=d,
-                line=1,
-                column=1,
-                length=len(d),
-                hint="Use numbers, names of sizes, + - * // and %.",
-            ) from None
-        if {"min", "max"} & set(sizes_of(size_)):
+    dim: Index = (
+        d
+        if isinstance(d, Expr)
+        else operator.index(d)
+        if not isinstance(d, str)
+        else (parse_dimension(d))
+    )
+    if isinstance(dim, Expr):
+        if {"min", "max"} & set(sizes_of(dim)):
             raise ArgumentError("spec: min and max cannot be names of sizes")
-    else:
-        size_ = operator.index(d)
-    if isinstance(size_, int) and size_ < 0:
-        raise ArgumentError(op="spec", argument="dimension", value=size_, expected="0 or more")
-    return size_
+    elif dim < 0:
+        raise ArgumentError(op="spec", argument="dimension", value=dim, expected="0 or more")
+    return dim
 
 
 def as_arguments(bound: BoundCall) -> list[Argument]:
@@ -122,7 +120,7 @@ class Lowered:
         self.trace = trace
         self.bound = bound
         self.arguments = arguments
-        self._settings = settings
+        self.settings = settings
 
     def as_text(self, form: str = "graph") -> str:
         """Return the recorded graph as text.
@@ -143,9 +141,9 @@ class Lowered:
 
         Raises FusionError if `must` demands one kernel and there is none.
         """
-        with self._settings or nullcontext():
+        with self.settings or nullcontext():
             assert self.trace.executable
-        return Executable(self.trace, self.bound, self.arguments)
+        return Executable(self)
 
 
 class Executable:
@@ -153,10 +151,11 @@ class Executable:
 
     FORMS = ("graph", "plan", "kernel", "llvm", "asm")
 
-    def __init__(self, trace: Trace, bound: BoundCall, arguments: tuple[Argument, ...]) -> None:
-        self.trace = trace
-        self._bound = bound
-        self._expected = arguments
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.trace = lowered.trace
+        self._bound = lowered.bound
+        self._expected = lowered.arguments
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run with arguments like those of `lower`; `out` receives the results.
@@ -178,6 +177,10 @@ class Executable:
             guards = " and ".join(map(str, self.trace.guards))
             raise GuardError(guard=guards, found=f"arguments of shapes {shapes}")
         return run_call(self.trace, sizes, arguments, bound, out)
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write the program to a file, with the options `isa` and `hints` of `smelt.save`."""
+        fork_safe_import("smelt.frontends.array.save").save(self, path, **options)
 
     def as_text(self, form: str = "kernel") -> str:
         """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".

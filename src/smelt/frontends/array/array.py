@@ -82,6 +82,8 @@ _RECORDED = (
 )
 _new = object.__new__
 _reference = weakref.ref
+_OF_SCALARS = frozenset(("as_integer_ratio", "bit_count", "hex", "is_integer"))
+"""Methods of Python's numbers that NumPy's scalars have, and arrays of rank 0."""
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -262,7 +264,7 @@ class Array(Operators):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise DTypeError(f"{self.node.type_text} is no integer and cannot be an index")
+            raise DTypeError(f"{self.node.type_text} is not an integer and cannot be an index")
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:
@@ -413,6 +415,8 @@ class Array(Operators):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
+        if self.ndim == 1 and not self._has_no_values() and STATE.scope is None:
+            return (self._read("iteration")[k] for k in range(len(self)))  # NumPy's scalars
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         return (self.part(k, is_view) for k in range(len(self)))
 
@@ -478,6 +482,8 @@ class Array(Operators):
             return self._derive()
         if name.startswith("__"):  # a protocol's probe, as NumPy's in every np.asarray
             raise AttributeError(f"'Array' object has no attribute {name!r}", name=name)
+        if name in _OF_SCALARS and not self.node.type.shape and self._is_readable():
+            return getattr(self._read(name)[()], name)
         raise missing_attribute("'Array' object", name, type(self))
 
     def _derive(self) -> Value:
@@ -517,7 +523,9 @@ def names_gpu(device: Any) -> bool:
 def check_device(device: Any) -> None:
     """Raise DeviceError for any device but "cpu" and None."""
     if device is not None and device != DEVICE:
-        raise DeviceError(device=device, known=DEVICE)
+        made_here = 'Make it on the CPU, then move it: sm.asarray(x, device="cuda:0").'
+        hint = made_here if names_gpu(device) else None
+        raise DeviceError(device=device, known=DEVICE, hint=hint)
 
 
 def number_or_value(x: Any, what: str) -> Any:

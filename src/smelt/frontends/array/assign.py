@@ -46,8 +46,8 @@ from smelt.frontends.array.views import expand, flip, pad, permute, reshape, sco
 from smelt.ops.create import Iota
 from smelt.ops.index import Scatter
 from smelt.types.dtype import bool_, i64
-from smelt.types.expr import Index, sub
-from smelt.types.tensor import broadcast_shapes
+from smelt.types.expr import Index, add, mul, sub
+from smelt.types.tensor import Shape, broadcast_shapes
 
 __all__ = [
     "SCATTER_COMBINES",
@@ -90,22 +90,13 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     parts = parse(x, key)
     if any(isinstance(p, IndexArray) for p in parts):
         return _scatter(x, parts, v, how)
-    return _update_box(x, parts, v, how)
+    return overlay_box(x, parts, v, how)
 
 
 @cache_trace
 def _update_simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
     """Update a box with constant bounds; the operators depend on types only."""
-    return _update_box(x, parse(x, restore_key(key)), cast_same_kind(v, x), how)
-
-
-def _update_box(x: Value, parts: list[Part], v: Value, how: str) -> Value:
-    """Replace a box of x by a value, or combine it with one."""
-    if how != "put":
-        old = basic_index(x, parts)
-        v = expand(_trim(v, old.type.rank), shape_of(old))
-        v = _combine(old, v, how)
-    return overlay_box(x, parts, v)
+    return overlay_box(x, parse(x, restore_key(key)), cast_same_kind(v, x), how)
 
 
 SCATTER_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
@@ -172,8 +163,11 @@ def cast_same_kind(v: Value, x: Value) -> Value:
     return cast(v, x.type.dtype)
 
 
-def overlay_box(x: Value, parts: list[Part], v: Value) -> Value:
-    """Replace a box of x by a value, through a select by position."""
+def overlay_box(x: Value, parts: list[Part], v: Value, how: str = "put") -> Value:
+    """Replace or combine a box of x by a select on positions.
+
+    x is read at the positions of the result only, so that the result may take its memory.
+    """
     shape = shape_of(x)
     ranges = [range_of(p) for p in parts if not isinstance(p, NewAxis)]
     box = tuple(
@@ -189,13 +183,26 @@ def overlay_box(x: Value, parts: list[Part], v: Value) -> Value:
     v = reshape(expand(_trim(v, len(key_shape)), key_shape), box)
     if any(r.count == 0 for r in ranges):
         return x
-    mask: Value | None = None
+    box_mask: Value | None = None
+    step_mask: Value | None = None
     for r in ranges:
-        v, in_range = _place_along(v, r, shape[r.axis], len(shape))
-        mask = (
-            in_range if mask is None else mask if in_range is None else record_and(mask, in_range)
-        )
-    return v if mask is None else record(SELECT, (mask, expand(v, shape), x))
+        v, in_range, on_step = _place_along(v, r, shape[r.axis], len(shape))
+        box_mask, step_mask = _both(box_mask, in_range), _both(step_mask, on_step)
+    masks = [m for m in (step_mask, box_mask) if m is not None]
+    v = expand(v, shape)
+    if how == "mul":
+        # Elsewhere the factors are 1, also in the derivative, where an infinity times 0 is NaN.
+        for mask in masks:
+            v = record(SELECT, (mask, v, number(1, x.type.dtype, "x.at")))
+    v = _combine(x, v, how)
+    for mask in masks:
+        v = record(SELECT, (mask, v, x))
+    return v
+
+
+def _both(a: Value | None, b: Value | None) -> Value | None:
+    """Return the conjunction of two masks, of which None is true everywhere."""
+    return b if a is None else a if b is None else record_and(a, b)
 
 
 def _trim(v: Value, rank: int) -> Value:
@@ -212,97 +219,96 @@ def record_and(a: Value, b: Value) -> Value:
     return BINARY["logical_and"](a, b)
 
 
-def _place_along(v: Value, r: SliceRange, size: Index, rank: int) -> tuple[Value, Value | None]:
-    """Move the value to its positions along r.axis; also return where it applies (None: all)."""
+def _place_along(
+    v: Value, r: SliceRange, size: Index, rank: int
+) -> tuple[Value, Value | None, Value | None]:
+    """Move the value to its positions along r.axis.
+
+    Also return masks of where it applies (None: everywhere): the range, and the steps within it.
+    """
     if r.count == size:
-        return (flip(v, (r.axis,)) if r.step < 0 else v), None
+        return (flip(v, (r.axis,)) if r.step < 0 else v), None, None
     along = [1] * rank
     along[r.axis] = size  # type: ignore[call-overload]
     scope = scope_of(v, (size, r.start, r.count))
     at = record(Iota(tuple(along), r.axis, i64), (), scope)
-    offset = BINARY["subtract"](at, as_array(IntegerIndex(0, r.start)))
+    start = as_array(IntegerIndex(0, r.start))
     if r.count == 1:
-        return v, BINARY["equal"](offset, 0)
+        return v, BINARY["equal"](at, start), None
+    reach = mul(sub(r.count, 1), r.step)
+    lowest, highest = (r.start, add(r.start, reach))[:: 1 if r.step > 0 else -1]
+    stop = add(highest, 1)
+    in_range = record_and(
+        BINARY["greater_equal"](at, as_array(IntegerIndex(0, lowest))),
+        BINARY["less"](at, as_array(IntegerIndex(0, stop))),
+    )
     if r.step == 1:
         low: list[Index] = [0] * rank
         high: list[Index] = [0] * rank
-        low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)
-        inner = BINARY["less"](offset, as_array(IntegerIndex(0, r.count)))
-        in_range = record_and(BINARY["greater_equal"](offset, 0), inner)
-        return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), in_range
-    return _place_strided(v, r, offset)
-
-
-def _place_strided(v: Value, r: SliceRange, offset: Value) -> tuple[Value, Value]:
-    """Read the value at offset // step for every |step|-th position."""
+        low[r.axis], high[r.axis] = r.start, sub(size, stop)
+        v = pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0)
+        return v, in_range, None
+    offset = BINARY["subtract"](at, start)
     if r.step < 0:
         offset = BINARY["multiply"](offset, -1)
-    step = abs(r.step)
-    quotient = BINARY["floor_divide"](offset, step)
-    in_range = record_and(
-        BINARY["equal"](BINARY["remainder"](offset, step), 0),
-        record_and(
-            BINARY["greater_equal"](offset, 0),
-            BINARY["less"](quotient, as_array(IntegerIndex(0, r.count))),
-        ),
-    )
+    on_step = BINARY["equal"](BINARY["remainder"](offset, abs(r.step)), 0)
+    quotient = BINARY["floor_divide"](offset, abs(r.step))
     last = as_array(IntegerIndex(0, sub(r.count, 1)))
     index = BINARY["maximum"](BINARY["minimum"](quotient, last), 0)
-    flat = reshape(index, (shape_of(index)[r.axis],))
-    return take(v, [flat], r.axis), in_range
+    return take(v, [reshape(index, (size,))], r.axis), in_range, on_step
 
 
 def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
-    """Scatter into integer positions: move the indexed axes to the front, and back after."""
-    parts = [p for p in parts if not isinstance(p, NewAxis)]
+    """Scatter into integer positions.
+
+    Each axis of x up to the last indexed or partly sliced one gets an index array; those of slices
+    count.  Axes keep their order, so that the result may take the memory of x.
+    """
+    shape = shape_of(x)
     arrays = [p for p in parts if isinstance(p, (IndexArray, IntegerIndex))]
     ranges = [p for p in parts if isinstance(p, SliceRange)]
     index = [as_array(p) for p in arrays]
     middle = broadcast_shapes(*(t.shape for t in align("index", *index)))
-    axes = [p.axis for p in arrays]
-    side_by_side = adjacent(parts)
-    first = sum(r.axis < axes[0] for r in ranges) if side_by_side else 0
-    counts = tuple(r.count for r in ranges)
+    before = sum(r.axis < arrays[0].axis for r in ranges)
+    v = _order_as_written(v, parts, middle, before)
+    place = [k if k < before else k + len(middle) for k in range(len(ranges))]
+    whole = [r.count == shape[r.axis] for r in ranges]
+    v = flip(v, tuple(k for k, r, w in zip(place, ranges, whole, strict=True) if w and r.step < 0))
+    last = max(
+        p.axis for p, w in zip([*arrays, *ranges], [*[False] * len(arrays), *whole]) if not w
+    )
+    rank = len(middle) + sum(r.axis <= last for r in ranges)
+    positions = {
+        p.axis: reshape(i, (*shape_of(i), *[1] * (rank - before - len(middle))))
+        for p, i in zip(arrays, index, strict=True)
+    }
+    for k, r, w in zip(place, ranges, whole, strict=True):
+        if r.axis <= last:
+            along: list[Index] = [1] * rank
+            along[k] = r.count
+            at = record(Iota(tuple(along), k, i64), (), scope_of(x, (r.count,)))
+            if not w:
+                start = as_array(IntegerIndex(0, r.start))
+                at = BINARY["add"](BINARY["multiply"](at, r.step), start)
+            positions[r.axis] = at
+    check_axis_not_empty(x, index, [p.axis for p in arrays])
+    return record(Scatter(how), (x, v, *(positions[a] for a in range(last + 1))))
+
+
+def _order_as_written(v: Value, parts: list[Part], middle: Shape, before: int) -> Value:
+    """Return the value in the shape that a scatter writes.
+
+    `before` slices come first, then the dimensions of the index arrays, then all other slices.
+    """
+    others = [p for p in parts if isinstance(p, (SliceRange, NewAxis))]
+    starts = (k for k, p in enumerate(parts) if isinstance(p, (IndexArray, IntegerIndex)))
+    first = next(starts) if adjacent(parts) else 0
+    counts = [1 if isinstance(p, NewAxis) else p.count for p in others]
     v = expand(_trim(v, len(middle) + len(counts)), (*counts[:first], *middle, *counts[first:]))
-    lead = range(first, first + len(middle))
-    others = [a for a in range(len(v.type.shape)) if a not in lead]
-    v = permute(v, (*lead, *others))
-    for r in ranges:
-        if r.count != shape_of(x)[r.axis]:
-            return _scatter_boxed(x, ranges, arrays, index, v, len(middle), how)
-        if r.step < 0:
-            v = flip(v, (len(middle) + ranges.index(r),))
-    order = (*axes, *[r.axis for r in ranges])
-    permuted = permute(x, order)
-    check_axis_not_empty(permuted, index)
-    scattered = record(Scatter(how), (permuted, v, *index))
-    return permute(scattered, [order.index(a) for a in range(len(order))])
-
-
-def _scatter_boxed(
-    x: Value,
-    ranges: list[SliceRange],
-    arrays: list[IndexArray | IntegerIndex],
-    index: list[Value],
-    v: Value,
-    middle: int,
-    how: str,
-) -> Value:
-    """Scatter where some slices are partial: these become index arrays as well."""
-    partial = [r for r in ranges if r.count != shape_of(x)[r.axis]]
-    partial_count = len(partial)
-    index = [reshape(i, (*shape_of(i), *[1] * partial_count)) for i in index]
-    for k, r in enumerate(partial):
-        along: list[Index] = [1] * partial_count
-        along[k] = r.count
-        at = record(Iota(tuple(along), k, i64), (), scope_of(x, (r.count,)))
-        at = BINARY["add"](BINARY["multiply"](at, r.step), as_array(IntegerIndex(0, r.start)))
-        index.append(at)
-    full = [r for r in ranges if r not in partial]
-    axes = [middle + ranges.index(r) for r in (*partial, *full)]
-    v = permute(v, (*range(middle), *axes))
-    order = (*[p.axis for p in arrays], *[r.axis for r in partial], *[r.axis for r in full])
-    permuted = permute(x, order)
-    check_axis_not_empty(permuted, index)
-    scattered = record(Scatter(how), (permuted, v, *index))
-    return permute(scattered, [order.index(a) for a in range(len(order))])
+    kept = [k for k, p in enumerate(others) if isinstance(p, SliceRange)]
+    first_kept = sum(k < first for k in kept)
+    counts = [counts[k] for k in kept]
+    v = reshape(v, (*counts[:first_kept], *middle, *counts[first_kept:]))
+    lead = range(first_kept, first_kept + len(middle))
+    rest = [a for a in range(v.type.rank) if a not in lead]
+    return permute(v, (*rest[:before], *lead, *rest[before:]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import ArgumentError, StaticArgError
+from smelt.errors import ArgumentError, StaticArgError, escape_controls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 
@@ -80,7 +80,7 @@ class BoundCall:
 class Options:
     """Options of `sm.jit` about a function's arguments.
 
-    Raises ArgumentError for something that is no function, and for arguments that it does not have.
+    Raises ArgumentError for something that is not a function, and for arguments that it has not.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Options:
             )
         self.function = function
         inner = getattr(function, "func", function)  # of a functools.partial
-        self.name = getattr(inner, "__name__", type(inner).__name__)
+        self.name = escape_controls(getattr(inner, "__name__", type(inner).__name__))
         self.parameters = _parameters(function)
         self.takes_out = "out" in self.parameters
         self.static = self._slots(_as_list(static_argnums), _as_list(static_argnames))
@@ -108,6 +108,20 @@ class Options:
                 [d for d in donated if isinstance(d, str)],
             )
         )
+
+    def merged_with(self, inner: Options) -> Options:
+        """Return these options with those of the same function's own jit."""
+        merged = Options(inner.function)
+        merged.static = self.static | inner.static
+        merged.donate = self.donate | inner.donate
+        if both := sorted(merged.donate & {str(slot) for slot in merged.static}):
+            raise ArgumentError(
+                op="jit",
+                argument="donate",
+                value=repr(both[-1]),
+                expected="an argument that the function's own jit does not make static",
+            )
+        return merged
 
     def _slots(self, positions: Iterable[Any], names: Iterable[Any]) -> frozenset[Slot]:
         """Return arguments both by position and by name.
@@ -155,6 +169,20 @@ class Options:
         if head.isdigit() and int(head) < len(self.parameters):
             head = self.parameters[int(head)]
         return head + dot + rest
+
+    def by_position(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call by position, where parameters allow it.
+
+        Raises TypeError, as the call would, for arguments that the function does not take.
+        """
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):
+            return args, kwargs
+        bound = signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """Bind the arguments of a call.

@@ -17,17 +17,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
+from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
 from smelt.frontends.array.aliasing import follows_numpy, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
-from smelt.frontends.array.evaluate_pending import flush
+from smelt.frontends.array.evaluate_pending import flush, flush_readers
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.operators import Operators, keep_order
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.tree import register_pair
-from smelt.frontends.array.value import Buffer, Value, leaf
+from smelt.frontends.array.value import STATE, Buffer, Value, copied, leaf
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
@@ -110,7 +110,9 @@ class ComplexArray(Array):
         return self.dtype.name + text[len(self._real.dtype.name) :]
 
     def __hash__(self) -> int:
-        return hash(self._real)
+        if self._real.node.scope is not None:
+            return id(self)
+        return hash(complex(self) if not self.ndim else self.parts[0])
 
     # Reading
 
@@ -119,14 +121,26 @@ class ComplexArray(Array):
 
         Raises TracerError inside `jit`, GradientError under differentiation.
         """
-        real, imag = self.parts
-        scope = real.node.scope
+        scope = self._real.node.scope
         if scope is not None and scope.check_open(self.type_text):
             raise TracerError(use=use, value=self.type_text)
-        flush(real.node, imag.node)
+        flush(*(x.node for x in self.parts if x.node.data is None))
         parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
         data = np.empty(parts[0].shape, self.dtype.numpy)
         data.real, data.imag = parts
+        return data
+
+    def _shared_elements(self, use: str) -> Buffer:
+        """Return memory of the elements, which the array itself reads from now on."""
+        data = self.elements(use)  # both parts are computed by one program
+        parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
+        whole: Any = parts[0].base
+        if isinstance(whole, np.ndarray) and whole.dtype == data.dtype:
+            if all(map(_is_same_memory, parts, (whole.real, whole.imag))):
+                data = whole
+        for x, part in zip(self.parts, (data.real, data.imag), strict=True):
+            x.replace_value(from_host(part))
+        flush_readers(data)
         return data
 
     def _read(self, use: str) -> Buffer:
@@ -145,7 +159,7 @@ class ComplexArray(Array):
         raise DTypeError(f"float(x): {self.type_text} is complex", hint="Use float(x.real).")
 
     def __index__(self) -> int:
-        raise DTypeError(f"{self.type_text} is no integer and cannot be an index")
+        raise DTypeError(f"{self.type_text} is not an integer and cannot be an index")
 
     def item(self, *index: Any) -> Any:
         """Return the only element, or that at an index, as a Python number.
@@ -162,9 +176,9 @@ class ComplexArray(Array):
             x._check_may_leave(use)  # pyright: ignore[reportPrivateUsage]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
-        if copy is False:
-            raise ArgumentError("np.asarray(x): a complex array becomes NumPy's only by a copy")
         self._check_may_leave("np.asarray(x)")
+        if copy is False:
+            return np.asarray(self._shared_elements("np.asarray(x)"), dtype, copy=False)
         data = self.elements("np.asarray(x)")
         return data if dtype is None else data.astype(dtype, copy=False)
 
@@ -176,13 +190,11 @@ class ComplexArray(Array):
         return getattr(ufunc, method)(*values, **options)
 
     def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **options: Any) -> Any:
-        if stream is not None or copy is False:
-            what = "copy=False" if stream is None else f"stream={stream!r}"
-            raise BufferError(
-                f"{what}: the parts of a complex array are joined in a copy on the CPU"
-            )
+        if stream is not None:
+            raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
         self._check_may_leave("a DLPack export")
-        data = self.elements("a DLPack export")
+        read = self._shared_elements if copy is False else self.elements
+        data = read("a DLPack export")
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
     def _is_readable(self) -> bool:
@@ -201,6 +213,8 @@ class ComplexArray(Array):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
+        if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
+            return (self.elements("iteration")[k] for k in range(len(self)))  # NumPy's scalars
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         return (self.part(k, is_view) for k in range(len(self)))
 
@@ -266,6 +280,11 @@ class ComplexArray(Array):
         return call_complex("bitwise_invert", self)
 
 
+def _is_same_memory(x: Buffer, y: Buffer) -> bool:
+    """Return whether two arrays are views of the same elements."""
+    return x.ctypes.data == y.ctypes.data and (x.shape, x.strides) == (y.shape, y.strides)
+
+
 def _of(real: Array, imag: Array) -> ComplexArray:
     result = ComplexArray.__new__(ComplexArray)
     result._real, result._imag = real, imag  # pyright: ignore[reportPrivateUsage]
@@ -283,11 +302,17 @@ def pair(real: Any, imag: Any) -> ComplexArray:
     if any(d.is_integer for d in dtypes):
         dtype = f64 if all(d.is_integer for d in dtypes) else dtype
     if isinstance(re, Value) and isinstance(im, Value) and shape_of(re) == shape_of(im):
-        return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
+        return _of(_own_part(re, dtype), _own_part(im, dtype))
     re, im = _broadcast(
         *(x if isinstance(x, Value) else number(x, dtype, "complex") for x in (re, im))
     )
-    return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
+    return _of(_own_part(re, dtype), _own_part(im, dtype))
+
+
+def _own_part(node: Value, dtype: DType) -> Array:
+    """Return a part of a result that no later write to an operand changes."""
+    part = cast(node, dtype)
+    return Array.of(copied(part) if part is node and node.shared else part)
 
 
 def _broadcast(x: Value, y: Value) -> tuple[Value, Value]:
@@ -356,6 +381,8 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
+        if not self.ndim:  # as for real numbers: a sum or an element
+            return forward(self, other)
         result = call_complex(name, self, other)
         if not isinstance(result, ComplexArray) or result.shape != self.shape:
             raise ShapeError(

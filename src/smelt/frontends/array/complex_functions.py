@@ -117,7 +117,7 @@ def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = 
         return pair(*(make.full(shape, p, device=device) for p in (re, im)))
     part = _part_dtype(dtype)
     if part is None:
-        raise DTypeError(f"full: {fill_value!r} is no {lookup_dtype(dtype).long}")
+        raise DTypeError(f"full: {fill_value!r} is not {lookup_dtype(dtype).long}")
     return pair(*(make.full(shape, p, dtype=part, device=device) for p in (re, im)))
 
 
@@ -163,7 +163,7 @@ def linspace(start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **opti
     ends = complex(start), complex(stop)
     part = None if dtype is None else _part_dtype(dtype)
     if dtype is not None and part is None:
-        raise DTypeError(f"linspace: complex numbers are no {lookup_dtype(dtype).long}")
+        raise DTypeError(f"linspace: complex numbers are not {lookup_dtype(dtype).long}")
     re, im = (
         make.linspace(a, b, num, dtype=part, **options)
         for a, b in zip(*((z.real, z.imag) for z in ends), strict=True)
@@ -241,7 +241,7 @@ def _converted(x: Any, dtype: DTypeLike) -> ComplexArray:
         return complex_array(x)
     result = astype(x, dtype)
     if not isinstance(result, ComplexArray):
-        raise DTypeError(f"a sum of complex numbers is no {lookup_dtype(dtype).long}")
+        raise DTypeError(f"a sum of complex numbers is not {lookup_dtype(dtype).long}")
     return result
 
 

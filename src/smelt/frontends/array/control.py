@@ -383,7 +383,7 @@ def _length(sequences: Sequence[Value], names: Sequence[str], length: Any) -> In
     if isinstance(length, Array) or (length is not None and not is_integral(length)):
         raise LengthError(
             op="scan",
-            reason=f"length={length!r} is no integer",
+            reason=f"length={length!r} is not an integer",
             hint="A number of steps that is computed: sm.fori_loop(0, n, body, init).",
         )
     steps: Index | None = None if length is None else as_dim(length)

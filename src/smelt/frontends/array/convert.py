@@ -133,11 +133,22 @@ def computable(dtype: DType) -> DType:
 
 
 def is_foreign_array(x: object) -> bool:
-    """Return whether `x` exposes its memory by NumPy, DLPack or the array interface."""
+    """Return whether `x` exposes its memory by NumPy, DLPack or the array interface.
+
+    An object with `__array__` counts too, unless it has NumPy's functions of its own.
+    """
     return (
         isinstance(x, (np.ndarray, np.generic))
         or hasattr(x, "__dlpack__")
         or hasattr(x, "__array_interface__")
+        or _is_convertible(x)
+    )
+
+
+def _is_convertible(x: object) -> bool:
+    kind = type(x)
+    return hasattr(kind, "__array__") and not (
+        isinstance(x, type) or hasattr(kind, "__array_ufunc__")
     )
 
 
@@ -167,6 +178,8 @@ def as_buffer(x: Any) -> Buffer:
             hint="Pass x.filled(value), or x.data and x.mask as two arrays for sm.where.",
         )
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array_interface__"):
+        return np.asarray(x)
+    if not hasattr(x, "__dlpack__"):
         return np.asarray(x)
     if is_on_gpu(x):
         raise DLPackError(

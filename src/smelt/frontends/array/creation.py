@@ -462,7 +462,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     nodes = [value(a, "meshgrid") for a in arrays]
     for node in nodes:
         if node.type.rank > 1:
-            raise ShapeError(op="meshgrid", operands=node.type_text, reason="it is no vector")
+            raise ShapeError(op="meshgrid", operands=node.type_text, reason="it is not 1-D")
     nodes = [reshape(n, (1,)) if n.type.rank == 0 else n for n in nodes]
     order = list(range(len(nodes)))
     if indexing == "xy" and len(nodes) > 1:

@@ -290,7 +290,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             limit = _cast_bounds(node, limit)
         elif dtype.is_integer and isinstance(limit, (int, float)):
             limit = _integer_bound(limit, dtype, math.ceil if what == "maximum" else math.floor)
-        node = BINARY[what](node, limit)
+        # Of equal zeros the second is returned: between two numbers that is the element of x.
+        between = min is not None and max is not None and not isinstance(limit, Value)
+        node = BINARY[what](limit, node) if between else BINARY[what](node, limit)
     return Array.of(cast(node, dtype))
 
 
@@ -298,7 +300,7 @@ def _cast_bounds(x: Value, limit: Value) -> Value:
     """Cast an array of bounds to the dtype of x, clamped to an integer's range."""
     dtype, source = x.type.dtype, limit.type.dtype
     if source.is_float and not dtype.is_float:
-        raise DTypeError(f"clip({x.type_text}): a bound of {limit.type_text} is no {dtype.long}")
+        raise DTypeError(f"clip({x.type_text}): a bound of {limit.type_text} is not {dtype.long}")
     if dtype.is_integer and source.is_integer:
         ends, source_range = np.iinfo(dtype.numpy), np.iinfo(source.numpy)
         if source_range.min < ends.min:

@@ -30,6 +30,7 @@ from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.imports import fork_safe_import
+from smelt.llvm_package import import_compiler
 from smelt.ops.spec import dims_at
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def reporting() -> Any:
 @cache
 def explain_package() -> Any:
     """Import the package that produces reports and texts of a compiled graph."""
-    return fork_safe_import("smelt.explain")
+    return import_compiler("smelt.explain")
 
 
 def compile_graph(

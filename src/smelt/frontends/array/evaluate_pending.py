@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush", "flush_readers", "present_value", "waiting_value"]
+__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_value"]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -471,6 +471,24 @@ def _compile_and_run(
 
     Returns the results and their bounds checks.
     """
+    lifted, compiled, sizes = _plan(program)
+    buffers = _inputs(program, lifted, sizes)
+    try:
+        results = compiled.run(buffers, sizes)
+        if lifted.permutations is not None:
+            results = lifted.permutations.permute_results(results)
+    except RUN_ERRORS as error:
+        _locate_error(error, program, compiled, sizes)
+        raise
+    if spelled is not None:
+        count_run(spelled, program, lifted, compiled, sizes)
+    return results, lifted.bounds
+
+
+def _plan(
+    program: Program,
+) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
+    """Return a cached or new plan of a program, and its sizes."""
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)
     plan = _SEEN.get(key)
@@ -481,31 +499,38 @@ def _compile_and_run(
             _FAMILIES.clear()
         family = _FAMILIES.setdefault((program.skeleton, settings), Family())
         plan = _SEEN[key] = family.find(program) or family.add(program)
-    lifted, compiled, sizes = plan
+    return plan
+
+
+def _inputs(program: Program, lifted: GeneralizedProgram, sizes: tuple[int, ...]) -> list[Buffer]:
+    """Return what the graph of a plan reads: leaves, then constants and sizes."""
     buffers = program.buffers
     if lifted.constant_inputs or lifted.size_inputs:
         free = lifted.graph.inputs[len(buffers) :]
-        buffers = (
-            buffers
-            + [
-                np.asarray(program.constants[k], x.type.dtype.numpy)
-                for k, x in zip(lifted.constant_inputs, free)
-            ]
-            + [size_carrier(sizes[k]) for k in lifted.size_inputs]
-        )
-    try:
-        if lifted.permutations is not None:
-            results = lifted.permutations.permute_results(
-                compiled.run(lifted.permutations.permute_inputs(buffers), sizes)
-            )
-        else:
-            results = compiled.run(buffers, sizes)
-    except RUN_ERRORS as error:
-        _locate_error(error, program, compiled, sizes)
-        raise
-    if spelled is not None:
-        count_run(spelled, program, lifted, compiled, sizes)
-    return results, lifted.bounds
+        constants = [
+            np.asarray(program.constants[k], x.type.dtype.numpy)
+            for k, x in zip(lifted.constant_inputs, free)
+        ]
+        buffers = [*buffers, *constants, *(size_carrier(sizes[k]) for k in lifted.size_inputs)]
+    if lifted.permutations is not None:
+        buffers = lifted.permutations.permute_inputs(buffers)
+    return buffers
+
+
+def plan_pending(
+    *values: Value,
+) -> tuple[Compiled | CachedProgram, tuple[int, ...], list[Buffer]] | None:
+    """Return the plan of what is pending behind values, with its sizes and inputs.
+
+    It is compiled, not run; None if no value is pending. Raises DonatedError, ChangedError, and
+    the errors of compilation.
+    """
+    pending = [x for x in values if x.is_pending]
+    if not pending:
+        return None
+    program = Program(pending)
+    lifted, compiled, sizes = _plan(program)
+    return compiled, sizes, _inputs(program, lifted, sizes)
 
 
 def _locate_error(

@@ -5,29 +5,34 @@ print(sm.explain(f, x, y))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError
 from smelt.frontends.array.ahead_of_time import as_arguments
-from smelt.frontends.array.bind_args import Options
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.engine import explain_package
+from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.results import buffers_of
 from smelt.instruction_sets import INSTRUCTION_SETS
+from smelt.types.expr import Index
 
 if TYPE_CHECKING:
     from smelt.explain import Report
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_call"]
 
 
-def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
+def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) -> Report:
     """Report what the compiler makes of a call: kernels, bytes, times and decisions.
 
     Args:
-        function: a plain function or one made by `sm.jit`; it is compiled if need be.
+        function: a plain function or one made by `sm.jit`; it is compiled if need be. An array
+            whose elements are pending stands for the program that computes it; it stays pending.
         *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
         **kwargs: keyword arguments of the call.  `target` names a GPU, such as "sm_90" or "h100",
             or an instruction set, such as "neon", unless the function has an argument of that name:
@@ -36,31 +41,73 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     Returns:
         A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
 
-    Raises ArgumentError for something that is no function, and whatever the call raises.
+    Raises ArgumentError for something that is not a function, and whatever the call raises.
     """
+    if isinstance(function, Array):
+        return _explain_pending(function, args, kwargs)
     target = kwargs.pop("target") if _names_target(function, kwargs) else None
     if not callable(function):
         raise ArgumentError(
-            op="explain", argument="function", value=repr(function), expected="a function"
+            op="explain",
+            argument="function",
+            value=repr(function),
+            expected="a function, or an array whose elements are pending",
         )
     jitted = function if isinstance(function, Jit) else Jit(Options(function))
     bound = jitted.options.bind(args, kwargs)
+    if not any(a.spec is not None for a in as_arguments(bound)):
+        return explain_call(jitted, bound, target=target)
+    lowered = jitted.lower(*args, **kwargs)
+    lowered.compile()
+    trace = lowered.trace
+    return explain_package().report(
+        trace.executable, trace.hints, target=target, size_names=trace.source_size_names()
+    )
+
+
+def explain_call(
+    jitted: Jit[..., Any],
+    bound: BoundCall,
+    *,
+    target: str | None = None,
+    measured: bool = True,
+    dims: Sequence[Index] = (),
+) -> Report:
+    """Report what the compiler makes of a call with arrays.
+
+    Without `measured` nothing runs. `dims` are the dimensions of all arrays, as their author names
+    them. Raises whatever the call raises, ArgumentError for an unknown target.
+    """
     arguments = as_arguments(bound)
-    if any(a.spec is not None for a in arguments):
-        lowered = jitted.lower(*args, **kwargs)
-        lowered.compile()
-        names = lowered.trace.source_size_names()
-        return explain_package().report(
-            lowered.trace.executable, lowered.trace.hints, target=target, size_names=names
-        )
     # programs of a GPU read contiguous arrays, of which transposed arguments are copies
     is_device = target is not None and target not in INSTRUCTION_SETS
     trace, sizes = jitted.find_trace(bound, arguments, turns=not is_device)
-    names = trace.source_size_names()
-    if target is not None:
+    names = trace.source_size_names(dims)
+    if target is not None or not measured:
         return explain_package().report(trace.executable, sizes, target=target, size_names=names)
     buffers = trace.complete(buffers_of(trace, arguments), sizes)
     return explain_package().report(trace.executable, sizes, buffers, size_names=names)
+
+
+def _explain_pending(
+    array: Array, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Report:
+    """Report what computes an array's elements, which stay pending."""
+    target = keywords.get("target")
+    if arguments or keywords.keys() - {"target"}:
+        raise ArgumentError("explain: an array takes no arguments; pass the function that made it")
+    parts = array.parts if isinstance(array, ComplexArray) else (array,)
+    plan = plan_pending(*(x.node for x in parts))
+    if plan is None:
+        raise ArgumentError(
+            f"explain: the elements of this {array.dtype} array of shape {array.shape} are computed"
+            " already: nothing is pending. Explain the function that made it, or the array before"
+            " it is read."
+        )
+    compiled, sizes, buffers = plan
+    if target is not None:
+        return explain_package().report(compiled, sizes, target=target)
+    return explain_package().report(compiled, sizes, buffers)
 
 
 def _names_target(function: Callable[..., Any], keywords: Mapping[str, Any]) -> bool:

@@ -182,11 +182,11 @@ class Binary:
 def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
     """Return the promoted operands of a power.
 
-    Raises ArgumentError for integers to a negative power, whose results are no integers.
+    Raises ArgumentError for integers to a negative power, whose results are not integers.
     """
     if isinstance(y, int) and y < 0 and isinstance(x, Value) and x.type.dtype.is_integer:
         raise ArgumentError(
-            f"{what}({x.type_text}, {y}): integers to a negative power are no integers",
+            f"{what}({x.type_text}, {y}): integers to a negative power are not integers",
             hint="Write x ** float(n), or convert x first: sm.astype(x, sm.float64) ** n.",
         )
     return promote_operands(what, x, y)

@@ -313,7 +313,7 @@ def _frequencies(what: str, n: int, d: float, dtype: DTypeLike, device: Any, hal
         raise ArgumentError(op=what, argument="n", value=n, expected="1 or more")
     target = f64 if dtype is None else lookup_dtype(dtype)
     if not target.is_float:
-        raise DTypeError(f"{what}: frequencies are no {target.long}")
+        raise DTypeError(f"{what}: frequencies are not {target.long}")
     positive = arange(n // 2 + 1 if half else (n - 1) // 2 + 1)
     parts = [positive] if half else [positive, arange(-(n // 2), 0)]
     return astype(manipulation.concat(parts) * (1.0 / (n * d)), target, copy=False)

@@ -30,7 +30,7 @@ def value_of_lists(obj: Any, convert: Callable[[Any], Value], target: DType | No
 
     `target` is the dtype of the result, None for that of the numbers.  Raises ArgumentError for
     lists of different lengths, RangeError for a number that `target` cannot hold, DTypeError for
-    elements that are no numbers.
+    elements that are not numbers.
     """
     if isinstance(obj, (list, tuple)) and _holds_values(obj):
         parts = [convert(item) for item in obj]

@@ -69,7 +69,7 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in `torch.amax`;
     `where` passes nothing to the side that was not selected, not even NaN.
 
-    Raises GradientError for arguments that are no floats, a result that is not one float, and
+    Raises GradientError for arguments that are not floats, a result that is not one float, and
     operators without a derivative; ArgumentError for an argument that the call does not have, or
     that `argnums` names twice.
     """
@@ -129,7 +129,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         each array (of its shape and dtype) and returns a tuple with a nest for each of `primals`.
         With `has_aux` there is a third part, the second of the pair.
 
-    Raises GradientError for arguments that are no floats, operators without a derivative, and
+    Raises GradientError for arguments that are not floats, operators without a derivative, and
     cotangents that do not fit the result.
     """
     leaves, tree = flatten(primals)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeV
 
 import numpy as np
 
-from smelt.errors import UnsupportedError
+from smelt.errors import ArgumentError, UnsupportedError
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments, signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options
@@ -271,7 +271,7 @@ class Jit(Generic[P, R]):
         if any(map(is_on_gpu, bound.leaves)):
             device_call = fork_safe_import("smelt.frontends.array.device_call")
             return device_call.call_on_device(self, bound, out)
-        arguments = as_arguments(bound)
+        arguments = self.arguments_of(bound)
         try:
             trace, sizes = self.find_trace(bound, arguments, turns=out is None)
             results = run_call(trace, sizes, arguments, bound, out)
@@ -287,6 +287,10 @@ class Jit(Generic[P, R]):
             else:
                 self._exact[exact] = ExactCall(trace, sizes)
         return results
+
+    def arguments_of(self, bound: BoundCall) -> list[Argument]:
+        """Return the leaves of a call as arguments; see `as_arguments`."""
+        return as_arguments(bound)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Record ahead of time, for arrays or `sm.spec`s as arguments.
@@ -496,6 +500,27 @@ class SteeredJit(Jit[P, R]):
             return trace, sizes
 
 
+def _merge_settings(inner: fuse, outer: fuse) -> fuse:
+    """Return the fusion settings of a function that is jitted twice.
+
+    Raises ArgumentError if both set the same to different values.
+    """
+    settings = {**outer.checked_settings, **inner.checked_settings}
+    for name, value in outer.checked_settings.items():
+        if settings[name] != value:
+            raise ArgumentError(
+                op="jit",
+                argument=_OPTION_NAMES.get(name, name),
+                value=repr(value),
+                expected=f"{settings[name]!r}, as the function's own jit says, or nothing",
+            )
+    return fuse.of_settings(settings)
+
+
+_OPTION_NAMES = {"require_fused": "must", "never_fuse": "never", "fuse": "never"}
+"""Options by the setting that they become."""
+
+
 @overload
 def jit(
     function: Callable[P, R],
@@ -551,6 +576,8 @@ def jit(
         must, never, max_extra_memory, rounding: fusion settings, as in `sm.fuse`.  They hold for
             calls of this function, not where another recording calls it.
 
+    A function that is jitted already keeps its options, and gets those that it lacks.
+
     Returns:
         A callable with the same parameters and, unless the function has one, a keyword `out`: a
         nest of arrays like the result, into which the results are written.
@@ -558,12 +585,18 @@ def jit(
     Raises:
         TracerError where the function needs a value while it is recorded; StaticArgError,
         StructureError, OutArgumentError, AliasError and DonatedError about arguments; FusionError
-        where `must` cannot be met.
+        where `must` cannot be met; ArgumentError for an option that differs from the one the
+        function was jitted with.
     """
     settings = fuse(must=must, never=never, max_extra_memory=max_extra_memory, rounding=rounding)
 
     def decorate(function: Any) -> Any:
-        options = Options(function, static_argnums, static_argnames, donate)
-        return SteeredJit(options, settings) if settings.checked_settings else Jit(options)
+        options, kept = Options(function, static_argnums, static_argnames, donate), settings
+        if isinstance(function, Jit):
+            options = options.merged_with(function.options)
+        inner = getattr(function, "func", getattr(function, "__func__", function))
+        if isinstance(inner, SteeredJit):  # itself, or a functools.partial or a method of it
+            kept = _merge_settings(inner.settings, settings)
+        return SteeredJit(options, kept) if kept.checked_settings else Jit(options)
 
     return decorate if function is None else decorate(function)

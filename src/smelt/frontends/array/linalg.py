@@ -327,7 +327,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     """
     for x in (value(x1, "outer"), value(x2, "outer")):
         if x.type.rank != 1:
-            raise ShapeError(op="outer", operands=x.type_text, reason="it is no vector")
+            raise ShapeError(op="outer", operands=x.type_text, reason="it is not 1-D")
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
@@ -393,7 +393,7 @@ def vector_norm(
         ord: 2 is the Euclidean norm, 1 the sum of absolute values, infinity (-infinity) their
             maximum (minimum), 0 the number of nonzero elements; other p give sum(|x|^p)^(1/p).
 
-    Half types are computed in float32.  Raises ArgumentError for an `ord` that is no number,
+    Half types are computed in float32.  Raises ArgumentError for an `ord` that is not a number,
     ShapeError for the minimum of no elements, AxisError.
     """
     dtype = _floating(x, "vector_norm").type.dtype
@@ -445,7 +445,7 @@ def matrix_norm(
 
 def _matrix_norm(array: Array, keepdims: bool, ord: float | str | None) -> Array:
     if array.ndim < 2:
-        raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is no matrix")
+        raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is 0-D or 1-D")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):

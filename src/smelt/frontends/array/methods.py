@@ -243,7 +243,7 @@ def argsort(
     x: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
 ) -> Array:
     """Return the positions that sort along `axis`; None flattens first."""
-    x, axis = (ravel(x), 0) if axis is None else (x, axis)
+    x, axis = (ravel(x), 0) if axis is None or not x.ndim else (x, axis)
     return sorting.argsort(x, axis=axis, stable=bool(stable) or kind in ("stable", "mergesort"))
 
 

@@ -292,7 +292,7 @@ def cross_entropy(
     Returns:
         Rank 0, or the shape of `labels` for "none", in the dtype of `logits`.
 
-    Raises DTypeError for labels that are no integers, ArgumentError for another reduction.
+    Raises DTypeError for labels that are not integers, ArgumentError for another reduction.
     """
     if reduction not in ("mean", "sum", "none"):
         raise ArgumentError(

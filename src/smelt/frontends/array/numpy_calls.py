@@ -48,6 +48,7 @@ __all__ = [
     "named",
     "prod",
     "ptp",
+    "reduced_axis",
     "std",
     "store",
     "sum",
@@ -69,6 +70,11 @@ def array(x: Any, what: str) -> Array:
 def is_default(option: Any) -> bool:
     """Return whether an option was not passed: None or NumPy's mark for no value."""
     return option is None or option is np._NoValue  # pyright: ignore[reportPrivateUsage]
+
+
+def reduced_axis(x: Array, axis: Any) -> Any:
+    """Return the axis of a reduction: that of a number is 0 or -1 for NumPy's functions."""
+    return None if type(axis) is int and axis in (0, -1) and not x.ndim else axis
 
 
 def store(result: Any, out: Any) -> Any:
@@ -136,6 +142,7 @@ def _typed_reduction(name: str, reduce: Callable[..., Array], neutral: int, join
         where: Any = True,
     ) -> Any:
         x = _selected(array(a, name), where, neutral)
+        axis = reduced_axis(x, axis)
         result = reduce(x, axis=axis, dtype=dtype, keepdims=flag(keepdims))
         return store(result if is_default(initial) else join(result, initial), out)
 
@@ -168,6 +175,7 @@ def _extreme(name: str, reduce: Callable[..., Array], join: Any) -> Any:
         where: Any = True,
     ) -> Any:
         x, has_initial = array(a, name), not is_default(initial)
+        axis = reduced_axis(x, axis)
         if where is not True and not is_default(where):
             if not has_initial:
                 raise ArgumentError(
@@ -193,6 +201,7 @@ def _truth(name: str, reduce: Callable[..., Array], neutral: bool) -> Any:
     ) -> Any:
         x = array(a, name)
         x = _selected(x if x.dtype is bool_ else x != 0, where, neutral)
+        axis = reduced_axis(x, axis)
         return store(reduce(x, axis=axis, keepdims=flag(keepdims)), out)
 
     return named(function, name, f"Return whether {name} elements over `axis` are nonzero.")
@@ -296,7 +305,8 @@ def std(
 
 def _position(name: str, find: Callable[..., Array]) -> Any:
     def function(a: Any, axis: int | None = None, out: Any = None, *, keepdims: Any = False) -> Any:
-        return store(find(array(a, name), axis=axis, keepdims=flag(keepdims)), out)
+        x = array(a, name)
+        return store(find(x, axis=reduced_axis(x, axis), keepdims=flag(keepdims)), out)
 
     return named(function, name, f"Return the positions of {name} along `axis`, None for all.")
 

@@ -10,9 +10,10 @@ with NumPy as the namespace:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Final, NoReturn
 
-from smelt import errors
+from smelt.errors.missing import MissingAttribute, nearest_hint
 
 FUNCTIONS: Final[dict[str, str]] = {
     "absolute": "abs", "alltrue": "all", "amax": "max", "amin": "min", "arccos": "acos",
@@ -43,17 +44,18 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
 
     `names` are those that it has, of which the nearest is suggested.
     """
+    raise MissingAttribute("module 'smelt'", partial(_package_hint, names=names), name=name)
+
+
+def _package_hint(name: str, names: Iterable[str]) -> str:
     ours = FUNCTIONS.get(name)
-    hint = (
-        f": the array API standard has sm.{ours} for it"
-        if ours and "." not in ours
-        else f": it is sm.{ours}"
-        if ours
-        else ""
-    )
-    if not hint and not name.startswith("_"):
-        hint = nearest_hint(name, names)
-    raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
+    if ours:
+        return (
+            f": it is sm.{ours}"
+            if "." in ours
+            else f": the array API standard has sm.{ours} for it"
+        )
+    return nearest_hint(name, names)
 
 
 def missing_names(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
@@ -63,32 +65,14 @@ def missing_names(module: str, names: Iterable[str]) -> Callable[[str], NoReturn
     Traceback (most recent call last):
     AttributeError: module 'smelt.nn' has no attribute 'relux'; did you mean 'relu'?
     """
+    owner, hint = f"module {module!r}", partial(nearest_hint, names=names)
 
     def missing(name: str) -> NoReturn:
-        raise _missing(f"module {module!r}", name, names)
+        raise MissingAttribute(owner, hint, name=name)
 
     return missing
 
 
-def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
-    """Return the error for an attribute that does not exist, with the nearest name.
-
-    `names` is an object whose public attributes are candidates.
-    """
-    return _missing(owner, name, dir(names))
-
-
-def _missing(owner: str, name: str, names: Iterable[str]) -> AttributeError:
-    hint = "" if name.startswith("_") else nearest_hint(name, names)
-    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
-
-
-def nearest_hint(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the name that is most like `name`; empty if none is.
-
-    >>> nearest_hint("cumsun", ["cumsum", "sum"])
-    "; did you mean 'cumsum'?"
-    """
-    public = [n for n in names if not n.startswith("_")]
-    near = errors.nearest(name, public)
-    return f"; did you mean {near!r}?" if near else ""
+def missing_attribute(owner: str, name: str, cls: type) -> AttributeError:
+    """Return the error for an attribute that a class lacks, with a hint."""
+    return MissingAttribute(owner, lambda name: nearest_hint(name, dir(cls)), name=name)

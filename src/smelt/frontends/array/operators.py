@@ -47,13 +47,19 @@ class Operators:
     """Operator methods of `smelt.Array`; the other operand is an array or a Python number."""
 
     def __hash__(self) -> int:
-        """Hash by identity inside `jit`, so that arrays may be keys of dicts and sets.
+        """Hash by identity inside `jit`, and as the number that it is at rank 0.
 
-        Raises TypeError outside, where the elements may change.
+        Raises TypeError outside of `jit` for other ranks: their elements may change.
         """
-        if self.node.scope is None:
-            raise TypeError("an Array cannot be hashed: its elements may change")
-        return id(self)
+        if self.node.scope is not None:
+            return id(self)
+        if self.node.type.shape:
+            raise TypeError("an Array cannot be hashed: its elements may change; use x.tolist()")
+        return hash(self._number("hash(x)"))
+
+    def _number(self, use: str) -> Any:
+        """Return the element of an array of rank 0 as a Python number."""
+        raise NotImplementedError
 
     __slots__ = ("__weakref__", "node", "place")
 
@@ -275,6 +281,8 @@ def keep_order(result: T, *operands: Any) -> T:
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
+    if not x.node.type.shape:  # a sum or an element, which NumPy's program may hold by other names
+        return _forward(family, x, other)
     try:
         y = operand(other)
     except ComplexOperand:

@@ -118,11 +118,20 @@ def _copy_overwritten(
     return saved
 
 
-def overwriting_trace(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Trace:
+def overwriting_trace(
+    trace: Trace,
+    targets: Sequence[Buffer],
+    buffers: Sequence[Buffer],
+    *,
+    checks_first: bool = True,
+) -> Trace:
     """Return the recording for a call in which arrays of `out=` are also inputs.
 
-    Their results replace them where no element is read after it is written.
+    Their results replace them where no element is read after it is written. Without `checks_first`,
+    none is replaced if bounds checks may fail after something is written.
     """
+    if trace.bounds.flag is not None and not checks_first:
+        return trace
     returned = {r.position for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
     inputs = Spans(buffers)

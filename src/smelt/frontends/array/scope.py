@@ -22,6 +22,7 @@ from smelt.frontends.array.value import STATE, Value, constant, infer, intern, m
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
+from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
 from smelt.origin import Origin, here
 from smelt.types.dtype import f32, f64, i64
@@ -33,6 +34,10 @@ __all__ = ["Map", "Scope", "f32"]
 
 
 _SERIALS = count()
+SHORT_TABLE_BYTES = 1 << 7
+"""Maximum bytes of a table whose elements are picked from registers, such as a 4-bit format's."""
+SHORT_TABLE_CYCLES = 1.0
+"""Cycles to pick a vector's elements from a short table."""
 RECOMPUTE_CYCLES = 6.0
 """Cost, in cycles per vector, up to which captured values are recomputed in every call.
 
@@ -351,20 +356,26 @@ class Scope(Sizes):
     def _is_cheaper_recomputed(self, x: Value) -> bool:
         """Return whether recomputing a value costs less than reading it.
 
-        This holds if it depends, by few elementwise operators, on private outside values that take
-        less memory (8-bit weights with scales remain 8-bit weights).
+        This holds if it depends, by few elementwise operators and reads of short tables, on private
+        outside values that take less memory (8-bit weights with scales remain 8-bit weights).
         """
         work, nbytes, inner = 0.0, 0, list[Value]()
         seen, pending = {x}, [x]
         while pending:
             node: Any = pending.pop()
             is_leaf = node in self.pending_at_start or node.data is not None or not node.inputs
-            if is_leaf or not (node.op.is_view or isinstance(node.op, Cast | Map)):
+            is_table_read = (
+                isinstance(node.op, Gather) and _nbytes(node.inputs[0]) <= SHORT_TABLE_BYTES
+            )
+            if is_leaf or not (node.op.is_view or is_table_read or isinstance(node.op, Cast | Map)):
                 if node.shared or node is x:
                     return False
                 nbytes += _nbytes(node)
                 continue
-            work += node.op.row.cost * _count(node) if isinstance(node.op, Map) else 0.0
+            cost = (
+                node.op.row.cost if isinstance(node.op, Map) else SHORT_TABLE_CYCLES * is_table_read
+            )
+            work += cost * _count(node)
             inner.append(node)
             fresh = [i for i in node.inputs if i not in seen]
             pending += fresh

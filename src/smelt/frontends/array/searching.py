@@ -138,7 +138,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
         )
     sorted_ = value(x1, "searchsorted")
     if sorted_.type.rank != 1:
-        raise ShapeError(op="searchsorted", operands=sorted_.type_text, reason="it is no vector")
+        raise ShapeError(op="searchsorted", operands=sorted_.type_text, reason="it is not 1-D")
     if sorter is not None:
         sorted_ = gather(
             sorted_, [resolve_positions(value(sorter, "searchsorted"), shape_of(sorted_)[0])], 0
@@ -312,7 +312,7 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     )
     if axis is None:
         if node.type.rank != 1:
-            raise ArgumentError("take: an axis must be named for an array that is no vector")
+            raise ArgumentError("take: an axis must be named for an array that is not 1-D")
         axis = 0
     dim = axis_of(axis, node.type.rank, "take")
     _check_integers("take", index)

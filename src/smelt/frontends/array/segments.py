@@ -134,10 +134,10 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
     """
     ids = value(x, "bincount")
     if ids.type.rank != 1:
-        raise ShapeError(op="bincount", operands=ids.type_text, reason="it is no vector")
+        raise ShapeError(op="bincount", operands=ids.type_text, reason="it is not 1-D")
     ids = cast(ids, i64) if ids.type.dtype is bool_ else ids
     if not ids.type.dtype.is_integer:
-        raise DTypeError(f"bincount: {ids.type_text} are no integers")
+        raise DTypeError(f"bincount: {ids.type_text} does not hold integers")
     if length is None and minlength and ids.scope is not None:
         length = minlength
     count = _result_length("bincount", "length", ids, length)
@@ -149,7 +149,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
     node = value(weights, "bincount")
     _check_ids("bincount", node, ids)
     if node.type.rank != 1:
-        raise ShapeError(op="bincount", operands=node.type_text, reason="the weights are no vector")
+        raise ShapeError(op="bincount", operands=node.type_text, reason="the weights are not 1-D")
     sums = _scatter_reduce("bincount", "add", cast(node, f64), ids, count, 0)
     return Array.of(cast(sums, node.type.dtype) if node.type.dtype.is_float else sums)
 
@@ -161,7 +161,7 @@ def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value,
         raise ShapeError(op=what, operands=ids_node.type_text, reason="the ids have no dimension")
     _check_ids(what, node, ids_node)
     if node.type.dtype is bool_:
-        raise DTypeError(f"{what}: {node.type_text} are no numbers")
+        raise DTypeError(f"{what}: {node.type_text} does not hold numbers")
     return node, ids_node, _result_length(what, "num_segments", ids_node, count)
 
 
@@ -229,7 +229,7 @@ def _scatter_reduce(
     rest: Shape = shape_of(data)[ids.type.rank :]
     start = filled((count, *rest), number(empty, accumulator_type, what))
     at = resolve_positions(ids, count, wraps=False)
-    check_axis_not_empty(start, [at])
+    check_axis_not_empty(start, [at], (0,))
     data = cast(data, accumulator_type)
     if _is_split(data, at, count):
         return cast(_scatter_parts(how, start, data, at), dtype)

@@ -127,6 +127,7 @@ def _install(owner: type) -> bool | None:
     """Return whether native code answers calls of a class; None: not ready yet."""
     calls = _calls()
     source = leaf(np.zeros(())).op
+    owner = next(c for c in owner.__mro__ if "line" in vars(c))  # has the slot of the records
     ready: bool | None = calls.install(
         calls.FrontEndClasses(owner, Array, (Value, Foreign, NeverCopied), _SLOTS, source, STATE)
     )
@@ -151,6 +152,7 @@ def _record(
     captured = [(x, x.data) for x in trace.captured]
     if (
         None in arguments
+        or trace.checked_first is not None
         or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.value_dependent and any(x.__class__ in NUMBER_TYPES for x in leaves))
         or not calls.can_record(executable)

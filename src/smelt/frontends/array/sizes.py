@@ -20,8 +20,6 @@ from collections.abc import Callable, Hashable, Sequence
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.errors.array import BROADCAST_HINT, CONTRACTION_HINT
@@ -48,6 +46,7 @@ from smelt.types.expr import (
     substitute,
     text,
 )
+from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Guard", "Sizes", "mismatch"]
@@ -376,8 +375,8 @@ class Sizes:
         names: tuple[str, ...],
         before: Sequence[str] = (),
         after: Sequence[str] = (),
-    ) -> Callable[..., Any]:
-        """Return a function of `parameters`: the values of `names`, or None if a guard fails.
+    ) -> Formula:
+        """Return a formula of `parameters`: the values of `names`, or None if a guard fails.
 
         `before` and `after` are further conditions as Python text, evaluated before the guards
         (which may rely on them, for instance to not divide by 0) and after them.
@@ -389,12 +388,7 @@ class Sizes:
         body = f"({values})"
         if tests or before or after:
             body = f"{body} if {' and '.join([*before, *tests, *after])} else None"
-        return self.formula(parameters, body)
-
-    @staticmethod
-    def formula(parameters: str, body: str) -> Callable[..., Any]:
-        """Compile Python text that was printed from expressions to a function."""
-        return eval(f"lambda {parameters}: {body}", {"inf": np.inf, "nan": np.nan})  # noqa: S307
+        return Formula(parameters, body)
 
 
 def mismatch(

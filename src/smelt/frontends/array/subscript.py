@@ -49,6 +49,7 @@ from smelt.frontends.array.views import (
     shape_of,
     take_range,
 )
+from smelt.graph.bounds import is_in_bounds
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
@@ -292,9 +293,8 @@ def _get(x: Value, key: Any) -> Value:
     first = sum(a < axes[0] for a in others) if side_by_side else 0
     permuted = permute(sliced, (*others[:first], *axes, *others[first:]))
     gathered = take(permuted, index, first)
-    return _insert_new_axes(
-        gathered, parts, first, side_by_side, len(align("index", *index)[0].shape)
-    )
+    middle = max(i.type.rank for i in index)
+    return _insert_new_axes(gathered, parts, first, side_by_side, middle)
 
 
 # Reading
@@ -340,7 +340,7 @@ def _consumed(item: Any) -> int:
 def index_item(item: Any) -> Any:
     """Convert an item to None, Ellipsis, a slice, an integer, a Size or a Value.
 
-    Raises IndexRangeError for anything that is no index.
+    Raises IndexRangeError for anything that is not an index.
     """
     if item is None or item is Ellipsis or isinstance(item, (slice, int, Size)):
         return item if not isinstance(item, bool) else from_host(np.asarray(item))
@@ -359,7 +359,7 @@ def index_item(item: Any) -> Any:
         return operator.index(item)
     except TypeError:
         raise IndexRangeError(
-            f"{type(item).__name__} is no index",
+            f"{type(item).__name__} is not an index",
             hint="Use integers, slices, None, Ellipsis, or integer and boolean arrays.",
         ) from None
 
@@ -575,6 +575,8 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
     """
     data = index.current_buffer()
     if data is None and STATE.scope is not None and index.scope is None:
+        if not index.shared and is_in_bounds(index, size):
+            return cast(index, i64)  # as it is written: what decodes codes may stay an expression
         data = evaluate(index)  # a recording reads its present elements
     if STATE.scope is not None and index.shared:  # every call reads its elements of the time
         index = STATE.scope.capture(index)
@@ -615,16 +617,17 @@ def take(x: Value, index: Sequence[Value], first: int) -> Value:
     All positions must be in bounds.
     """
     align("index", *index)
-    check_axis_not_empty(x, index, first)
+    check_axis_not_empty(x, index, range(first, first + len(index)))
     return record(Gather(first), (x, *index))
 
 
-def check_axis_not_empty(x: Value, index: Sequence[Value], first: int = 0) -> None:
-    """Raise IndexRangeError if there are positions in an axis without elements."""
+def check_axis_not_empty(x: Value, index: Sequence[Value], axes: Sequence[int]) -> None:
+    """Raise IndexRangeError if there are positions in one of the axes without elements."""
     counts = [d for i in index for d in shape_of(i)]
     if any(d == 0 for d in counts):
         return
-    for size in shape_of(x)[first : first + len(index)]:
+    shape = shape_of(x)
+    for size in (shape[a] for a in axes):
         if not holds(x.scope, 0, "<", size):
             if any(not holds(x.scope, 0, "<", d) for d in counts):
                 return  # there are no positions

@@ -69,7 +69,7 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
     or a `k` known only at the call, NumPy sorts the rows.
 
     Raises ShapeError for rank 0 and for more elements than there are, ArgumentError for a `k` that
-    is no number of elements, AxisError.
+    is not a number of elements, AxisError.
     """
     node = value(x, "top_k")
     if not node.type.shape:

@@ -43,7 +43,8 @@ from smelt.ops.extern import Extern
 from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.expr import Index, size, sizes_of, text
+from smelt.types.expr import Index, evaluate, product, size, sizes_of, text
+from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Trace:
     """Arrays of the remaining inputs."""
     results: tuple[Result, ...]
     tree: Tree
-    match: Callable[..., tuple[int, ...] | None]
+    match: Formula
     """match(*all dimensions, *all numbers) -> values of the graph's sizes, or None."""
     guards: tuple[Guard, ...]
     hints: dict[str, int]
@@ -126,7 +127,7 @@ class Trace:
     """Inputs of the graph whose memory a run may overwrite, some by one result only."""
     leaves: int
     """Number of leaves of the arguments."""
-    result_sizes: Callable[..., tuple[int, ...]] | None = None
+    result_sizes: Formula | None = None
     value_dependent: bool = False
     """Whether the value of a number argument affects more than elements."""
     size_inputs: tuple[int, ...] = ()
@@ -150,6 +151,8 @@ class Trace:
     compiled: Compiled | CachedProgram | None = None
     overwriting_traces: dict[Donate, Trace] = field(default_factory=dict)
     """Variants of the recording, compiled for calls whose results replace inputs."""
+    checked_first: Trace | None = None
+    """The bounds checks that depend on data, if they have to pass before anything is written."""
 
     def __post_init__(self) -> None:
         self.reads_all_leaves = self.arguments == tuple(range(self.leaves))
@@ -168,24 +171,52 @@ class Trace:
     def for_overwriting(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
         """Return a variant for calls in which results replace inputs, as pairs (input, result).
 
-        Returns itself if a run may fail midway: then inputs must stay as they are.
+        A run that fails leaves inputs as they are: checks that read less than is replaced are then
+        a run of their own before. Returns itself if that does not suffice.
         """
         variant = self.overwriting_traces.get(pairs)
         if variant is None:
-            may_fail = self.bounds.flag is not None
-            may_fail = may_fail or any(isinstance(x.op, Extern) for x in self.graph.nodes())
-            variant = (
-                self
-                if may_fail
-                else replace(self, donate=pairs, compiled=None, overwriting_traces={})
-            )
+            first = None if self.bounds.flag is None else self._checks()
+            may_fail = any(isinstance(x.op, Extern) for x in self.graph.nodes())
+            if first is not None:
+                replaced = sum(self._elements(self.graph.inputs[k]) for k, _ in pairs)
+                nodes = Graph("read", (), first.graph.outputs).nodes()
+                read = [x for x in nodes if isinstance(x.op, Input)]
+                may_fail |= sum(map(self._elements, read)) > replaced
+            graph = self.graph
+            variant = self
+            if not may_fail:
+                variant = replace(
+                    self,
+                    graph=replace(graph, outputs=graph.results, checks=0),
+                    bounds=replace(self.bounds, flag=None),
+                    donate=pairs,
+                    compiled=None,
+                    overwriting_traces={},
+                    checked_first=first,
+                )
             self.overwriting_traces[pairs] = variant
         return variant
 
-    def source_size_names(self) -> dict[str, str]:
-        """Return names that the function gives to the graph's sizes, by their own names."""
+    def _checks(self) -> Trace:
+        """Return the recording of the bounds checks alone."""
+        graph = replace(self.graph, outputs=self.graph.check_outputs)
+        return replace(self, graph=graph, donate=(), compiled=None, overwriting_traces={})
+
+    def _elements(self, node: Node) -> int:
+        """Return the number of elements at the sizes of the recorded call."""
+        return evaluate(product(node.type.shape), self.hints)
+
+    def source_size_names(self, dims: Sequence[Index] = ()) -> dict[str, str]:
+        """Return names that the function gives to the graph's sizes, by their own names.
+
+        `dims` are dimensions of the arguments as their author writes them, whose names come first.
+        """
         taken = [x.op.label for x in self.graph.inputs if isinstance(x.op, Input)]
-        return size_names(self.hints, self.shape_reads, taken, self.number_names)
+        names = {
+            parameter: str(d) for parameter, d in zip(self.parameters, dims) if d == size(str(d))
+        }
+        return size_names(self.hints, self.shape_reads, taken, {**self.number_names, **names})
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
@@ -205,6 +236,9 @@ class Trace:
         Raises OutsideError for a position out of bounds.
         """
         turns = self.permutations
+        check = self.checked_first
+        if check is not None and check._run(buffers, sizes, None)[0]:
+            raise_out_of_bounds(check.bounds, check.graph.inputs, check.complete(buffers, sizes))
         try:
             if turns is not None:
                 out = None if out is None else turns.permute_outputs(out)
@@ -448,7 +482,11 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
 
     Positions in constant captured arrays were checked when they were recorded.
     """
-    checks = collect_bounds_checks(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    checks = collect_bounds_checks(
+        outputs,
+        trusted=lambda _, plain: _is_constant_input(plain),
+        guard=lambda room: scope.holds(0, "<=", room),
+    )
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
         refuse_out_of_bounds(checks.readers)
     return checks
@@ -530,18 +568,18 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
     return ", ".join(names)
 
 
-def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
+def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Formula:
     conditions = [f"{name} == {value!r}" for name, value in scope.pinned_scalars.items()]
     conditions += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
     conditions += [f"{opposite} > 1" for opposite in scope.negated_sizes.values()]
     return scope.matcher(_parameters(scope, leaves), names, conditions, tuple(scope.conditions))
 
 
-def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
-    """Return a function from the dimensions of a call to the sizes that are results."""
+def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Formula | None:
+    """Return a formula from the dimensions of a call to the sizes that are results."""
     exprs = [r.value for r in results if r.kind == "size"]
     if not exprs:
         return None
     values = "".join(f"{scope.source(e)}, " for e in exprs)
     body = ", ".join([*scope.negated_sizes.values(), f"({values})"])
-    return scope.formula(_parameters(scope, leaves), f"({body},)[-1]")
+    return Formula(_parameters(scope, leaves), f"({body},)[-1]")

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, Self
 
+from smelt.errors import escape_controls
+
 __all__ = ["Transformed", "function_text"]
 
 
@@ -49,7 +51,7 @@ def function_text(function: Any) -> str:
     """Return a function's name and where it is defined, as `loss at train.py:12`."""
     if isinstance(function, Transformed):
         return repr(function)
-    name = getattr(function, "__qualname__", None) or repr(function)
+    name = escape_controls(getattr(function, "__qualname__", None) or repr(function))
     code = getattr(function, "__code__", None)
     if code is None or code.co_filename.startswith("<"):
         return name

@@ -14,13 +14,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.errors import StructureError
+from smelt.errors import SaveError, StructureError
 
-__all__ = ["LEAF", "Tree", "flatten", "leaves_like", "paths", "register_pair", "unflatten"]
+__all__ = [
+    "LEAF",
+    "Tree",
+    "flatten",
+    "leaves_like",
+    "paths",
+    "register_pair",
+    "tree_from_data",
+    "tree_to_data",
+    "unflatten",
+]
 
 LEAF = "leaf"
 Tree = Hashable
@@ -185,3 +195,62 @@ def paths(tree: Any, prefix: str = "") -> list[str]:
         for key, child in zip(keys, children)
         for path in paths(child, f"{prefix}.{key}" if prefix else str(key))
     ]
+
+
+# ---- data ----------------------------------------------------------------------------------------
+
+_PLAIN_TYPES: dict[str, type] = {t.__name__: t for t in (tuple, list, dict, OrderedDict)}
+
+
+def tree_to_data(tree: Any) -> Any:
+    """Return a tree as JSON data; classes are represented by their names.
+
+    Trees of containers with equal names and fields have equal data.  Raises SaveError for a dict
+    whose keys are not text, numbers or None.
+
+    >>> tree_to_data(flatten({"w": 1, "rest": [2, None]})[1])
+    ['mapping', 'dict', ['w', 'rest'], ['leaf', ['sequence', 'list', None, ['leaf', ['none']]]]]
+    """
+    if tree is LEAF or tree == LEAF:
+        return LEAF
+    kind, type_, names, children = tree
+    if kind == "none":
+        return ["none"]
+    if kind == "constant":
+        return ["constant", type_[0]]
+    items = [tree_to_data(child) for child in children]
+    if kind == "pair":
+        return ["pair", items]
+    keys = None if names is None else list(names)
+    if any(not isinstance(key, str | int | float | None) for key in keys or ()):
+        raise SaveError(what=f"a dict with the keys {keys}")
+    return [kind, type_.__name__, keys, items]
+
+
+def tree_from_data(data: Any) -> Tree:
+    """Return the tree of `tree_to_data`; raises KeyError, TypeError or ValueError for other data.
+
+    Named tuples and dataclasses become named tuples of that name and with those fields.
+    """
+    if data == LEAF:
+        return LEAF
+    kind, *rest = data
+    if kind == "none":
+        return "none", None, None, ()
+    if kind == "constant":
+        return "constant", (str(rest[0]), complex(rest[0])), None, ()
+    if kind == "pair":
+        return "pair", None, _PARTS, tuple(map(tree_from_data, rest[0]))
+    name, keys, items = rest
+    children = tuple(map(tree_from_data, items))
+    if kind == "sequence":
+        return kind, {"tuple": tuple, "list": list}[name], None, children
+    keys = tuple(keys)
+    if len(keys) != len(children):
+        raise ValueError(f"{len(keys)} keys for {len(children)} items")
+    if kind == "mapping":
+        return kind, _PLAIN_TYPES[name], keys, children
+    if kind not in ("named", "record"):
+        raise ValueError(f"a container of kind {kind!r}")
+    fields: Any = [(key, Any) for key in keys]
+    return "named", NamedTuple(name, fields), keys, children  # pyright: ignore[reportArgumentType]

@@ -82,7 +82,7 @@ def as_integer(x: Any, what: str = "a size or a position") -> int:
         raise
     except TypeError:
         shown = repr(x) if isinstance(x, (float, str)) else type(x).__name__
-        raise ArgumentError(f"{what}: {shown} is no integer") from None
+        raise ArgumentError(f"{what}: {shown} is not an integer") from None
 
 
 def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
 from smelt.frontends.torch.eager_memory import Budget
 from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
+from smelt.frontends.torch.in_place import join_nested_updates
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import argument_names, name_arguments
@@ -361,6 +362,7 @@ def compile_traced(
             _mark_arguments(traced, kind)
             cancel_views(traced.graph)
             accumulate_in_place(traced.graph)
+            join_nested_updates(traced.graph)
             rebase_on_memory(traced.graph)
             if kind != "backward":  # a backward graph cannot add guards
                 _add_guards(traced.graph)

@@ -20,6 +20,9 @@ nor copied:
     write = Update(aten.index_put.default)
     write(True, cache, [at], x)      # writes into the cache and returns it
     write(False, cache, [at], x)     # a new value: the cache shares memory with another argument
+
+`cache[0, :, at] = x` is traced as an update of a view of the cache, whose new value is written back
+into the cache. `join_nested_updates` makes these one operator, which writes the part alone.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ __all__ = [
     "is_mutating",
     "is_random",
     "is_write",
+    "join_nested_updates",
     "mutated_values",
     "new_values",
     "nodes_in",
@@ -281,11 +285,60 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     It does if torch would be called anyway, or a small part of a large array is written.
     """
     row = row_of(step)
-    if row is None or row.copies_base:
-        return True
-    array_bytes = _value_bytes(step)
+    return row is None or row.copies_base or _is_small_part(step, step)
+
+
+def _is_small_part(array: Any, step: Any) -> bool:
+    """Whether an operator writes a small part of a large array."""
+    array_bytes = _value_bytes(array)
     part_bytes = max(map(_value_bytes, nodes_in(step.args[1:])), default=0)
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
+
+
+def join_nested_updates(graph: torch.fx.Graph) -> None:
+    """Replace updates of views that are written back by updates of the argument."""
+    for write in filter(is_write, graph.nodes):
+        n = write.args[1]
+        while _is_update(n):
+            path, inner = _nested_path(n)
+            base = n.args[0]
+            if path and _is_small_part(n, inner) and _only_reaches(base, n, write):
+                with graph.inserting_before(n):
+                    joined = graph.call_function(
+                        nested_update,
+                        (base, path, str(inner.target), *inner.args[1:]),
+                        inner.kwargs,
+                    )
+                joined.meta = n.meta
+                n.replace_all_uses_with(joined)
+            n = base
+    graph.eliminate_dead_code()
+
+
+def _nested_path(step: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the nested views that a step writes, and what writes the innermost."""
+    path: list[Any] = []
+    while str(step.target) in _VIEWS and _is_update(inner := step.args[1]):
+        view = inner.args[0]
+        name, where = _VIEWS[str(step.target)], step.args[2:]
+        if str(view.target) != f"aten.{name}" or view.args[1:] != where:
+            break
+        if not _is_same_view(view.args[0], step.args[0]):
+            break
+        path.append((name, *where))
+        step = inner
+    return tuple(path), step
+
+
+def _is_same_view(a: Any, b: Any) -> bool:
+    """Whether two nodes are equal views of one node."""
+    while a is not b:
+        if str(a.target) not in (f"aten.{name}" for name in _VIEWS.values()):
+            return False
+        if a.target is not b.target or a.args[1:] != b.args[1:]:
+            return False
+        a, b = a.args[0], b.args[0]
+    return True
 
 
 def _same_layout(step: Any, argument: Any) -> bool:
@@ -347,10 +400,34 @@ _IN_PLACE: dict[str, Callable[..., Any]] = {
     "aten.index_put.default": _ATEN.index_put_.default,
     "aten.scatter.src": _ATEN.scatter_.src,
     "aten.scatter.value": _ATEN.scatter_.value,
+    "aten.index_add.default": _ATEN.index_add_.default,
+    "aten.index_copy.default": _ATEN.index_copy_.default,
+    "aten.index_reduce.default": _ATEN.index_reduce_.default,
+    "aten.scatter_add.default": _ATEN.scatter_add_.default,
+    "aten.scatter_reduce.two": _ATEN.scatter_reduce_.two,
     "aten.slice_scatter.default": _slice,
     "aten.select_scatter.default": _select,
 }
 """Operator that gives a new value of its first argument -> function that writes into it."""
+_VIEWS = {"aten.slice_scatter.default": "slice.Tensor", "aten.select_scatter.default": "select.int"}
+"""Operator that writes a view -> the operator that makes the view."""
+
+
+def _write_nested(x: Any, path: Any, update: str, *more: Any, **options: Any) -> None:
+    for name, *where in path:
+        operator, overload = name.split(".")
+        x = getattr(getattr(_ATEN, operator), overload)(x, *where)
+    _IN_PLACE[update](x, *more, **options)
+
+
+def nested_update(x: Any, path: Any, update: str, *more: Any, **options: Any) -> Any:
+    """Return a copy of `x` with `update` applied to the view along `path`."""
+    x = x.clone()
+    _write_nested(x, path, update, *more, **options)
+    return x
+
+
+_IN_PLACE[str(nested_update)] = _write_nested
 
 
 class Update:

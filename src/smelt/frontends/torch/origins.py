@@ -59,6 +59,19 @@ class TracedOrigin(Origin):
             return name
         return assigned_in_line(text)
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Names of the ATen operator; none for a value that its line does not name.
+
+        >>> TracedOrigin(("model.py", 12, "forward", ""), "", "aten.add.Tensor").called
+        ('add', 'aten.add', 'aten.add.Tensor')
+        """
+        namespace, _, overload = self.operator.partition(".")
+        if self.label is not None or not overload:
+            return ()
+        operator = overload.partition(".")[0]
+        return operator, f"{namespace}.{operator}", self.operator
+
     def matches_name(self, name: str) -> bool:
         """Whether a name means this operator, or a module around it.
 

@@ -14,18 +14,22 @@ torch, which graphs fell back, and where Dynamo broke the program.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.utils import counters
 
 from smelt.dataclass import dataclass
-from smelt.errors import UnknownNameError
+from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import TracedOrigin
 from smelt.frontends.torch.program import Program
@@ -34,7 +38,7 @@ from smelt.imports import fork_safe_import
 from smelt.knobs.values import show_bytes
 
 if TYPE_CHECKING:
-    from smelt.explain import Report
+    from smelt.explain import Lesson, Report
     from smelt.explain.measure import Times
     from smelt.explain.why import Why
 
@@ -186,6 +190,40 @@ class Record:
         """Operators that were left to torch, in all graphs."""
         return [x for g in self.graphs for x in g.left]
 
+    def save(self, path: str | os.PathLike[str], *, code: bool = True) -> Path:
+        """Write the reports of all graphs to a file; return its path.
+
+        A name in `.html` gets one interactive page, in `.json` the data. Without `code` the page
+        has no LLVM modules and assembly. Raises ArgumentError for another ending and for a record
+        in which nothing was compiled, OSError if the file cannot be written.
+        """
+        return _explain_module().write(
+            path,
+            html=lambda: self._page(code=code),
+            as_json=lambda: json.dumps(
+                [{"title": p.title, "text": p.text, "report": p.data} for p in self._parts()],
+                indent=2,
+            ),
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook; the text where nothing was compiled."""
+        if not any(g.reports() for g in self.graphs):
+            return f"<pre>{escape(str(self))}</pre>"
+        return _explain_module().frame(self._page(code=False))
+
+    def _page(self, *, code: bool) -> str:
+        return _explain_module().lessons_html(self._parts(page=True, code=code), "Parts of a model")
+
+    def _parts(self, *, page: bool = False, code: bool = False) -> list[Lesson]:
+        parts = [part for g in self.graphs for part in _parts(g, page=page, code=code)]
+        if not parts:
+            raise ArgumentError(
+                "save: no graph of this record was compiled, so that there is nothing to show; "
+                "print the record to see why"
+            )
+        return parts
+
     def why(self, a: str, b: str) -> Why:
         """Explain why two operators are, or are not, in one kernel; `print` the result.
 
@@ -204,7 +242,24 @@ class Record:
         raise last or UnknownNameError(kind="operator or line", name=a, suggestion=hint)
 
     def __str__(self) -> str:
-        return _page(self)
+        return escape_controls(_page(self))
+
+
+def _parts(g: Compiled, *, page: bool, code: bool) -> list[Lesson]:
+    """Return a graph's parts for a page, with what torch computes between them."""
+    reports = g.reports()
+    parts: list[Lesson] = []
+    for k, report in enumerate(reports):
+        nodes = report.compiled.plan.graph.nodes()
+        origins = [n.origin for n in nodes if isinstance(n.origin, TracedOrigin)]
+        modules = list(dict.fromkeys(o.module for o in origins if o.module))
+        shown = ", ".join(modules[:3]) + (", .." if len(modules) > 3 else "")
+        number = f" {k + 1} of {len(reports)}" if len(reports) > 1 else ""
+        title = f"{g.kind} graph{number}" + (f" ({shown})" if shown else "")
+        text = [_head(g).partition(", ")[2], *(line.strip() for line in (*_kept(g), *_left(g)))]
+        data = report.to_data(page=page, code=code)
+        parts.append(_explain_module().Lesson(title, "; ".join(text), "", data))
+    return parts
 
 
 def _page(r: Record) -> str:

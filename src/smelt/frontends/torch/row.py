@@ -116,17 +116,26 @@ class Call:
         """Return a Python number or size as a value."""
         return number(x, dtype, self.origin)
 
-    def arithmetic_dtype(self, *operands: Any) -> DType:
-        """Return the type in which sums and products of these operands are computed.
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the (first) result is in the processor's memory."""
+        return self._first().device.type == "cpu"
 
-        Torch multiplies a half-type tensor by a number in float32, which matters if the half type
-        cannot represent the number.
+    def rounded(self, x: Any) -> V:
+        """Return an operand in the type of the result, as eager code converts most operands."""
+        return self.value(x, self.dtype)
+
+    def unrounded(self, x: Any) -> V:
+        """Return an operand in the type of arithmetic; a number is not rounded first."""
+        return self.value(x if self.is_number(x) else self.rounded(x), self.dtype.compute)
+
+    def is_number(self, x: Any) -> bool:
+        """Whether eager code may pass an operand to its loops as a number.
+
+        The number is then float32. A tensor with one element is one on a CPU: its own type may have
+        values that a half type lacks.
         """
-        numbers = [x for x in operands if not isinstance(x, (V, bool))]
-        exact = all(
-            isinstance(x, (int, float)) and self.dtype.round_number(x) == x for x in numbers
-        )
-        return self.dtype if exact else self.dtype.compute
+        return not isinstance(x, V) or (self.on_cpu and all(n == 1 for n in x.shape))
 
     def value(self, x: Any, dtype: DType) -> V:
         """Return an operand, tensor or number, as a value of a type."""
@@ -146,7 +155,7 @@ class Call:
         Raises UnsupportedError if it is no size.
         """
         if isinstance(n, (float, V)) or n is None:
-            raise UnsupportedError(f"{n!r} is no size")
+            raise UnsupportedError(f"{n!r} is not a size")
         return n
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, number, select
-from smelt.types.dtype import DType, bool_
+from smelt.ops.elementwise import Cast, Map
+from smelt.types.dtype import bool_, f16
 from smelt.types.expr import Expr
 
 __all__ = ["ROWS"]
@@ -84,34 +85,48 @@ def _float_test(scalar: str) -> Callable[[Call, V], V]:
 
 
 def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = _sum_dtype(c, x, y, alpha)
-    return (c.value(x, kind) + _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
+    return _sum(c, x, y, alpha)
 
 
 def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    kind = _sum_dtype(c, x, y, alpha)
-    return (c.value(x, kind) - _scaled(c, c.value(y, kind), alpha)).cast(c.dtype)
+    return _sum(c, x, y, alpha, minus=True)
 
 
 def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
-    kind = _sum_dtype(c, x, y, alpha)
-    return (c.value(y, kind) - _scaled(c, c.value(x, kind), alpha)).cast(c.dtype)
+    return _sum(c, y, x, alpha, minus=True)
+
+
+def _sum(c: Call, x: Any, y: Any, alpha: Any, *, minus: bool = False) -> V:
+    """Return x ± alpha * y, rounded once.
+
+    A CPU's loops round each operand to a half type first, numbers too; a GPU's do not.
+    """
+    operand = c.rounded if c.on_cpu else c.unrounded
+    a, b = (operand(z).to_compute_type() for z in (x, y))
+    if alpha == 1:
+        return (a - b if minus else a + b).cast(c.dtype)
+    factor = operand(alpha).to_compute_type()
+    return _multiply_add(-factor if minus else factor, b, a).cast(c.dtype)
+
+
+def _multiply_add(a: V, b: V, x: V) -> V:
+    """Return a * b + x, rounded once, as eager code's loops compute it."""
+    return a.map("fma", b, x) if x.dtype.is_float else a * b + x
 
 
 def _scaled(c: Call, x: V, factor: Any) -> V:
     return x if factor == 1 else x * factor
 
 
-def _sum_dtype(c: Call, x: Any, y: Any, alpha: Any) -> DType:
-    """Return the type of x + alpha * y, which torch rounds once."""
-    return c.arithmetic_dtype(x, y) if alpha == 1 else c.dtype.compute
-
-
 def _mul(c: Call, x: Any, y: Any) -> V:
     if c.dtype == bool_:
         return c.value(x, bool_).map("and", c.value(y, bool_))
-    kind = c.arithmetic_dtype(x, y)
-    return (c.value(x, kind) * c.value(y, kind)).cast(c.dtype)
+    return (_first_factor(c, x) * c.unrounded(y)).cast(c.dtype)
+
+
+def _first_factor(c: Call, x: Any) -> V:
+    """Return the first operand of a product or quotient, which a CPU's loops round."""
+    return c.rounded(x).to_compute_type() if c.on_cpu else c.unrounded(x)
 
 
 def _require_nonzero(c: Call, y: Any, what: str) -> None:
@@ -124,19 +139,60 @@ def _require_nonzero(c: Call, y: Any, what: str) -> None:
 
 def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
-        kind = c.arithmetic_dtype(x, y)
-        return (c.value(x, kind) / c.value(y, kind)).cast(c.dtype)
+        return (_first_factor(c, x) / _divisor(c, y)).cast(c.dtype)
     if c.dtype.is_integer:
         _require_nonzero(c, y, "division")
-    a, b = c.value(x, c.dtype), c.value(y, c.dtype)
+    a, b = c.rounded(x), c.rounded(y)
+    if c.dtype.is_float:
+        if c.is_number(y):
+            a, b = a.to_compute_type(), c.unrounded(y)
+        if rounding_mode == "trunc":
+            return (a / b).map("trunc").cast(c.dtype)
+        return _floor_quotient(a, b).cast(c.dtype)
     if rounding_mode == "floor":
         return a.map("floordiv", b)
-    if c.dtype.is_float:
-        return (a / b).map("trunc")
     if c.dtype.kind == "uint":
         return a.map("floordiv", b)
     below = a.map("floordiv", b)
     return below + _truncation_differs(a, b).cast(c.dtype)
+
+
+def _divisor(c: Call, y: Any) -> V:
+    """Return a divisor in the type of arithmetic.
+
+    Unlike eager code, do not round integers to a half type first: the number of equal extremes,
+    which gradients divide by, may be too large for it.
+    """
+    exact = isinstance(y, V) and y.dtype.is_integer
+    return c.value(y, c.dtype.compute) if exact else c.unrounded(y)
+
+
+def _floor_quotient(a: V, b: V) -> V:
+    """Return the largest integer not above a / b.
+
+    Of two tensors of a half type, eager code rounds every step to that type.
+    """
+    if a.dtype == a.dtype.compute:
+        return a.map("floordiv", b)
+    quotient, rest = a / b, _truncated_remainder(a, b)
+    overflows = quotient.map("isinf").map("and", a.map("isfinite"))
+    whole = select(overflows, a, a - rest) / b
+    whole = select(_needs_correction(rest, b), whole - 1.0, whole)
+    floor = whole.map("floor")
+    floor = select((whole - floor).map("gt", 0.5), floor + 1.0, floor)
+    floor = select(whole.map("eq", 0), number(0.0, a.dtype).map("copysign", quotient), floor)
+    return select(b.map("eq", 0), quotient, floor)
+
+
+def _truncated_remainder(a: V, b: V) -> V:
+    """Return a - trunc(a / b) * b, with the sign of a."""
+    return a.map("abs").map("mod", b.map("abs")).map("copysign", a)
+
+
+def _needs_correction(rest: V, b: V) -> V:
+    """Return where a truncated remainder and the divisor have opposite signs."""
+    signs_differ = rest.map("lt", 0).map("xor", b.map("lt", 0))
+    return signs_differ.map("and", rest.map("ne", 0))
 
 
 def _truncation_differs(a: V, b: V) -> V:
@@ -153,9 +209,12 @@ def _floor_divide(c: Call, x: Any, y: Any) -> V:
 
 
 def _remainder(c: Call, x: Any, y: Any) -> V:
+    """Return the remainder of a division rounded down; a zero has the sign of x."""
     if c.dtype.is_integer:
         _require_nonzero(c, y, "remainder")
-    return c.value(x, c.dtype).map("mod", c.value(y, c.dtype))
+    a = c.rounded(x)
+    rest = a.map("mod", c.rounded(y))
+    return select(rest.map("eq", 0), rest.map("copysign", a), rest) if c.dtype.is_float else rest
 
 
 def _fmod(c: Call, x: Any, y: Any) -> V:
@@ -165,7 +224,7 @@ def _fmod(c: Call, x: Any, y: Any) -> V:
     if c.dtype.kind == "uint":
         return a.map("mod", b)
     if c.dtype.is_float:
-        return a.map("abs").map("mod", b.map("abs")).map("copysign", a)
+        return _truncated_remainder(a, b)
     rest = a.map("mod", b)
     return select(_truncation_differs(a, b), rest - b, rest)
 
@@ -175,18 +234,38 @@ def _pow(c: Call, x: Any, y: Any) -> V:
         raise UnsupportedError("a negative power of integers, which must raise")
     if c.dtype == bool_:
         raise UnsupportedError("powers of booleans")
-    if isinstance(y, float) and y == 0.5 and c.dtype.is_float:
-        return c.value(x, c.dtype).map("sqrt")
-    if isinstance(y, float) and y == -0.5 and c.dtype.is_float and c.dtype == c.dtype.compute:
-        return c.value(x, c.dtype).map("rsqrt")  # as eager code does, except for half types
-    return c.value(x, c.dtype).map("pow", c.value(y, c.dtype))
+    base = c.rounded(x)
+    steps = _POWERS.get(y) if isinstance(y, (int, float)) and c.dtype.is_float else None
+    if steps is None or (c.dtype == f16 and c.on_cpu):
+        return base.map("pow", c.rounded(y))
+    return steps(base)
+
+
+_POWERS: dict[float, Callable[[V], V]] = {
+    3: lambda x: x * x * x,
+    -1: lambda x: x.map("reciprocal"),
+    -2: lambda x: (x * x).map("reciprocal"),
+    0.5: lambda x: x.map("sqrt"),
+    -0.5: lambda x: x.map("rsqrt"),
+}
+"""Exponents that eager code's loops write as other operations, except for float16 on a CPU."""
 
 
 def _clamp(c: Call, x: V, low: Any = None, high: Any = None) -> V:
     clamped = x.cast(c.dtype)
     if low is not None:
-        clamped = clamped.map("max", c.value(low, c.dtype))
-    return clamped if high is None else clamped.map("min", c.value(high, c.dtype))
+        clamped = _bounded(c, "max", clamped, low)
+    return clamped if high is None else _bounded(c, "min", clamped, high)
+
+
+def _bounded(c: Call, extreme: str, x: V, bound: Any) -> V:
+    """Return the greater or lesser of a value and a bound.
+
+    Zeros of either sign are equal: of equal operands, it is the second. As in eager code that is
+    the value if the bound is a number, else the bound.
+    """
+    limit = c.rounded(bound)
+    return x.map(extreme, limit) if isinstance(bound, V) else limit.map(extreme, x)
 
 
 def _hardtanh(c: Call, x: V, low: float = -1.0, high: float = 1.0) -> V:
@@ -194,7 +273,7 @@ def _hardtanh(c: Call, x: V, low: float = -1.0, high: float = 1.0) -> V:
 
 
 def _relu(c: Call, x: V) -> V:
-    return x.map("max", 0)
+    return _clamp(c, x, 0)
 
 
 def _where(c: Call, mask: V, x: Any, y: Any) -> V:
@@ -259,7 +338,7 @@ def _mish(c: Call, x: V) -> V:
 @_in_compute_type
 def _elu(c: Call, x: V, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> V:
     below = (x * float(input_scale)).map("expm1") * float(alpha * scale)
-    return select(x.map("gt", 0), x * float(scale), below)
+    return select(x.map("lt", 0), below, x * float(scale))
 
 
 @_in_compute_type
@@ -277,18 +356,48 @@ def _hardswish(c: Call, x: V) -> V:
     return x * (x + 3.0).map("max", 0).map("min", 6) / 6.0
 
 
+def _xlogy(c: Call, x: Any, y: Any) -> V:
+    """Return x * log(y), 0 where x is 0, but NaN where y is."""
+    a, b = c.rounded(x), c.rounded(y)
+    product = select(a.map("eq", 0), c.number(0.0, c.dtype), a * b.map("log"))
+    return select(b.map("isnan"), b, product)
+
+
+def _logit(c: Call, x: V, eps: float | None = None) -> V:
+    p = x.cast(c.dtype)
+    if eps is not None:
+        low = c.rounded(float(eps))
+        p = low.map("max", p)
+        p = (1.0 - low).map("min", p)
+    return (p / (1.0 - p)).map("log")
+
+
 def _threshold_backward(c: Call, grad: V, x: V, threshold: float) -> V:
     return select(x.map("le", float(threshold)), c.number(0, c.dtype), grad)
 
 
 def _addcmul(c: Call, x: Any, a: Any, b: Any, *, value: Any = 1) -> V:
-    x, a, b = (c.value(y, c.dtype.compute) for y in (x, a, b))
-    return (x + _scaled(c, a, value) * b).cast(c.dtype)
+    x, a, b = (c.rounded(y).to_compute_type() for y in (x, a, b))
+    return _multiply_add(_scaled(c, a, value), b, x).cast(c.dtype)
 
 
 def _addcdiv(c: Call, x: V, a: V, b: V, *, value: Any = 1) -> V:
-    x, a, b = (c.value(y, c.dtype.compute) for y in (x, a, b))
+    x, a, b = (c.rounded(y).to_compute_type() for y in (x, a, b))
     return (x + _scaled(c, a, value) / b).cast(c.dtype)
+
+
+def _fma(c: Call, a: V, b: Any, x: V) -> V:
+    """Return a * b + x, rounded once.
+
+    Dynamo writes `x.addcmul_(p, q, value=b)` as `fma(p * q, b, x)`, and `addcdiv_` likewise. Eager
+    code rounds neither p * q nor p / q to a half type, so the call is restored.
+    """
+    node = a.node.inputs[0] if isinstance(a.node.op, Cast) else a.node
+    steps = {"mul": _addcmul, "div": _addcdiv}
+    if isinstance(b, V) or not isinstance(node.op, Map) or node.op.row.name not in steps:
+        return _addcmul(c, x, a, b)
+    first, second = (V(operand, a.origin) for operand in node.inputs)
+    return steps[node.op.row.name](c, x, first, second, value=b)
 
 
 def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
@@ -296,9 +405,11 @@ def _lerp(c: Call, x: V, y: V, weight: Any) -> V:
 
     At weight 1 the result is exactly `y`, whatever `x` is.
     """
-    x, y, w = (c.value(z, c.dtype.compute) for z in (x, y, weight))
-    from_x, from_y = x + w * (y - x), y - (y - x) * (1.0 - w)
-    if isinstance(weight, (int, float)):
+    x, y = (c.rounded(z).to_compute_type() for z in (x, y))
+    is_number = isinstance(weight, (int, float))
+    w = c.value(weight if is_number else c.rounded(weight), x.dtype)
+    from_x, from_y = _multiply_add(w, y - x, x), _multiply_add(w - 1.0, y - x, y)
+    if is_number:
         return (from_x if abs(weight) < 0.5 else from_y).cast(c.dtype)
     return select(w.map("abs").map("lt", 0.5), from_x, from_y).cast(c.dtype)
 
@@ -397,10 +508,12 @@ _ROWS = (
     Row("aten.leaky_relu.default", _leaky_relu),
     Row("aten.hardsigmoid.default", _hardsigmoid),
     Row("aten.hardswish.default", _hardswish),
+    *(Row(f"aten.xlogy.{kind}", _xlogy) for kind in ("Tensor", "Scalar_Self", "Scalar_Other")),
+    Row("aten.logit.default", _logit),
     Row("aten.threshold_backward.default", _threshold_backward),
     Row("aten.addcmul.default", _addcmul),
     Row("aten.addcdiv.default", _addcdiv),
-    Row("prims.fma.default", lambda c, a, b, x: _addcmul(c, x, a, b)),
+    Row("prims.fma.default", _fma),
     Row("prims.convert_element_type.default", _cast),
     Row("aten.lerp.Scalar", _lerp),
     Row("aten.lerp.Tensor", _lerp),

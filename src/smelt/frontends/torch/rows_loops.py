@@ -85,7 +85,7 @@ def _while_loop(
 def _cond(c: Call, pred: Any, yes: Subgraph, no: Subgraph, operands: Operands) -> list[V | None]:
     """Lower `cond`: results of the branch that is taken."""
     if not isinstance(pred, V):
-        raise UnsupportedError("a condition that is no tensor")
+        raise UnsupportedError("a condition that is not a tensor")
     condition, outer = _condition(pred), _Operands(operands)
     results = [f.apply(outer.inside) for f in (yes, no)]
     if any((a is None) != (b is None) for a, b in zip(*results, strict=True)):
@@ -251,7 +251,7 @@ def _tensors(operands: Operands) -> list[V]:
 def _present(results: Sequence[V | None]) -> list[V]:
     values = [x for x in results if x is not None]
     if len(values) != len(results):
-        raise UnsupportedError("a step with a result that is no tensor")
+        raise UnsupportedError("a step with a result that is not a tensor")
     return values
 
 

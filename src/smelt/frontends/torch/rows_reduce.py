@@ -139,7 +139,11 @@ def _vector_norm(
 def _scan(combine: str) -> Callable[..., V]:
     def lower(c: Call, x: V, dim: int, **_options: Any) -> V:
         x = x.cast(c.dtype)
-        return x.scan(combine, axis_of(dim, x.rank)).cast(c.dtype) if x.rank else x
+        if not x.rank:
+            return x
+        result = x.scan(combine, axis_of(dim, x.rank)).cast(c.dtype)
+        # Eager code's sums start with 0, which a sum of -0 becomes.
+        return result.map("add", 0) if combine == "sum" and c.dtype.is_float else result
 
     return lower
 

@@ -43,12 +43,17 @@ _REDUCTIONS = {
 
 
 def _scatter_into(c: Call, how: str, x: V, values: V, *index: V) -> V:
-    """Scatter `values` at positions along the first axes of `x`."""
+    """Scatter `values` at positions along the first axes of `x`.
+
+    Several values may meet at a position: their sum or product is rounded to a half type once.
+    """
     if x.dtype.kind == "bool" and how != "put":
         raise UnsupportedError("booleans that are added")
     if not _is_filled(x) and not _is_small_enough_to_copy(c, x, index):
         raise UnsupportedError("a small part of a large array, which torch may write in place")
-    return x.op(Scatter(how), values.cast(x.dtype), *(a.cast(i64) for a in index))
+    start = x.to_compute_type() if how in ("add", "mul") else x
+    values = values.cast(x.dtype).cast(start.dtype)
+    return start.op(Scatter(how), values, *(a.cast(i64) for a in index)).cast(x.dtype)
 
 
 def _is_filled(x: V) -> bool:

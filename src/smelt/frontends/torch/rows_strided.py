@@ -119,7 +119,7 @@ def _assign_strides(
                 level.walks.append((k, times))
                 break
         else:
-            raise UnsupportedError("a stride that is no multiple of one dimension's")
+            raise UnsupportedError("a stride that is not a multiple of one dimension's")
     for level, step in zip(levels, steps, strict=True):
         if offset and not isinstance(step, int):
             raise UnsupportedError("a view by strides from a place among symbolic sizes")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Donate
     from smelt.warm import CachedProgram
 
-__all__ = ["Segment", "make_segment"]
+__all__ = ["Segment", "graph_of_outputs", "make_segment"]
 
 _LOG = logging.getLogger("smelt.torch")
 
@@ -391,6 +391,16 @@ def make_segment(
             if (permutation := constant_permutation(n)) is not None
         },
     )
+
+
+def graph_of_outputs(
+    stage: Stage, outputs: Sequence[Any], sizes: Sizes
+) -> tuple[Graph, BoundsChecks]:
+    """Return the graph of a stage with these outputs, and its bounds checks."""
+    inputs = tuple(_input_node(v.node) for v in stage.inputs.values())
+    traced = Graph("torch", inputs, tuple(outputs))
+    ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds=True)
+    return ready.graph, ready.bounds_checks
 
 
 class _Ready(NamedTuple):

@@ -65,7 +65,7 @@ class Sizes:
         if isinstance(n, int):
             return int(n)
         if not isinstance(n, torch.SymInt):
-            raise UnsupportedError(f"{n!r} is no size")
+            raise UnsupportedError(f"{n!r} is not a size")
         constant = n.node.maybe_as_int()
         if constant is not None:
             return int(constant)

@@ -135,7 +135,7 @@ class Subgraph:
             return None
         value = values.get(a) if isinstance(a, torch.fx.Node) else None
         if not isinstance(value, V):
-            raise UnsupportedError("a result that is no tensor")
+            raise UnsupportedError("a result that is not a tensor")
         return value
 
 

@@ -104,7 +104,7 @@ class BlockConditions:
     def __init__(
         self, terms: Terms, name: str, fixed: frozenset[str], *, each: bool = False
     ) -> None:
-        self.terms, self.name = terms, name
+        self.terms, self.name, self.each = terms, name, each
         self.fixed = fixed | {name} if each else fixed
         self.known: dict[tuple[Term, bool], Term] = {}
 
@@ -283,7 +283,9 @@ class BlockConditions:
             return None
         if not varying:
             return (t, t) if is_elementwise(t) else None
-        if len(varying) == 1 and is_elementwise(t):
+        # an extreme is taken along all axes of a term, also along one of which it has one position
+        is_mixed = self.each and self.name in t.axes
+        if len(varying) == 1 and is_elementwise(t) and not is_mixed:
             return terms.extreme(t, largest=False), terms.extreme(t, largest=True)
         row = SCALARS[t.op] if t.kind == "apply" else None
         if row is None or 0 in (slopes := row.monotone or (0,)) or not _cannot_wrap(t):

@@ -175,7 +175,7 @@ def _image(terms: Terms, way: HoistedReduction, x: Term) -> float:
 
 
 def _not_constant(t: Term) -> object:
-    raise AssertionError(f"{t} is no constant")
+    raise AssertionError(f"{t} is not a constant")
 
 
 def _keeps_order(terms: Terms, hoisted: HoistedReduction) -> bool:

@@ -19,14 +19,9 @@ from functools import cache
 from string import Template
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import llvmlite
-
-from smelt.imports import fork_safe_import
-from smelt.kernel.abi import ABI_VERSION
-from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.launch_loop import IR as LAUNCH_IR
 from smelt.runtime.loader import load
-from smelt.runtime.native_code import generic_target
+from smelt.runtime.native_object import native_object
 
 if TYPE_CHECKING:
     from smelt.runtime.cuda.driver import Device
@@ -259,18 +254,8 @@ class NativeCalls(NamedTuple):
 
 @cache
 def native_calls() -> NativeCalls:
-    """Return the code for this machine, from the object cache or compiled now."""
-    triple, cpu = generic_target()
-    key = f"smelt device calls 1 {(ABI_VERSION, triple, cpu, llvmlite.__version__, IR)}".encode()
-    store = Cache.default()
-    entry = store.get(key)
-    if entry is None:
-        jit: Any = fork_safe_import("smelt.runtime.jit")
-        code = jit.compile_ir(IR, 2, cpu, "")
-        store.put(key, {"what": "calls of a GPU"}, code)
-    else:
-        code = entry.code
-    loaded = load(code, list(_SYMBOLS))
+    """Return the code for this machine."""
+    loaded = load(native_object("calls of a GPU", IR), list(_SYMBOLS))
     # The code is needed for as long as the process lives: blocks are freed by it at the very end.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
     pointer, integer, status = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32

@@ -19,6 +19,7 @@ from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.types.dtype import DType, i16, i32
@@ -63,7 +64,12 @@ def read_lanes(
     permuted_lanes = read_permuted(home, access, scope, m, dtype) if step is None else None
     if permuted_lanes is not None:
         return permuted_lanes
-    return gather(m, base, lane_offsets(home, access, step, scope), dtype, mask)
+    offsets = lane_offsets(home, access, step, scope)
+    picked = pick_from(m, dtype, base, home.home.lengths.get(access.buffer, 0), offsets)
+    if picked is None:
+        return gather(m, base, offsets, dtype, mask)
+    zero = ir.Constant(m.register_type(dtype), None)
+    return picked if mask is None else b.select(mask, picked, zero)
 
 
 def read_pairs(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:

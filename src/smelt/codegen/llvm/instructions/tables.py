@@ -6,6 +6,7 @@ its number, which is about as fast as the division that a table saves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2s
 from typing import Any
 
@@ -29,19 +30,41 @@ def pick(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
             one = _load_number(m, dtype, numbers, one)
             result = m.builder.insert_element(result, one, ir.Constant(I32, lane))
         return result
-    return _permuted(m, dtype, numbers, at)
-
-
-def _permuted(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
-    """Look up by permuting full registers; fewer lanes are repeated to fill one.
-
-    Of two lanes and copies of the first, LLVM 22 takes the first alone.
-    """
-    width = 512 // dtype.bits
+    width = LINE // dtype.itemsize
     kind = ir.VectorType(element_type(dtype), width)
     halves = [
         ir.Constant(kind, list(numbers[k : k + width])) for k in range(0, len(numbers), width)
     ]
+    return _permuted(m, dtype, halves, at)
+
+
+def pick_from(m: Any, dtype: DType, start: Value, count: int, at: Value) -> Value | None:
+    """Look up lanes of the `count` numbers in memory at `start` by 64-bit positions.
+
+    None if registers do not hold them, or cannot be permuted: gathers are then as fast.
+    """
+    width = LINE // dtype.itemsize
+    if m.lanes is None or not m.picks or dtype != f32 or count not in (width, 2 * width):
+        return None
+    b, kind = m.builder, ir.VectorType(element_type(dtype), width)
+    halves = [
+        b.load(
+            b.gep(start, [ir.Constant(I32, k)], source_etype=element_type(dtype)),
+            typ=kind,
+            align=dtype.itemsize,
+        )
+        for k in range(0, count, width)
+    ]
+    return _permuted(m, dtype, halves, b.trunc(at, ir.VectorType(I32, m.lanes)))
+
+
+def _permuted(m: Any, dtype: DType, halves: Sequence[Value], at: Value) -> Value:
+    """Look up by permuting full registers; fewer lanes are repeated to fill one.
+
+    Of two lanes and copies of the first, LLVM 22 takes the first alone.
+    """
+    width = LINE // dtype.itemsize
+    kind = ir.VectorType(element_type(dtype), width)
     parts: list[Value] = []
     for start in range(0, m.lanes, width):
         part = at

@@ -13,7 +13,7 @@ from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.dataclass import dataclass
 from smelt.ops.combine import BOTH
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Expr, Index, axes_of, maximum, minimum
+from smelt.types.expr import Expr, Index, add, axes_of, maximum, minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,39 @@ class Range:
     stop: Index | None
 
 
+@dataclass(frozen=True, slots=True)
+class InPlaceUpdate:
+    """Ranges outside of which each of the `destinations` gets the elements of its source again."""
+
+    arrays: tuple[tuple[str, str], ...]
+    """Source and destination buffers."""
+    ranges: tuple[Range, ...]
+    """The positions that get new elements; all others are copied. None at all: `is_copy`."""
+    is_copy: bool = False
+
+
 def stored_range(store: StoreItem) -> Range | None:
     """Return the range of one axis to which a store's condition is equivalent, or None."""
     if store.where is None:
         return None
-    name, first, stop = "", 0, None
-    for test in _tests(store.where):
-        bound = _bound(test)
-        if bound is None or name not in ("", bound[0]):
-            return None
-        name, below, limit = bound
-        if below:
-            stop = limit if stop is None else minimum(stop, limit)
-        else:
-            first = maximum(first, limit)
-    return Range(name, first, stop)
+    if not all(map(_bounds, _tests(store.where))):
+        return None
+    ranges = [*implied_ranges(store.where).values()]
+    return ranges[0] if len(ranges) == 1 else None
+
+
+def implied_ranges(condition: Item) -> dict[str, Range]:
+    """Return the ranges of axes that a condition implies, by axis."""
+    ranges: dict[str, Range] = {}
+    for test in _tests(condition):
+        for name, below, limit in _bounds(test):
+            r = ranges.get(name, Range(name, 0, None))
+            if below:
+                r = Range(name, r.first, limit if r.stop is None else minimum(r.stop, limit))
+            else:
+                r = Range(name, maximum(r.first, limit), r.stop)
+            ranges[name] = r
+    return ranges
 
 
 def _tests(item: Item) -> Iterator[Item]:
@@ -51,15 +69,20 @@ def _tests(item: Item) -> Iterator[Item]:
         yield item
 
 
-def _bound(test: Item) -> tuple[str, bool, Index] | None:
-    """Return the bound that a test sets: axis, whether from above, limit."""
-    if test.kind != "apply" or test.payload not in ("lt", "ge"):
-        return None
+def _bounds(test: Item) -> list[tuple[str, bool, Index]]:
+    """Return the bounds that a test is equivalent to: axis, whether from above, limit."""
+    if test.kind != "apply" or test.payload not in ("lt", "ge", "eq"):
+        return []
     left, right = (_index(a) for a in test.args)
     name = bare_axis(left) if isinstance(left, Expr) else None
     if name is None or right is None or _varies(right):
-        return None
-    return name, test.payload == "lt", right
+        return []
+    bounds: list[tuple[str, bool, Index]] = []
+    if test.payload != "lt":
+        bounds.append((name, False, right))
+    if test.payload != "ge":
+        bounds.append((name, True, add(right, 1) if test.payload == "eq" else right))
+    return bounds
 
 
 def _varies(e: Index) -> bool:

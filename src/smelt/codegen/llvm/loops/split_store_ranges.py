@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.access.nontemporal import prefetch_for_write
-from smelt.codegen.llvm.instructions.indexing import iota, number, splat
+from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
+from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 
@@ -40,16 +40,53 @@ def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> N
 
     `run` emits the nest; it is skipped if they do not overlap.
     """
-    b, ranges = home.b, dict(home.ranges)
-    low, high = ranges[within.axis]
-    first, stop = range_ends(home, within)
-    low = b.select(b.icmp_signed("<", low, first), first, low)
-    if stop is not None:
-        high = b.select(b.icmp_signed("<", stop, high), stop, high)
-    home.ranges[within.axis] = low, high
-    with b.if_then(b.icmp_signed("<", low, high)):
+    _run_in_ranges(home, [within], None, run)
+
+
+def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], None]) -> None:
+    """Run a nest, in place only where it changes something.
+
+    `run` emits the nest.  The call decides whether results take the memory of their sources.
+    """
+    b = home.b
+    apart: ir.Value | None = None
+    for names in update.arrays:
+        source, destination = (b.ptrtoint(home.home.buffers[n], I64) for n in names)
+        differs = b.icmp_signed("!=", source, destination)
+        apart = differs if apart is None else b.or_(apart, differs)
+    assert apart is not None
+    if update.is_copy:
+        with b.if_then(apart):
+            run()
+        return
+    _run_in_ranges(home, update.ranges, apart, run)
+
+
+def _run_in_ranges(
+    home: NestEmitter, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
+) -> None:
+    """Run a nest over the overlap with ranges, or over everything if `always`."""
+    b, outer = home.b, dict(home.ranges)
+    overlaps: ir.Value | None = None
+    for within in ranges:
+        first, stop = range_ends(home, within)
+        if within.axis not in outer:  # the task has one position
+            at = home.top.axis(within.axis)
+            low, high = at, b.add(at, number(1))
+        else:
+            low, high = outer[within.axis]
+        start = b.select(b.icmp_signed("<", low, first), first, low)
+        end = high if stop is None else b.select(b.icmp_signed("<", stop, high), stop, high)
+        if always is not None:
+            start, end = b.select(always, low, start), b.select(always, high, end)
+        if within.axis in outer:
+            home.ranges[within.axis] = start, end
+        one = b.icmp_signed("<", start, end)
+        overlaps = one if overlaps is None else b.and_(overlaps, one)
+    assert overlaps is not None
+    with b.if_then(overlaps):
         run()
-    home.ranges = ranges
+    home.ranges = outer
 
 
 def store_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:

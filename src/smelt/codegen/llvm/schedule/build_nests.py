@@ -162,30 +162,6 @@ def scan_axes(of: Nest | Phase) -> set[str]:
     return {a for s in scans if isinstance(s, Reduction) for a in s.over}
 
 
-def find_identity_copy(nest: Nest, phase: Phase) -> tuple[str, str] | None:
-    """Return the source and destination of a nest that only copies, or None.
-
-    What it writes must be written again by another store.
-    """
-    if nest.reductions or nest.saves or nest.state_updates or nest.scalars or len(nest.stores) != 1:
-        return None
-    (s,) = nest.stores
-    is_rewritten = any(o.access.buffer == s.access.buffer and o is not s for o in phase.stores)
-    source = s.value.payload
-    if (
-        not is_rewritten
-        or s.where is not None
-        or s.value.kind != "load"
-        or not isinstance(source, Access)
-    ):
-        return None
-    same_elements = (
-        source.offset == s.access.offset
-        and phase.dtypes[source.buffer] == phase.dtypes[s.access.buffer]
-    )
-    return (source.buffer, s.access.buffer) if same_elements and not source.limits else None
-
-
 MAX_PACK_RECOMPUTE_CYCLES = 8.0
 """Cycles for one vector up to which a packed operand is recomputed: less than an exponential, more
 than a normalisation."""

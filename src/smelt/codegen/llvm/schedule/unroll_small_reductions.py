@@ -199,6 +199,10 @@ def _unroll(phase: Phase, reduction: Item, folding: Reduction) -> None:
     if len(terms) > 1:
         pair = _combine_in_pairs(phase, reduction, row.scalar, terms, wide)
         terms = [_apply(phase, reduction, row.scalar, pair, wide)]
+    start = row.identity(wide)
+    if wide.is_float and start == 0:  # as in loops, a sum of -0 is 0
+        zero = insert_before(phase, reduction, "const", start, (), wide)
+        terms = [_apply(phase, reduction, row.scalar, (terms[0], zero), wide)]
     reduction.kind, reduction.payload, reduction.args = (
         "cast",
         Conversion(reduction.dtype),

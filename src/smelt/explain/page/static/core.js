@@ -1,8 +1,10 @@
 // Data, formatting, elements and the page's state. Everything shown is a function of the report.
 
-// A page has one report, or several programs to learn from; the address names the one that is shown.
+// A page has one report, several programs to learn from, or the parts of one program; the address
+// names the one that is shown.
 const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
 export const lessons = embedded("lessons") || [];
+export const isCourse = lessons.some((x) => x.code);
 export const chosenLesson = () => {
   const named = Number(/\/program=(\d+)/.exec(location.hash)?.[1] ?? 0);
   return named < lessons.length ? named : 0;
@@ -47,6 +49,8 @@ export function showNumber(x) {
 }
 
 export const shortPlace = (p) => (p ? `${p.file.split(/[\\/]/).pop()}:${p.line}` : "");
+// An operator's name without its number.
+export const plainName = (n) => n.label.split("#")[0].split(".").pop() || n.label;
 export const kernelTime = (k) =>
   k.measured ? k.measured.median_ns : k.predicted_ns === null ? k.floor_ns : k.predicted_ns;
 
@@ -109,7 +113,7 @@ export const colour = (k) => `c${((k % COLOURS) + COLOURS) % COLOURS}`;
 // ---- state: a view and its arguments, also in the address ------------------------------------
 
 export const limits = {}; // the last value of a state that keys and buttons move, set by its view
-export const state = { view: lessons.length ? "learn" : "overview" };
+export const state = { view: isCourse ? "learn" : "overview" };
 const listeners = [];
 export const onChange = (f) => listeners.push(f);
 

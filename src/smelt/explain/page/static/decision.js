@@ -1,5 +1,5 @@
 // The card of a decision: verdict, reason, the inequality with its numbers, the other way.
-import { report, nodes, kernels, h, button, select, bars, table, go, state, number, note, showBytes, showTime,
+import { report, nodes, kernels, h, button, select, bars, table, go, state, number, note, showBytes, showCount, showTime,
   shortPlace } from "./core.js";
 import { why } from "./why.js";
 
@@ -89,6 +89,10 @@ function supposition() {
     "(an estimate from this pair alone; decisions depend on one another).");
 }
 
+// What hangs on a decision: the time between its two verdicts, or else what one of them saves.
+const stake = (d) => (d.fused_ns !== null && d.split_ns !== null && d.fused_ns !== d.split_ns ? Math.abs(d.fused_ns - d.split_ns) : Math.max(d.saves_ns, d.costs_ns));
+const byValue = (list) => [...list].sort((x, y) => stake(y) - stake(x) || y.saves_bytes - x.saves_bytes || x.id - y.id);
+
 export function decision() {
   const listed = nodes.filter((n) => n.kind !== "constant");
   const options = listed.map((n) => [n.id, `${n.label}${n.place ? "  " + shortPlace(n.place) : ""}`]);
@@ -96,9 +100,9 @@ export function decision() {
   let b = number("b", null);
   const chosen = report.decisions[number("d", -1)];
   if (chosen && a === null && b === null) [a, b] = [chosen.a_node, chosen.b_node];
-  if (a === null && b === null && report.decisions.length) {
-    const first = report.decisions.find((d) => d.verdict === "split" && d.a_node !== null && d.b_node !== null) ||
-      report.decisions.find((d) => d.a_node !== null && d.b_node !== null && d.fused_ns !== null);
+  const ranked = byValue(report.decisions);
+  if (a === null && b === null) {
+    const first = ranked.find((d) => d.a_node !== null && d.b_node !== null);
     if (first) [a, b] = [first.a_node, first.b_node];
   }
   const pairs = h("div", { class: "controls" }, select("Why is", options, a, (v) => go({ a: v, b: b ?? v, d: null })),
@@ -106,14 +110,17 @@ export function decision() {
   const answer = chosen && (a === null || b === null || state.d !== undefined) ? h("section", { class: "answer" }, one(chosen))
     : a !== null && b !== null && nodes[a] && nodes[b] ? card(why(a, b)) : null;
   const only = state.only || "all";
-  const rows = report.decisions.filter((d) => only === "all" || d.verdict === only).map((d) => h("tr",
+  const order = state.order || "value";
+  const rows = (order === "value" ? ranked : report.decisions).filter((d) => only === "all" || d.verdict === only).map((d) => h("tr",
     { class: chosen === d ? "chosen" : null }, h("td", { class: "n" }, d.id + 1),
     h("td", {}, h("span", { class: `badge ${d.verdict}` }, d.verdict === "fused" ? "fused" : "not fused")),
     h("td", {}, button(`${d.a_label} → ${d.b_label}`, () => { go({ d: d.id, a: null, b: null }); scrollTo(0, 0); }, { class: "link code" })),
     h("td", {}, `${d.code} ${d.reason}`), h("td", { class: "n" }, d.saves_bytes ? showBytes(d.saves_bytes) : "–"),
     h("td", { class: "n" }, d.fused_ns !== null && d.split_ns !== null ? showTime(Math.abs(d.split_ns - d.fused_ns)) : "–")));
-  return [pairs, answer, h("h3", {}, `All ${report.decisions.length} decisions, in the planner's order`),
-    h("div", { class: "controls" }, [["all", "all"], ["fused", "fused"], ["split", "not fused"]].map(([value, text]) =>
-      button(text, () => go({ only: value }), { "aria-pressed": String(only === value) }))),
+  const choices = (key, chosenValue, list) => list.map(([value, text]) =>
+    button(text, () => go({ [key]: value }), { "aria-pressed": String(chosenValue === value) }));
+  return [pairs, answer, h("h3", {}, `All ${showCount(report.decisions.length, "decision")}, ${order === "value" ? "the most valuable first" : "in the planner's order"}`),
+    h("div", { class: "controls" }, choices("only", only, [["all", "all"], ["fused", "fused"], ["split", "not fused"]]),
+      choices("order", order, [["value", "by value"], ["planner", "in the planner's order"]])),
     table(["#no.", "verdict", "pair", "reason", "#saves", "#faster by"], rows)];
 }

@@ -1,10 +1,10 @@
 // The way of each value through memory: a row for each kernel, without fusion and with it.
-import { page, report, nodes, lessons, lesson, h, button, go, note, showBytes, showCount, showNumber, marked } from "./core.js";
+import { page, report, nodes, lessons, lesson, isCourse, h, button, go, note, showBytes, plainName, showCount, showNumber, marked } from "./core.js";
 
 const MOST = 14; // rows of one side
 
 export function learn() {
-  return [lessons.length ? lessonList() : null, page.run.fused.length ? trips() : note(page.run.note),
+  return [isCourse ? lessonList() : null, page.run.fused.length ? trips() : note(page.run.note),
     h("div", { class: "controls" }, button("Play it, step by step", () => go({ view: "step" })), button("See who computes what", () => go({ view: "blocks" })),
       button("Why is it one kernel, or not?", () => go({ view: "graph" })))];
 }
@@ -33,7 +33,7 @@ function row(run) {
 }
 
 const operators = (run) => run.nodes.map((n) => nodes[n]).filter((n) => ["operator", "call", "source"].includes(n.kind))
-  .map((n) => n.op.split(".").pop()).join(" → ") || run.name;
+  .map((n) => plainName(n)).join(" → ") || run.name;
 
 // What the first element becomes: values of the first block, up to the first store.
 function inRegisters(run) {

@@ -1,5 +1,5 @@
 // Navigation, keyboard and theme; draws the view that the address names.
-import { state, go, onChange, readAddress, h, button, note, number, limits, showBytes, showTime, lessons, lesson, chosenLesson } from "./core.js";
+import { state, go, onChange, readAddress, h, button, select, marked, note, number, limits, showBytes, showTime, lessons, lesson, chosenLesson, isCourse } from "./core.js";
 import { why } from "./why.js";
 import { overview } from "./overview.js";
 import { graph } from "./graph.js";
@@ -13,9 +13,9 @@ import { memory } from "./memory.js";
 import { compile } from "./compile.js";
 import { learn } from "./learn.js";
 
-const VIEWS = [["overview", "Overview", overview], ["graph", "Graph", graph], ["decision", "Decisions", decision], ["kernel", "Kernel", kernel],
+const VIEWS = [["learn", "Learn", learn], ["overview", "Overview", overview], ["graph", "Graph", graph], ["decision", "Decisions", decision], ["kernel", "Kernel", kernel],
   ["blocks", "Blocks", blocks], ["access", "Access", accesses], ["step", "Step", steps], ["transfers", "Transfers", transfers], ["memory", "Memory", memory], ["compile", "Compile", compile]];
-VIEWS[lessons.length ? "unshift" : "push"](["learn", "Learn", learn]);
+const STEPPED = { graph: "step", step: "at", blocks: "block" }; // what arrow keys move in a view
 const NUMBERED = VIEWS.map(([name]) => name).filter((name) => name !== "learn");
 const INTRO = {
   overview: "What fusion did to this program: kernels, bytes and time, before and after.",
@@ -34,10 +34,16 @@ const INTRO = {
 const main = document.getElementById("view");
 const tabs = document.getElementById("tabs");
 tabs.append(...VIEWS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
-  title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: () => open(name) }, label)));
+  title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: (e) => choose(name, e) }, label)));
+
+// Open a view. After a click with a pointer arrow keys are for the view, else for the tabs.
+function choose(name, click) {
+  open(name);
+  if (click.detail && STEPPED[name]) main.focus({ preventScroll: true });
+}
 
 function draw() {
-  const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[0];
+  const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[1];
   const focused = document.activeElement?.closest("#view") ? describe(document.activeElement) : null;
   for (const tab of tabs.children) {
     tab.setAttribute("aria-selected", String(tab.id === `tab-${id}`));
@@ -90,7 +96,7 @@ function open(name) {
 }
 
 function nudge(by) {
-  const key = state.view === "graph" ? "step" : state.view === "step" ? "at" : state.view === "blocks" ? "block" : null;
+  const key = STEPPED[state.view];
   if (!key) return false;
   const otherwise = key === "step" ? limits.step : 0;
   go({ [key]: Math.min(Math.max(number(key, otherwise) + by, 0), limits[key] ?? 0), cell: null });
@@ -150,6 +156,16 @@ if (lessons.length) {
   document.querySelector(".top h1").textContent = shown.name;
   document.querySelector(".lead").textContent = shown.sentence;
   document.querySelector(".under").textContent = shown.under;
+  if (!isCourse) document.querySelector(".under").after(parts(shown));
+}
+
+// The parts of a program, one after another: the same view of another one.
+function parts(shown) {
+  const show = (k) => { location.hash = `#${state.view}/program=${k}`; };
+  return h("section", { id: "parts" }, h("div", { class: "controls" },
+    select("Part", lessons.map((x, k) => [k, `${k + 1} of ${lessons.length}: ${x.title}`]), lesson, show),
+    button("‹ part", () => show(lesson - 1), { disabled: lesson === 0 }), button("part ›", () => show(lesson + 1), { disabled: lesson === lessons.length - 1 })),
+  h("p", { class: "note" }, marked(shown.text)));
 }
 onChange(draw);
 readAddress();

@@ -1,5 +1,5 @@
 // Before and after, kernels by wasted time, and what was refused.
-import { report, nodes, kernels, h, button, bars, table, go, note, colour, showBytes, showTime,
+import { report, nodes, kernels, h, button, bars, table, go, note, colour, showBytes, plainName, showTime,
   showCount, showFactor, shortPlace, kernelTime, marked } from "./core.js";
 
 const tile = (title, before, after, gain) => h("div", { class: "stat" }, h("h3", {}, title),
@@ -8,7 +8,7 @@ const tile = (title, before, after, gain) => h("div", { class: "stat" }, h("h3",
 
 export function operatorNames(k) {
   return k.operators.map((o) => nodes[o.node]).filter((n) => ["operator", "call", "check"].includes(n.kind))
-    .map((n) => n.op.split(".").pop()).join(" ");
+    .map((n) => plainName(n)).join(" ");
 }
 
 export function unfusedKernels() { // launches of the program without fusion

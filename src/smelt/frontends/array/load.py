@@ -1,0 +1,319 @@
+"""`sm.load`: run a program from a file, without the function that it was made from.
+
+A loaded function binds its arguments, checks guards and runs as a jitted function does; in place of
+recording and compiling it looks for a recording in the file, and raises GuardError if none fits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from smelt.errors import ArgumentError, GuardError, StructureError, UnsupportedError
+from smelt.frontends.array import sizes
+from smelt.frontends.array.ahead_of_time import Lowered, as_arguments
+from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.engine import Permutations
+from smelt.frontends.array.jit import Jit
+from smelt.frontends.array.results import match_parameters
+from smelt.frontends.array.trace import Argument, Result, Trace
+from smelt.frontends.array.tree import tree_from_data, tree_to_data
+from smelt.frontends.array.value import leaf
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import text
+from smelt.ops.create import Input
+from smelt.saved.programs import Entry, Plan, open_programs
+from smelt.saved.recording import Parameter, Recording
+
+__all__ = ["LoadedFunction", "Programs", "load"]
+
+
+def load(
+    path: str | Path,
+    *,
+    trust: str = "code",
+    sha256: str = "",
+    compile: bool = False,
+    mmap: bool = True,
+    verify: bool = False,
+) -> LoadedFunction | Programs:
+    """Load a program that `sm.save` wrote.
+
+    Args:
+        path: the file.
+        trust: "code" runs the file's machine code, which takes a file that only this user or root
+            may write to; "graph" runs nothing of the file and compiles its graph.
+        sha256: digest of the whole file, in place of the check of its owner.
+        compile: compile the graph where the file has no code for this processor or version.
+        mmap: map constants; otherwise they are read at once.
+        verify: compare constants with their checksums too, which reads all of them.
+
+    Returns:
+        A function with the parameters of the saved one. For a file of several programs, a mapping
+        of their names, which are attributes too.
+
+    Raises:
+        ProgramFileError for a damaged file, ProgramVersionError for one of another version,
+        ProgramMachineError if it has no code for this processor, ProgramTrustError if others may
+        have written it; OSError.
+    """
+    if trust not in ("code", "graph"):
+        raise ArgumentError(
+            op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
+        )
+    file, programs = open_programs(
+        path,
+        runs_code=trust == "code",
+        sha256=sha256,
+        may_compile=compile,
+        mapped=mmap,
+        verify=verify,
+    )
+    with file.reading():
+        functions = {name: LoadedFunction(name, entries) for name, entries in programs.items()}
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    return Programs(Path(path).name, functions)
+
+
+# ---- recordings ----------------------------------------------------------------------------------
+
+
+class SavedCall:
+    """A recording of a file, and what its arguments have to be."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.recording = r = entry.recording
+        trace = _trace(r)
+        self.traces = [_planned(trace, plan) for plan in entry.plans] or [trace]
+        """The recording with each plan; plans differ in the sizes they were made for."""
+
+    def fits(self, arguments: Sequence[Argument]) -> bool:
+        """Return whether the arguments have the dtypes, ranks and fixed dimensions."""
+        pairs = zip(self.recording.leaves, arguments, strict=True)
+        return all(saved.accepts(a.data, a.number) for saved, a in pairs)
+
+    def trace_for(self, sizes: tuple[int, ...]) -> Trace:
+        """Return the recording with the plan that was made for the nearest sizes."""
+        if len(self.traces) == 1:
+            return self.traces[0]
+        return min(self.traces, key=lambda t: _distance(sizes, tuple(t.hints.values())))
+
+    def __str__(self) -> str:
+        pairs = zip(self.recording.names, self.recording.leaves, strict=True)
+        return ", ".join(f"{name}: {x}" for name, x in pairs)
+
+
+def _distance(sizes: Sequence[int], hints: Sequence[int]) -> float:
+    """Return how far apart sizes are: the sum of the ratios' logarithms."""
+    pairs = zip(sizes, hints, strict=True)
+    return sum(abs(math.log(max(a, 1) / max(b, 1))) for a, b in pairs)
+
+
+def _trace(r: Recording) -> Trace:
+    """Return the front end's recording, not compiled yet."""
+    return Trace(
+        r.graph,
+        r.arguments,
+        tuple(map(leaf, r.constants)),
+        tuple(
+            Result(x.kind, x.position, leaf(x.value) if x.kind == "captured" else x.value)
+            for x in r.outcomes
+        ),
+        tree_from_data(r.result),
+        r.match,
+        tuple(sizes.Guard(*g) for g in r.guards),
+        dict(r.hints),
+        (),
+        len(r.leaves),
+        r.result_sizes,
+        r.value_dependent,
+        r.size_inputs,
+        _bounds(r.graph),
+        None if r.permutations is None else Permutations(*r.permutations),
+        r.match_names,
+        (),
+        r.number_names,
+    )
+
+
+def _bounds(graph: Graph) -> BoundsChecks:
+    """Return the bounds checks of a graph, whose flag is its last output."""
+    if not graph.checks:
+        return BoundsChecks()
+    (flag,) = graph.check_outputs
+    checks = collect_bounds_checks(graph.results, trusted=lambda _, plain: _is_constant(plain))
+    return replace(checks, flag=flag)
+
+
+def _is_constant(x: Node) -> bool:
+    return isinstance(x.op, Input) and x.op.constant
+
+
+def _planned(trace: Trace, plan: Plan) -> Trace:
+    """Return the recording with a plan of the file in place of compilation."""
+    prelude = plan.program.executable.prelude
+    if prelude is not None:
+        first = len(trace.arguments)
+        owners = [trace.captured[k - first] for k in prelude.sources]
+        prelude.adopt(owners, (None,) * len(owners), plan.held)
+    return replace(trace, hints=dict(plan.hints), compiled=plan.program)
+
+
+# ---- functions -----------------------------------------------------------------------------------
+
+
+class SavedOptions(Options):
+    """Parameters of a saved function; keywords are bound as in the calls that were saved."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
+        signature = inspect.Signature(
+            [
+                inspect.Parameter(
+                    p.name,
+                    _KINDS[p.kind],
+                    default=... if p.has_default else inspect.Parameter.empty,
+                )
+                for p in parameters
+            ]
+        )
+
+        def function(*args: Any, **kwargs: Any) -> NoReturn:
+            raise UnsupportedError(f"{name} was loaded from a file, which does not have its source")
+
+        function.__name__ = function.__qualname__ = name
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        super().__init__(function)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+        """Bind the arguments of a call by position where parameters allow it."""
+        return super().bind(*self.by_position(args, kwargs))
+
+
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
+
+
+class LoadedFunction(Jit[Any, Any]):
+    """Function of a program file: it runs or raises an error, but never records."""
+
+    def __init__(self, name: str, entries: Sequence[Entry]) -> None:
+        super().__init__(SavedOptions(name, entries[0].recording.parameters))
+        self.calls = tuple(map(SavedCall, entries))
+        self._noticed = True
+
+    def __repr__(self) -> str:
+        """Show the signature of each saved call."""
+        calls = "; ".join(dict.fromkeys(map(str, self.calls)))
+        return f"<smelt.load: {self.options.name}({calls})>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self.options.name} lies in a file: pass its path, and load it there")
+
+    def as_text(self) -> str:
+        """Return the graph of the first recording as text."""
+        return text(self.calls[0].recording.graph)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Return the saved recording for these arguments; raises GuardError if there is none."""
+        bound = self.options.bind(args, kwargs)
+        arguments = as_arguments(bound)
+        trace, _ = self.find_trace(bound, arguments)
+        return Lowered(trace, bound, tuple(arguments))
+
+    def arguments_of(self, bound: BoundCall) -> list[Argument]:
+        """Return the leaves of a call as contiguous arguments, which all saved programs read."""
+        return [
+            a
+            if a.data is None or a.data.flags.c_contiguous
+            else Argument(np.ascontiguousarray(a.data))
+            for a in as_arguments(bound)
+        ]
+
+    def find_trace(
+        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
+    ) -> tuple[Trace, tuple[int, ...]]:
+        """Return the saved recording for these arguments and the values of its sizes.
+
+        Raises StructureError for arguments of another nesting, GuardError for other arrays.
+        """
+        call = tree_to_data(bound.tree)
+        statics = [[slot, kind.__name__, value] for slot, kind, value in bound.statics]
+        calls = [
+            c for c in self.calls if c.recording.call == call and c.recording.statics == statics
+        ]
+        if not calls:
+            raise StructureError(
+                f"{self.options.name}: the arguments are nested otherwise than when it was saved",
+                hint=f"It was saved for {self}.",
+            )
+        measures = match_parameters(arguments)
+        for c in calls:
+            values = c.recording.match(*measures) if c.fits(arguments) else None
+            if values is not None:
+                return c.trace_for(values), values
+        raise GuardError(
+            guard=_wanted(calls),
+            found=_describe(calls[0].recording.names, arguments),
+            hint="Save the program for these arguments too: a loaded program never compiles.",
+        )
+
+
+def _wanted(calls: Sequence[SavedCall]) -> str:
+    """Return what the saved recordings are for, with their guards."""
+    texts: dict[str, None] = {}
+    for c in calls:
+        guards = " and ".join(map(str, c.traces[0].guards))
+        texts[f"{c}{' where ' * bool(guards)}{guards}"] = None
+    return "; or ".join(texts)
+
+
+def _describe(names: Sequence[str], arguments: Sequence[Argument]) -> str:
+    texts = [
+        repr(a.number) if a.data is None else f"{a.data.dtype.name}{list(a.data.shape)}"
+        for a in arguments
+    ]
+    return "it is called with " + ", ".join(
+        f"{name}: {text}" for name, text in zip(names, texts, strict=True)
+    )
+
+
+class Programs(Mapping[str, LoadedFunction]):
+    """The functions of a file of several programs, by name."""
+
+    def __init__(self, file: str, functions: Mapping[str, LoadedFunction]) -> None:
+        self._file, self._functions = file, dict(functions)
+
+    def __getitem__(self, name: str) -> LoadedFunction:
+        return self._functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __getattr__(self, name: str) -> LoadedFunction:
+        """Return a program by name; raises AttributeError."""
+        functions = self.__dict__.get("_functions", {})
+        if name not in functions:
+            raise AttributeError(f"{self._file} has no program {name!r}: {', '.join(functions)}")
+        return functions[name]
+
+    def __repr__(self) -> str:
+        return f"<smelt.load: {self._file} with {', '.join(self._functions)}>"

@@ -1,0 +1,1 @@
+"""Compiled programs as files: what a file holds, how it is written, checked and mapped."""
