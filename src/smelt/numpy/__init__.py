@@ -17,7 +17,9 @@ from typing import Any
 import numpy as _np
 
 from smelt.errors.missing import MissingAttribute, nearest_hint
+from smelt.frontends.array.aliasing import forget_rules
 from smelt.frontends.array.array import Array as ndarray
+from smelt.frontends.array.tiers import tier_rows
 from smelt.numpy import fft, json_numbers, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
@@ -33,11 +35,13 @@ _OWN: dict[str, Any] = {
     "linalg": linalg,
     "ndarray": ndarray,
     "random": random,
+    "tiers": tier_rows,
     "ufunc": ufunc,
 }
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
+forget_rules()
 
 json_numbers.install()
 

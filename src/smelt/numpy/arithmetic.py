@@ -355,7 +355,7 @@ def cross(
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Return diagonals of the matrices in two dimensions."""
-    return methods.diagonal(_array(a), offset, axis1, axis2)
+    return methods.diagonal_view(_array(a), offset, axis1, axis2)
 
 
 def trace(

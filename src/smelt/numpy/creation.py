@@ -13,11 +13,14 @@ import numpy as np
 
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
-from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import methods
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
+from smelt.frontends.array.operators import keep_order
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
 
@@ -51,19 +54,32 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
     Raises ArgumentError for lists of different lengths, DTypeError.
     """
     methods.check_order(order, "asarray")
-    return make.asarray(a, dtype=dtype, copy=copy)
+    if isinstance(a, Array) and order == "C" and not a.flags.c_contiguous:
+        copy = True
+    x = make.asarray(a, dtype=dtype, copy=copy)
+    if isinstance(a, np.ndarray) and not copy:
+        for part in x.parts if isinstance(x, ComplexArray) else (x,):
+            if part.node.shared:
+                hold(part, a.flags.writeable)
+    return x
 
 
 asanyarray = asarray
 
 
 def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
-    """Return the array itself; a number becomes a vector of one element."""
-    x = make.asarray(a, dtype=dtype)
+    """Return the array if its elements are in the order of rows, else a copy."""
+    x = asarray(a, dtype, "C")
     return x if x.ndim else methods.ravel(x)
 
 
-asfortranarray = ascontiguousarray
+def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
+    """Return the array if its elements are in the order of columns, else a copy."""
+    x = asarray(a, dtype)
+    if x.flags.f_contiguous:
+        return x
+    columns = methods.transpose(x).__copy__()
+    return methods.as_view(columns, methods.transpose(columns))
 
 
 def asarray_chkfinite(a: Any, dtype: DTypeLike = None, order: Any = None) -> Array:
@@ -75,13 +91,22 @@ def asarray_chkfinite(a: Any, dtype: DTypeLike = None, order: Any = None) -> Arr
 
 
 def require(a: Any, dtype: DTypeLike = None, requirements: Any = None) -> Array:
-    """Return the array: what may be required of its memory holds for every array."""
-    return make.asarray(a, dtype=dtype)
+    """Return the array if its memory is as required, else a copy."""
+    wanted = [requirements] if isinstance(requirements, str) else list(requirements or ())
+    letters = {str(r).upper()[:1] for r in wanted}
+    x = (
+        asfortranarray(a, dtype)
+        if "F" in letters
+        else asarray(a, dtype, "C" if "C" in letters else None)
+    )
+    is_view = not x.flags.owndata and "O" in letters
+    return x.__copy__() if is_view or ("W" in letters and not x.flags.writeable) else x
 
 
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Array:
     """Return a copy, or an array of numbers and nested lists."""
-    return array(a, order=order)
+    result = array(a, order=order)
+    return keep_order(result, a) if order in ("K", "A") else result
 
 
 def arange(*args: Any, dtype: DTypeLike = None, **named: Any) -> Array:
@@ -204,7 +229,7 @@ def diag(v: Any, k: int = 0) -> Array:
     """Return the `k`-th diagonal of a matrix, or the matrix with a vector on it."""
     x = calls.array(v, "diag")
     if x.ndim == 2:
-        return linalg.diagonal(x, offset=k)
+        return methods.diagonal_view(x, k)
     if x.ndim != 1:
         raise LibraryOnly("an input that is neither a vector nor a matrix")
     n = x.shape[0] + abs(k)

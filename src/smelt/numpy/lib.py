@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from smelt.errors import UnsupportedError
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import methods, searching
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.numpy_hints import missing_names
-from smelt.numpy.binding import library
+from smelt.numpy.library import call
 from smelt.numpy.manipulation import broadcast_arrays, broadcast_to
 
 
@@ -28,7 +31,15 @@ def sliding_window_view(
 
     The result fuses with what reads it.
     """
-    array = calls.array(x, "sliding_window_view")
+    return methods.read_only_view(
+        calls.array(x, "sliding_window_view"),
+        lambda array: _windows(array, window_shape, axis),
+        lambda data: np.lib.stride_tricks.sliding_window_view(data, window_shape, axis),  # pyright: ignore[reportCallIssue, reportArgumentType]
+        "windows, which overlap" if writeable else "",
+    )
+
+
+def _windows(array: Array, window_shape: Any, axis: Any) -> Array:
     sizes = (window_shape,) if isinstance(window_shape, int) else tuple(window_shape)
     axes = range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     for size, a in zip(sizes, axes, strict=True):
@@ -41,15 +52,43 @@ def sliding_window_view(
     return array
 
 
+def as_strided(
+    x: Any, shape: Any = None, strides: Any = None, subok: bool = False, writeable: bool = True
+) -> Any:
+    """Return elements by strides in bytes, as NumPy finds them; they cannot be written."""
+
+    array = calls.array(x, "as_strided")
+    if isinstance(array, ComplexArray):
+        raise UnsupportedError("as_strided of complex numbers", hint="Pass x.real and x.imag.")
+    place = own(array)
+
+    def theirs(data: Any) -> Any:
+        return np.lib.stride_tricks.as_strided(place.of(data), shape, strides)
+
+    def of_elements(data: Any) -> Any:
+        root = place.memory.shadow()
+        if data.strides != root.strides:  # strides are those that NumPy's array has
+            ordered = np.empty_like(root)
+            ordered[...] = data
+            data = ordered
+        return theirs(data)
+
+    owner = methods.base(array)
+    return methods.read_only_view(
+        array if owner is None else owner,
+        lambda v: call("as_strided", of_elements, "strides of memory", (v,)),
+        theirs,
+        "what as_strided returns" if writeable else "",
+    )
+
+
 class StrideTricks:
     """The functions of NumPy's `stride_tricks`."""
 
     sliding_window_view = staticmethod(sliding_window_view)
     broadcast_to = staticmethod(broadcast_to)
     broadcast_arrays = staticmethod(broadcast_arrays)
-    as_strided = staticmethod(
-        library("as_strided", np.lib.stride_tricks.as_strided, "strides of memory")
-    )
+    as_strided = staticmethod(as_strided)
 
 
 stride_tricks = StrideTricks()

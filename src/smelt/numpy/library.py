@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from smelt.errors import TracerError
+from smelt.frontends.array.aliasing import refuse
 from smelt.frontends.array.array import Array, check_device
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.library import check_extern_allowed
@@ -74,7 +75,7 @@ def call(
     options = {key: _elements(x, name, buffers) for key, x in (kwargs or {}).items()}
     check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
-    return as_ours(function(*values, **options), buffers)
+    return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
 
 
 def _elements(x: Any, name: str, buffers: list[Any]) -> Any:
@@ -121,10 +122,11 @@ def _complex_view(x: ComplexArray, name: str) -> Any:
     return x.elements(f"np.{name}")
 
 
-def as_ours(result: Any, buffers: Sequence[Any] = ()) -> Any:
+def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     """Return NumPy's result with arrays of ours where the dtype is one of ours.
 
-    `buffers` are memory of arguments, of which no result may be a view.
+    `buffers` are memory of arguments.  A view of it, named `what`, becomes a copy that cannot be
+    written.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
         if result.dtype.char in "FD":
@@ -132,13 +134,17 @@ def as_ours(result: Any, buffers: Sequence[Any] = ()) -> Any:
         if not has_our_dtype(result.dtype):
             return result
         data = np.asarray(result)
-        if not data.flags.writeable or any(np.may_share_memory(data, b) for b in buffers):
+        is_view = any(np.may_share_memory(data, b) for b in buffers)
+        if is_view or not data.flags.writeable:
             data = data.copy()
-        return Array.of(leaf(data))
+        array = Array.of(leaf(data))
+        if is_view and what:
+            refuse(array, what)
+        return array
     if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*(as_ours(item, buffers) for item in result))
+        return type(result)(*(as_ours(item, buffers, what) for item in result))
     if type(result) in (list, tuple):
-        return type(result)(as_ours(item, buffers) for item in result)
+        return type(result)(as_ours(item, buffers, what) for item in result)
     return result
 
 

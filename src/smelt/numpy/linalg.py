@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.frontends.array import linalg
+from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_hints import missing_names
@@ -147,12 +147,12 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 def matrix_transpose(x: Any, /) -> Array:
     """Return matrices with rows and columns exchanged."""
-    return linalg.matrix_transpose(_array(x))
+    return _array(x).matrix_transpose(True)
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return the diagonals of matrices in the last two dimensions."""
-    return linalg.diagonal(_array(x), offset=offset)
+    return methods.diagonal_view(_array(x), offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:

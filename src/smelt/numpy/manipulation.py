@@ -16,10 +16,11 @@ from smelt.errors import ShapeError
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
-from smelt.frontends.array import methods, numerical, searching, sorting
+from smelt.frontends.array import methods, numerical, searching, sorting, views
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.dtypes import DTypeLike
+from smelt.frontends.array.methods import as_view
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.views import axes_of
 from smelt.numpy.binding import LibraryOnly
@@ -42,51 +43,60 @@ def reshape(a: Any, /, shape: Any, order: Any = "C", *, copy: Any = None) -> Arr
     x = _array(a)
     if order == "F":
         new = (shape,) if isinstance(shape, int) else tuple(shape)
-        return methods.transpose(methods.reshape(methods.transpose(x), new[::-1]))
-    return methods.reshape(x, shape, order=order, copy=copy)
+        columns = as_view(x, methods.transpose(x))
+        result = as_view(columns, methods.reshape(columns, new[::-1]), "reshape")
+        return as_view(result, methods.transpose(result))
+    result = methods.reshape(x, shape, order=order, copy=copy)
+    return result if copy else as_view(x, result, "reshape")
 
 
 def ravel(a: Any, order: Any = "C") -> Array:
     """Return the elements as a vector; `order="F"` goes through columns."""
     x = _array(a)
-    return methods.ravel(methods.transpose(x)) if order == "F" else methods.ravel(x, order)
+    x = as_view(x, methods.transpose(x)) if order == "F" else x
+    return as_view(x, methods.ravel(x, "C" if order == "F" else order), "ravel")
 
 
 def transpose(a: Any, axes: Any = None) -> Array:
     """Return the array with its dimensions in another order, reversed by default."""
-    return methods.transpose(_array(a), axes) if axes is not None else methods.transpose(_array(a))
+    x = _array(a)
+    return as_view(x, methods.transpose(x) if axes is None else methods.transpose(x, axes))
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Return the array with two dimensions exchanged."""
-    return methods.swapaxes(_array(a), axis1, axis2)
+    x = _array(a)
+    return as_view(x, methods.swapaxes(x, axis1, axis2))
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     """Return the array with a dimension moved before another one."""
     x = _array(a)
     (axis,), start = axes_of(axis, x.ndim, "rollaxis"), start + x.ndim if start < 0 else start
-    return shapes.moveaxis(x, axis, start - 1 if axis < start else start)
+    return as_view(x, shapes.moveaxis(x, axis, start - 1 if axis < start else start))
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Array:
     """Return the array with dimensions moved to other positions."""
-    return shapes.moveaxis(_array(a), source, destination)
+    x = _array(a)
+    return as_view(x, shapes.moveaxis(x, source, destination))
 
 
 def expand_dims(a: Any, axis: Any) -> Array:
     """Return the array with new dimensions of size 1."""
-    return shapes.expand_dims(_array(a), axis)
+    x = _array(a)
+    return as_view(x, shapes.expand_dims(x, axis))
 
 
 def squeeze(a: Any, axis: Any = None) -> Array:
     """Return the array without dimensions of size 1."""
-    return shapes.squeeze(_array(a), axis)
+    x = _array(a)
+    return as_view(x, shapes.squeeze(x, axis), "squeeze")
 
 
 def atleast_1d(*arys: Any) -> Any:
     """Return arrays with at least one dimension."""
-    return _each(arys, lambda x: methods.reshape(x, 1) if x.ndim == 0 else x)
+    return _each(arys, lambda x: as_view(x, methods.reshape(x, 1)) if x.ndim == 0 else x)
 
 
 def atleast_2d(*arys: Any) -> Any:
@@ -95,7 +105,7 @@ def atleast_2d(*arys: Any) -> Any:
 
 
 def _row(x: Array) -> Array:
-    return methods.reshape(x, (*(1,) * (2 - x.ndim), *x.shape)) if x.ndim < 2 else x
+    return as_view(x, methods.reshape(x, (*(1,) * (2 - x.ndim), *x.shape))) if x.ndim < 2 else x
 
 
 def atleast_3d(*arys: Any) -> Any:
@@ -105,7 +115,7 @@ def atleast_3d(*arys: Any) -> Any:
 
 def _third(x: Array) -> Array:
     x = _row(x)
-    return x[:, :, None] if x.ndim == 2 else x
+    return x.part((..., None), True) if x.ndim == 2 else x
 
 
 def _each(arrays: Any, change: Any) -> Any:
@@ -200,7 +210,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
         ends = [int(k) for k in indices_or_sections]
         bounds = list(zip([0, *ends], [*ends, size], strict=True))
     before = (slice(None),) * (axis % x.ndim)
-    return [x[(*before, slice(a, b))] for a, b in bounds]
+    return [x.part((*before, slice(a, b)), True) for a, b in bounds]
 
 
 def _is_count(sections: Any) -> bool:
@@ -233,24 +243,53 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 
 def fliplr(m: Any) -> Array:
     """Reverse the order of columns."""
-    return shapes.flip(_array(m), axis=1)
+    return flip(m, 1)
 
 
 def flipud(m: Any) -> Array:
     """Reverse the order of rows."""
-    return shapes.flip(_array(m), axis=0)
+    return flip(m, 0)
+
+
+def flip(m: Any, axis: Any = None) -> Array:
+    """Reverse the order of elements along `axis`, all of them by default."""
+    x = _array(m)
+    return as_view(x, shapes.flip(x, axis=axis))
+
+
+def matrix_transpose(x: Any, /) -> Array:
+    """Return matrices with rows and columns exchanged."""
+    return _array(x).matrix_transpose(True)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """Return the parts along a dimension, without that dimension."""
+    array = _array(x)
+    dim = views.axis_of(axis, array.ndim, "unstack")
+    lead = (slice(None),) * dim
+    return tuple(array.part((*lead, k), True) for k in range(operator.index(array.shape[dim])))
+
+
+def real(val: Any) -> Any:
+    """Return the real parts, as a view."""
+    return methods.part_view(_array(val), 0)
+
+
+def imag(val: Any) -> Any:
+    """Return the imaginary parts, as a view; zeros for real numbers."""
+    return methods.part_view(_array(val), 1)
 
 
 def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Array:
     """Rotate by `k` quarter turns from the first of two dimensions to the second."""
     x, (a, b), k = _array(m), axes, k % 4
     if k == 2:
-        return shapes.flip(shapes.flip(x, axis=a), axis=b)
+        return flip(flip(x, a), b)
     if k == 0:
-        return x.__copy__()
-    x = shapes.flip(x, axis=b) if k == 1 else x
-    rotated = methods.swapaxes(x, a, b)
-    return rotated if k == 1 else shapes.flip(rotated, axis=b)
+        return as_view(x, x)
+    x = flip(x, b) if k == 1 else x
+    rotated = swapaxes(x, a, b)
+    return rotated if k == 1 else flip(rotated, b)
 
 
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Array:
@@ -442,12 +481,15 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
 
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Array:
     """Return the array broadcast to a shape."""
-    return shapes.broadcast_to(_array(array), shape)
+    x = _array(array)
+    return as_view(x, shapes.broadcast_to(x, shape))
 
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
     """Return arrays broadcast against each other."""
-    return tuple(shapes.broadcast_arrays(*_arrays(args)))
+    arrays = _arrays(args)
+    results = shapes.broadcast_arrays(*arrays)
+    return tuple(as_view(x, result) for x, result in zip(arrays, results, strict=True))
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
@@ -458,7 +500,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
         raise LibraryOnly("an array that is not 1-D, or has no nonzero element")
     first = int(kept[0]) if "f" in trim.lower() else 0
     last = int(kept[-1]) + 1 if "b" in trim.lower() else x.shape[0]
-    return x[first:last]
+    return x.part(slice(first, last), True)
 
 
 def ix_(*args: Any) -> Any:

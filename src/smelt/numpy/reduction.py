@@ -263,11 +263,6 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Array:
     return shapes.roll(_array(a), shift, axis=axis)
 
 
-def flip(m: Any, axis: Any = None) -> Array:
-    """Return the array with elements in reverse order."""
-    return shapes.flip(_array(m), axis=axis)
-
-
 def tile(A: Any, reps: Any) -> Array:
     """Return the array repeated along dimensions."""
     counts = (int(reps),) if not hasattr(reps, "__len__") else tuple(int(r) for r in reps)

@@ -23,7 +23,7 @@ from smelt.frontends.array import linalg as products
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import sorting
-from smelt.numpy import arithmetic, creation, manipulation, reduction
+from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.library import plain
 from smelt.numpy.ufunc import NAMED, Ufunc
@@ -88,23 +88,19 @@ _OURS: Final[dict[str, Callable[..., Any]]] = {
     "einsum": sums.einsum,
     "empty": make.empty,
     "from_dlpack": make.from_dlpack,
-    "imag": el.imag,
     "matmul": products.matmul,
-    "matrix_transpose": products.matrix_transpose,
     "max": calls.max,
     "mean": calls.mean,
     "min": calls.min,
     "ones": make.ones,
     "prod": calls.prod,
     "ptp": calls.ptp,
-    "real": el.real,
     "std": calls.std,
     "sum": calls.sum,
     "unique_all": sorting.unique_all,
     "unique_counts": sorting.unique_counts,
     "unique_inverse": sorting.unique_inverse,
     "unique_values": sorting.unique_values,
-    "unstack": shapes.unstack,
     "var": calls.var,
     "zeros": make.zeros,
 }
@@ -138,7 +134,6 @@ _LIBRARY: Final[Mapping[str, str]] = {
         "savetxt savez savez_compressed"
     ),
     "dates": ("busday_count busday_offset datetime_as_string datetime_data is_busday isnat"),
-    "memory": ("may_share_memory shares_memory"),
 }
 """Reason -> functions that NumPy computes."""
 
@@ -162,7 +157,7 @@ def _refused(name: str, hint: str) -> Any:
 
 def _composites() -> Iterator[tuple[str, Any]]:
     """Yield the functions of the modules with array code, by NumPy's names."""
-    for module in (arithmetic, creation, manipulation, reduction):
+    for module in (arithmetic, creation, manipulation, memory, reduction):
         for name, function in vars(module).items():
             is_ours = getattr(function, "__module__", "").startswith("smelt.numpy.")
             if is_ours and callable(function) and not name.startswith("_") and _is_function(name):

@@ -15,6 +15,7 @@ import numpy as np
 from smelt.frontends.array import elementwise, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.operators import keep_order
 from smelt.numpy.binding import bound
 from smelt.numpy.library import call
 from smelt.types.dtype import DType, bool_, counterpart
@@ -96,7 +97,8 @@ class Ufunc:
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:
-            return self._call(*self._resolved(args))
+            result = self._call(*self._resolved(args))
+            return keep_order(result, *args) if isinstance(result, Array) else result
         out, where, dtype = (
             kwargs.pop(n, d) for n, d in (("out", None), ("where", True), ("dtype", None))
         )

@@ -60,7 +60,17 @@ def accurate(function: Function) -> Callable[..., Array]:
     def reference(*args: Any) -> Array:
         return _compute(function, args, np.float64)
 
+    _ACCURATE.add(reference)
     return reference
+
+
+_ACCURATE: set[Any] = set()
+"""References whose last bits are not those of kernels."""
+
+
+def is_accurate(reference: Any) -> bool:
+    """Return whether `accurate` made a reference: kernels differ in the last bits."""
+    return reference in _ACCURATE
 
 
 def elementwise_float64(function: Callable[[float], float]) -> Callable[[Array], Array]:

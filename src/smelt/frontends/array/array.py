@@ -31,11 +31,17 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
+from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
-from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
+from smelt.frontends.array.evaluate_pending import (
+    evaluate,
+    flush_if_many,
+    flush_readers,
+    present_value,
+)
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
     UpdateSelection,
@@ -48,7 +54,7 @@ from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value
-from smelt.frontends.array.subscript import get
+from smelt.frontends.array.subscript import get, hashable_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -102,6 +108,7 @@ class Array(Operators):
         if node.op.__class__ is Constant:
             node = unshared_node(node)
         array.node = node
+        array.place = None
         if node.scope is None:
             scope = STATE.scope
             if scope is not None:
@@ -125,19 +132,36 @@ class Array(Operators):
 
         Raises TracerError in a recording, for an array that was created outside of it.
         """
+        place = self.place
+        old = self.node if place is None else place.memory.node
         scope, current = node.scope, STATE.scope
-        is_outside = self.node.scope is None
+        is_outside = old.scope is None
         if current is not None and current.is_step:
-            scope, is_outside = current, self.node.scope is not current
-        if scope is not None and is_outside and not scope.has_created(self):
+            scope, is_outside = current, old.scope is not current
+        if (
+            scope is not None
+            and is_outside
+            and not (scope.has_created(self) if place is None else place.memory.creator is scope)
+        ):
             where = "a step of a loop" if scope.is_step else "sm.jit"
             raise TracerError(
                 f"an array from outside is written inside {where} ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
-        self.node = node = unshared_node(node)
+        node = unshared_node(node)
+        if place is None or place.write(self, node):
+            self.renew(node)
+
+    def renew(self, node: Value) -> None:
+        """Make `node` the newest version, whatever other arrays share the memory."""
+        self.node = node
         if node.data is None and node.scope is None:
             self._wait()
+
+    def forget(self) -> None:
+        """Leave the value of a view to be derived again, since its memory was written."""
+        if present_value(self) is not None:
+            del self.node
 
     # Attributes
 
@@ -178,21 +202,47 @@ class Array(Operators):
 
         Raises ShapeError below rank 2.
         """
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.matrix_transpose(follows_numpy(names))
+
+    def matrix_transpose(self, is_view: bool) -> Array:
+        """Return the transpose of each matrix, as a view if NumPy's rules hold."""
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
                 op="mT", operands=self.node.type_text, reason="it has fewer than two dimensions"
             )
-        return Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
+        result = Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
+        return alias(self, result) if is_view else result
 
     # Reading
 
     def _read(self, use: str) -> Buffer:
         node = self.node
+        if self.place is not None and node.is_pending:
+            self._copy_computed(node)
         if node.scope is not None and node.scope.check_open(node.type_text):
             hint = _RECORDED if use == _AS_NUMPY else None
             raise TracerError(use=use, value=node.type_text, hint=hint)
         return evaluate(node)
+
+    def _copy_computed(self, node: Value) -> None:
+        """Copy the elements of a view whose owner is computed: that needs no kernel."""
+        place = self.place
+        data = place.memory.node.data
+        if data is None or not place.is_derivable or STATE.tapes or not data.flags.c_contiguous:
+            return
+        node.data = np.array(place.of(data), order="C")
+        node.inputs = ()
+
+    def _exported(self, use: str) -> Buffer:
+        """Return the elements in memory that other code may write to from now on."""
+        data = self._read(use)
+        if self.place is not None:
+            return self.place.export()
+        flush_readers(data)  # the caller may write: pending operators must read this first
+        self.node.share()
+        return data
 
     def _number(self, use: str) -> Any:
         data = self._read(use)
@@ -246,12 +296,11 @@ class Array(Operators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
         self._check_may_leave(_AS_NUMPY)
-        data = self._read(_AS_NUMPY)
-        if copy or (dtype is not None and data.dtype != dtype):
-            return np.array(data, dtype=dtype, copy=copy)
-        flush_readers(data)  # the caller may write: pending operators must read this first
-        self.node.share()
-        return data
+        if copy or (dtype is not None and self.dtype.numpy != dtype):
+            return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
+        if follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
+            hold(self)
+        return self._exported(_AS_NUMPY)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
@@ -300,11 +349,9 @@ class Array(Operators):
         arguments = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in arguments.items() if value is not None}
         self._check_may_leave("a DLPack export")
-        data = self._read("a DLPack export")
+        data = self._exported("a DLPack export")
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
             data = data.copy()  # PyTorch aborts the process on negative strides
-        flush_readers(data)
-        self.node.share()
         try:
             return export_array(data, **options)
         except BufferError:
@@ -370,17 +417,28 @@ class Array(Operators):
             raise ArgumentError("iteration over an array of rank 0")
         if self.ndim == 1 and not self._has_no_values() and STATE.scope is None:
             return (self._read("iteration")[k] for k in range(len(self)))  # NumPy's scalars
-        return (self[k] for k in range(len(self)))
+        is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+        return (self.part(k, is_view) for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
         return bool((self == x)._read("x in array").any())
 
     def __getitem__(self, key: Any) -> Array:
+        if key.__class__ is int and self.ndim == 1:
+            return Array.of(get(self.node, key))  # an element, which is never a view
         if key.__class__ is Array:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             update: Any = select_for_update(self.node, key, frame, _read_masked)
             if update is not None:
                 return update
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.part(key, follows_numpy(names))
+
+    def part(self, key: Any, is_view: bool) -> Any:
+        """Return x[key], as a view if NumPy's rules hold and the key allows it."""
+        view = part(self, key) if is_view else None
+        if view is not None:
+            return view
         try:
             return Array.of(get(self.node, key))
         except TracerError:  # a mask without values: the selection may still be written back
@@ -399,7 +457,16 @@ class Array(Operators):
                 self.replace_value(updated)
                 return
             x = _read_masked(x.values, x.mask)  # the right side has changed the mask
+        elif x.__class__ is Array and x.place is not None and self._is_part(key, x.place):
+            return  # as in x[key] += y, whose view was written
         self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
+
+    def _is_part(self, key: Any, place: Any) -> bool:
+        """Return whether a view is just what x[key] is a view of."""
+        mine = self.place
+        if mine is None or mine.memory is not place.memory or not place.links:
+            return False
+        return (*mine.links, Key(hashable_key(key), key)) == place.links
 
     @property
     def at(self) -> At:
@@ -408,11 +475,24 @@ class Array(Operators):
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError with the nearest name; `methods` attaches what there is."""
+        if name == "place":  # an array that native code made
+            self.place = None
+            return None
+        if name == "node" and self.place is not None:
+            return self._derive()
         if name.startswith("__"):  # a protocol's probe, as NumPy's in every np.asarray
             raise AttributeError(f"'Array' object has no attribute {name!r}", name=name)
         if name in _OF_SCALARS and not self.node.type.shape and self._is_readable():
             return getattr(self._read(name)[()], name)
         raise missing_attribute("'Array' object", name, type(self))
+
+    def _derive(self) -> Value:
+        """Return the elements of a view whose memory was written since they were read last."""
+        place = self.place
+        node = place.derive()
+        if place.is_derivable:
+            self.renew(node)
+        return node
 
     def __copy__(self) -> Array:
         return Array.of(copied(self.node))

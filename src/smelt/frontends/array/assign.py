@@ -49,7 +49,15 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
-__all__ = ["SCATTER_COMBINES", "cast_same_kind", "from_host", "np", "put", "update"]
+__all__ = [
+    "SCATTER_COMBINES",
+    "cast_same_kind",
+    "from_host",
+    "np",
+    "overlay_box",
+    "put",
+    "update",
+]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
@@ -82,13 +90,13 @@ def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value
     parts = parse(x, key)
     if any(isinstance(p, IndexArray) for p in parts):
         return _scatter(x, parts, v, how)
-    return _overlay(x, parts, v, how)
+    return overlay_box(x, parts, v, how)
 
 
 @cache_trace
 def _update_simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
     """Update a box with constant bounds; the operators depend on types only."""
-    return _overlay(x, parse(x, restore_key(key)), cast_same_kind(v, x), how)
+    return overlay_box(x, parse(x, restore_key(key)), cast_same_kind(v, x), how)
 
 
 SCATTER_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
@@ -136,7 +144,7 @@ def _update_masked(x: Value, key: Any, v: Value, how: str) -> Value | None:
             )
     v = _combine(old, expand(v, shape_of(old)) if v.type.rank else v, how)
     mask = reshape(mask, (*shape_of(mask), *[1] * (rest - first)))
-    return _overlay(x, parts, record(SELECT, (mask, v, old)))
+    return overlay_box(x, parts, record(SELECT, (mask, v, old)))
 
 
 def _dims(items: list[Any]) -> int:
@@ -155,7 +163,7 @@ def cast_same_kind(v: Value, x: Value) -> Value:
     return cast(v, x.type.dtype)
 
 
-def _overlay(x: Value, parts: list[Part], v: Value, how: str = "put") -> Value:
+def overlay_box(x: Value, parts: list[Part], v: Value, how: str = "put") -> Value:
     """Replace or combine a box of x by a select on positions.
 
     x is read at the positions of the result only, so that the result may take its memory.

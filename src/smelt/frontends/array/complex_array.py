@@ -11,18 +11,20 @@ place: parts are its views.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
+from smelt.frontends.array.aliasing import follows_numpy, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import flush, flush_readers
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.operators import Operators, keep_order
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, leaf
@@ -92,13 +94,10 @@ class ComplexArray(Array):
         """Number of elements."""
         return self._real.size
 
-    @property
-    def mT(self) -> Array:
-        """Transpose of each matrix in the last two dimensions.
-
-        Raises ShapeError below rank 2.
-        """
-        return pair(self._real.mT, self._imag.mT)
+    def matrix_transpose(self, is_view: bool) -> Array:
+        """Return the transpose of each matrix, as a view if NumPy's rules hold."""
+        parts = [x.matrix_transpose(is_view) for x in self.parts]
+        return self.view_of_parts(*parts) if is_view else _of(*parts)
 
     def replace_value(self, node: Any) -> None:
         """Raise ComplexOperand: methods that write in place are those of real arrays."""
@@ -216,13 +215,32 @@ class ComplexArray(Array):
             raise ArgumentError("iteration over an array of rank 0")
         if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
             return (self.elements("iteration")[k] for k in range(len(self)))  # NumPy's scalars
-        return (self[k] for k in range(len(self)))
+        is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+        return (self.part(k, is_view) for k in range(len(self)))
 
     def __contains__(self, x: Any) -> bool:
         return bool(np.asarray(self == x).any())
 
     def __getitem__(self, key: Any) -> Array:
-        return pair(self._real[key], self._imag[key])
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return self.part(key, follows_numpy(names))
+
+    def part(self, key: Any, is_view: bool) -> Any:
+        """Return x[key], as a view if NumPy's rules hold and the key allows it."""
+        parts = [x.part(key, is_view) for x in self.parts]
+        if parts[0].__class__ is Array and parts[0].place is not None:
+            return self.view_of_parts(*parts)
+        return pair(*parts)
+
+    def view_of_parts(self, real: Array, imag: Array) -> ComplexArray:
+        """Return the complex array of views of the parts, without a copy."""
+        self.own_parts()
+        return _of(real, imag)
+
+    def own_parts(self) -> None:
+        """Note in the parts' memory that they are those of a complex array."""
+        for x in self.parts:
+            own_part(x, self)
 
     def __setitem__(self, key: Any, x: Any) -> None:
         if is_complex_like(x):
@@ -351,10 +369,14 @@ def from_memory(data: Buffer, private: bool = False) -> ComplexArray:
 
 def _binary(name: str) -> tuple[Any, Any, Any]:
     def forward(self: ComplexArray, other: Any) -> Any:
-        return call_complex(name, self, other) if _is_operand(other) else NotImplemented
+        if not _is_operand(other):
+            return NotImplemented
+        return _in_order(call_complex(name, self, other), self, other)
 
     def reflected(self: ComplexArray, other: Any) -> Any:
-        return call_complex(name, other, self) if _is_operand(other) else NotImplemented
+        if not _is_operand(other):
+            return NotImplemented
+        return _in_order(call_complex(name, other, self), self, other)
 
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
@@ -372,6 +394,13 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
         return self
 
     return forward, reflected, in_place
+
+
+def _in_order(result: Any, *operands: Any) -> Any:
+    """Give the parts of an elementwise result the order in memory that NumPy's has."""
+    for k, part in enumerate(result.parts if isinstance(result, ComplexArray) else ()):
+        keep_order(part, *[x.parts[k] if isinstance(x, ComplexArray) else x for x in operands])
+    return result
 
 
 def _is_operand(x: Any) -> bool:

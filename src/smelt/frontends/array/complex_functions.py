@@ -88,7 +88,7 @@ def asarray(
             z = obj.__copy__()
     elif is_foreign_array(obj) and not isinstance(obj, Array) and is_complex_like(obj):
         data = as_buffer(obj)
-        z = from_memory(data.copy() if copy else data)
+        z = from_memory(data, bool(copy))
     elif copy is False:
         raise ArgumentError("asarray: complex numbers become an array only by a copy")
     elif is_complex_like(obj):

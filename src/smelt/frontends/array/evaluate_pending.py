@@ -37,6 +37,7 @@ from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
+from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush", "flush_readers", "plan_pending"]
+__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_value"]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -116,6 +117,20 @@ _PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *COMPILER_E
 _NOTHING = BoundsChecks()
 _SEEN: dict[Hashable, tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
+
+
+def present_value(array: Any) -> Value | None:
+    """Return the value of an array; None for a view without one at present."""
+    try:
+        return object.__getattribute__(array, "node")
+    except AttributeError:
+        return None
+
+
+def waiting_value(array: Any) -> Value | None:
+    """Return the value of an array if it is pending."""
+    node = present_value(array)
+    return node if node is not None and node.is_pending else None
 
 
 def evaluate(value: Value) -> Buffer:
@@ -191,10 +206,14 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
         if outputs:
             _compute_each(tuple(outputs), errors)
     finally:
-        waiting = pending and [r for r in pending if (a := r()) is not None and a.node.is_pending]
+        waiting = pending and [
+            r for r in pending if (a := r()) is not None and waiting_value(a) is not None
+        ]
         STATE.pending = waiting + STATE.pending
         if sampled:
-            held = [a.node for r in waiting if (a := r()) is not None]
+            held = [
+                x for r in waiting if (a := r()) is not None and (x := waiting_value(a)) is not None
+            ]
             _forget(sampled, [*held, *[x for x in values if x.is_pending]])
     if errors:
         STATE.deferred.update(errors)
@@ -209,10 +228,9 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
     values: dict[Value, None] = {}
     for reference in reversed(pending):
         array = reference()
-        if array is not None and array.node.is_pending:
-            node = array.node
-            if node not in STATE.deferred or (memory and _reads(node, memory)):
-                values[node] = None
+        node = None if array is None else waiting_value(array)
+        if node is not None and (node not in STATE.deferred or (memory and _reads(node, memory))):
+            values[node] = None
     return reversed(values)
 
 
@@ -303,9 +321,11 @@ def flush_if_many(limit: int) -> None:
     if STATE.cut_by:
         _flush_at_cut(limit)
         return
-    alive = [r for r in STATE.pending if (a := r()) is not None and a.node.is_pending]
-    waiting: set[Value] = set()
-    stack = [a.node for r in alive if (a := r()) is not None]
+    alive = [r for r in STATE.pending if (a := r()) is not None and waiting_value(a) is not None]
+    waiting: set[Any] = set()
+    stack: list[Any] = [
+        x for r in alive if (a := r()) is not None and (x := waiting_value(a)) is not None
+    ]
     while stack:
         node = stack.pop()
         if node.data is None and node not in waiting:
@@ -405,8 +425,10 @@ def _flush_before(start: int) -> None:
     place: dict[int, int] = {}
     for k, origin in enumerate(STATE.trail[STATE.trail_start :]):
         place.setdefault(id(origin), k)
-    arrays = [a for r in STATE.pending if (a := r()) is not None and a.node.is_pending]
-    outputs = tuple(dict.fromkeys(a.node for a in arrays if a.node not in STATE.deferred))
+    values = [
+        x for r in STATE.pending if (a := r()) is not None and (x := waiting_value(a)) is not None
+    ]
+    outputs = tuple(dict.fromkeys(x for x in values if x not in STATE.deferred))
     errors: dict[Value, Exception] = {}
     try:
         if earlier := values_before(outputs, place, start):
@@ -428,7 +450,10 @@ def _run(outputs: tuple[Value, ...]) -> None:
             raise
     checks = _NOTHING if cached is None else cached.lifted.bounds
     if results is None:
-        results, checks = _compile_and_run(Program(outputs), spelled)
+        program = Program(outputs)
+        results = by_numpy(program)
+        if results is None:
+            results, checks = _compile_and_run(program, spelled)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
     for node, data in zip(outputs, results, strict=False):

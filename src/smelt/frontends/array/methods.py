@@ -1,8 +1,8 @@
 """Methods of arrays as NumPy and JAX have them: `x.sum(0)`, `x.reshape(2, -1)`, `x.T`.
 
 One table names the function behind each method; `attach` gives them to `Array`.
-Methods that NumPy documents as views return new arrays, since arrays of ours share no memory that a
-program can see.
+Methods that NumPy documents as views return views where NumPy's rules hold (see `aliasing`), else
+new arrays.
 
 >>> from smelt.frontends.array.creation import arange
 >>> x: Any = arange(6).reshape(2, 3)
@@ -12,7 +12,10 @@ program can see.
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any, Final
 
 import numpy as np
@@ -22,11 +25,21 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
+from smelt.frontends.array.aliasing import (
+    Function,
+    Part,
+    Place,
+    alias,
+    follows_numpy,
+    own,
+    reshaped,
+)
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
+from smelt.frontends.array.operators import keep_order
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.views import axes_of
 
@@ -44,6 +57,62 @@ def check_order(order: Any, what: str) -> None:
         raise UnsupportedError(
             f"{what}(order={order!r})", hint="Transpose before and after: order='F' is x.T's order."
         )
+
+
+def as_view(x: Array, result: Any, how: str = "") -> Any:
+    """Make a result a view of its operand where NumPy's is one.
+
+    `how` is "reshape" or "ravel" for functions that copy, depending on strides; "squeeze" for those
+    that return the array itself if there is nothing to do.
+    """
+    if how == "squeeze" and result.ndim == x.ndim:
+        return x
+    if isinstance(x, ComplexArray):
+        x.own_parts()
+    if how in ("reshape", "ravel") and not _keeps_memory(x, result, how):
+        if how == "ravel":
+            return result
+        x = result  # NumPy's result is a view of the copy
+    if isinstance(x, ComplexArray):
+        x.own_parts()
+        parts = [_alias(p, r) for p, r in zip(x.parts, result.parts, strict=True)]
+        return x.view_of_parts(*parts)
+    return _alias(x, result)
+
+
+def _alias(x: Array, result: Array) -> Array:
+    return alias(x, Array.of(x.node) if result is x else result)
+
+
+def _keeps_memory(x: Array, result: Array, how: str) -> bool:
+    """Return whether strides allow a reshaped or flattened view."""
+    if isinstance(x, ComplexArray):
+        x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
+    place = x.place
+    if place is None or place.is_whole:
+        return True
+    shadow = place.shadow()
+    if how == "ravel":
+        return bool(shadow.flags.c_contiguous)
+    scope = result.node.scope
+    type_ = result.node.type if scope is None else scope.concrete(result.node.type)
+    try:
+        reshaped(shadow, type_.shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
+    """Wrap a method whose result is a view where NumPy's rules hold."""
+
+    @wraps(function)
+    def method(x: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(x, *args, **kwargs)
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        return as_view(x, result, how) if follows_numpy(names) else result
+
+    return method
 
 
 def reshape(x: Array, *shape: Any, order: Any = "C", copy: bool | None = None) -> Array:
@@ -105,7 +174,8 @@ def convert(
     Raises DTypeError, UnsupportedError for the order of columns.
     """
     check_order(order, "astype")
-    return astype(x, dtype, copy=copy)
+    result = astype(x, dtype, copy=copy)
+    return result if result is x else keep_order(result, x)
 
 
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
@@ -222,6 +292,31 @@ def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array
     return linalg.diagonal(shapes.moveaxis(x, (axis1, axis2), (-2, -1)), offset=offset)
 
 
+def read_only_view(
+    x: Array, ours: Callable[[Array], Array], theirs: Callable[[Any], Any], refusal: str = ""
+) -> Any:
+    """Return a function of an array as a view that cannot be written.
+
+    `theirs` is NumPy's function; `refusal` says what is not supported where it can be written.
+    """
+    if isinstance(x, ComplexArray):
+        parts = [read_only_view(p, ours, theirs, refusal) for p in x.parts]
+        return x.view_of_parts(*parts)
+    link = Function(lambda v: ours(Array.of(v)).node, theirs)
+    result = alias(x, ours(x), (link,))
+    result.place.refusal = refusal
+    return result
+
+
+def diagonal_view(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    """Return `diagonal` as NumPy does: a view that cannot be written."""
+    return read_only_view(
+        x,
+        lambda v: diagonal(v, offset, axis1, axis2),
+        lambda data: data.diagonal(offset, axis1, axis2),
+    )
+
+
 def trace(
     x: Array,
     offset: int = 0,
@@ -256,7 +351,26 @@ def view(x: Array, dtype: Any = None, type: Any = None) -> Array:
     """
     if dtype is None or dtype is Array:
         return x.__copy__()
-    return asarray(np.asarray(x).view(as_dtype(dtype).numpy).copy())
+    return asarray(np.array(x).view(as_dtype(dtype).numpy))
+
+
+def _view(x: Array, dtype: Any = None, type: Any = None) -> Array:
+    names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+    if not follows_numpy(names):
+        return view(x, dtype, type)
+    if dtype is None or dtype is Array:
+        return as_view(x, x)
+    name = as_dtype(dtype).numpy
+    if isinstance(x, ComplexArray):
+        return view(x, dtype)
+    return read_only_view(
+        x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)"
+    )
+
+
+def _diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+    return (diagonal_view if follows_numpy(names) else diagonal)(x, offset, axis1, axis2)
 
 
 def _refuse(name: str, hint: str) -> Callable[..., Any]:
@@ -306,12 +420,29 @@ def set_flat(x: Array, values: Any) -> None:
 
 def real_part(x: Array) -> Array:
     """Return the real parts, which writes to them change; a copy if `x` is real."""
-    return x.parts[0] if isinstance(x, ComplexArray) else el.real(x)
+    is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+    return part_view(x, 0) if is_view else x.parts[0] if isinstance(x, ComplexArray) else el.real(x)
 
 
 def imaginary_part(x: Array) -> Array:
     """Return the imaginary parts, which writes to them change; zeros if `x` is real."""
-    return x.parts[1] if isinstance(x, ComplexArray) else el.imag(x)
+    is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+    return part_view(x, 1) if is_view else x.parts[1] if isinstance(x, ComplexArray) else el.imag(x)
+
+
+def part_view(x: Array, k: int) -> Array:
+    """Return real or imaginary parts as NumPy does: views, or zeros that cannot be written."""
+    if isinstance(x, ComplexArray):
+        part = x.parts[k]
+        x.own_parts()
+        owner = base(x)
+        link = Part(("real", "imag")[k], x if owner is None else owner)
+        return alias(part, Array.of(part.node), (link,))
+    if k == 0:
+        return x
+    zeros = el.imag(x)
+    own(zeros).is_writeable = False
+    return zeros
 
 
 def set_real(x: Array, values: Any) -> None:
@@ -330,6 +461,9 @@ def set_imag(x: Array, values: Any) -> None:
 
 
 def _strides(x: Array) -> tuple[int, ...]:
+    part = x.parts[0] if isinstance(x, ComplexArray) else x
+    if part.place is not None:
+        return part.place.shadow().strides
     steps, size = [], x.dtype.itemsize
     for extent in reversed(x.shape):
         steps.append(size)
@@ -374,22 +508,134 @@ def _formatted(x: Array, spec: str) -> str:
     return format(_only_item(x), spec) if spec else str(x)
 
 
+def base(x: Array) -> Any:
+    """Return the array that owns the elements of a view, else None."""
+    part = x.parts[0] if isinstance(x, ComplexArray) else x
+    place = part.place
+    if place is None or place.memory.owner() is part:
+        return None
+    memory = place.memory
+    whole = None if memory.whole is None else memory.whole()
+    if whole is not None:
+        return whole
+    owner = memory.owner()
+    if owner is None:  # nobody holds it: its elements are all that is left of it
+        owner = Array.of(memory.node)
+        owner.place = Place(memory, (), True)
+        memory.owner = weakref.ref(owner)
+    if part is x:
+        return owner
+    whole = x.view_of_parts(owner, base(x.parts[1]))
+    whole.own_parts()
+    return whole
+
+
+class Flags:
+    """Flags of an array's memory: `x.flags.writeable`, `x.flags["C_CONTIGUOUS"]`."""
+
+    __slots__ = ("_array",)
+
+    _NAMES: Final = {
+        "C": "c_contiguous",
+        "F": "f_contiguous",
+        "O": "owndata",
+        "W": "writeable",
+        "A": "aligned",
+    }
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __getitem__(self, name: str) -> bool:
+        return bool(getattr(self, self._NAMES.get(name, name.lower())))
+
+    def __setitem__(self, name: str, value: bool) -> None:
+        setattr(self, self._NAMES.get(name, name.lower()), value)
+
+    def __repr__(self) -> str:
+        names = ("c_contiguous", "f_contiguous", "owndata", "writeable", "aligned")
+        return "\n".join(f"  {n.upper()} : {getattr(self, n)}" for n in names)
+
+    def _shadow(self) -> Any:
+        x = self._array
+        if isinstance(x, ComplexArray):
+            x.own_parts()
+            return own(x.parts[0]).shadow()
+        return own(x).shadow()
+
+    @property
+    def c_contiguous(self) -> bool:
+        """Whether the elements follow each other in the order of rows."""
+        return self._shadow().flags.c_contiguous
+
+    @property
+    def f_contiguous(self) -> bool:
+        """Whether the elements follow each other in the order of columns."""
+        return self._shadow().flags.f_contiguous
+
+    contiguous = c_contiguous
+    aligned = True
+
+    @property
+    def forc(self) -> bool:
+        """Whether the elements follow each other in either order."""
+        return self.c_contiguous or self.f_contiguous
+
+    @property
+    def fnc(self) -> bool:
+        """Whether the elements follow each other in the order of columns only."""
+        return self.f_contiguous and not self.c_contiguous
+
+    @property
+    def owndata(self) -> bool:
+        """Whether the array is no view."""
+        return base(self._array) is None
+
+    @property
+    def writeable(self) -> bool:
+        """Whether the elements can be written."""
+        x = self._array
+        parts = x.parts if isinstance(x, ComplexArray) else (x,)
+        return all(p.place is None or p.place.is_writeable for p in parts)
+
+    @writeable.setter
+    def writeable(self, value: bool) -> None:
+        set_flags(self._array, write=value)
+
+
+def set_flags(x: Array, write: Any = None, align: Any = None, uic: Any = None) -> None:
+    """Allow or forbid writing to the elements by this array.
+
+    Raises ArgumentError for a view of what cannot be written.
+    """
+    for part in x.parts if isinstance(x, ComplexArray) else (x,):
+        if write is None:
+            return
+        place = own(part)
+        owner = place.memory.owner()
+        allowed = owner is None or owner is part or owner.place.is_writeable
+        if write and not (allowed and all(link.is_writeable for link in place.links)):
+            raise ArgumentError("cannot set WRITEABLE flag to True of this array")
+        place.is_writeable = bool(write)
+
+
 METHODS: Final[dict[str, Callable[..., Any]]] = {
     "all": numpy_calls.all, "any": numpy_calls.any, "argmax": numpy_calls.argmax,
     "argmin": numpy_calls.argmin, "argpartition": argpartition, "argsort": argsort,
     "astype": convert, "clip": clip, "compress": compress, "conj": el.conj, "conjugate": el.conj,
     "copy": lambda x, order="C": x.__copy__(), "cumprod": numpy_calls.cumprod,
-    "cumsum": numpy_calls.cumsum, "diagonal": diagonal, "dot": dot, "fill": fill,
+    "cumsum": numpy_calls.cumsum, "diagonal": _diagonal, "dot": dot, "fill": fill,
     "flatten": flatten, "item": item, "max": numpy_calls.max, "mean": numpy_calls.mean,
     "min": numpy_calls.min, "nonzero": search.nonzero, "partition": partition,
-    "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": ravel, "repeat": repeat,
-    "reshape": reshape, "round": rounded, "searchsorted": searchsorted, "sort": sort_in_place,
-    "squeeze": squeeze, "std": numpy_calls.std, "sum": numpy_calls.sum, "swapaxes": swapaxes,
-    "take": take, "tobytes": tobytes, "trace": trace, "transpose": transpose,
-    "var": numpy_calls.var, "view": view, "_repr_html_": _html, "__round__": _rounded_operator,
+    "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": _viewed(ravel, "ravel"),
+    "repeat": repeat, "reshape": _viewed(reshape, "reshape"), "round": rounded,
+    "searchsorted": searchsorted, "sort": sort_in_place, "squeeze": _viewed(squeeze, "squeeze"),
+    "std": numpy_calls.std, "sum": numpy_calls.sum, "swapaxes": _viewed(swapaxes),
+    "take": take, "tobytes": tobytes, "trace": trace, "transpose": _viewed(transpose),
+    "var": numpy_calls.var, "view": _view, "_repr_html_": _html, "__round__": _rounded_operator,
     "__divmod__": _divmod, "__format__": _formatted,
     "resize": _refuse("resize", "An array keeps its size: y = np.resize(x, shape)."),
-    "setflags": _refuse("setflags", "Elements can always be written; copies are independent."),
+    "setflags": set_flags,
     "byteswap": _refuse("byteswap", "Use np.asarray(x).byteswap() of NumPy."),
     "tofile": _refuse("tofile", "Use np.asarray(x).tofile(path) of NumPy, or np.save."),
     "dump": _refuse("dump", "Use np.save, or pickle the array."),
@@ -397,14 +643,15 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
 """Method -> function that is called with the array first."""
 
 PROPERTIES: Final[dict[str, property]] = {
-    "T": property(transpose, doc="The array with its dimensions in reverse order."),
+    "T": property(_viewed(transpose), doc="The array with its dimensions in reverse order."),
     "real": property(real_part, set_real, doc="The real parts, which can be written."),
     "imag": property(imaginary_part, set_imag, doc="The imaginary parts: zeros if it is real."),
     "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of one element."),
     "flat": property(Flat, set_flat, doc="The elements in the order of rows."),
     "strides": property(_strides, doc="Steps in bytes, those of an array stored by rows."),
-    "base": property(lambda x: None, doc="None: no array is a view of another."),
+    "base": property(base, doc="The array that the array is a view of, None if it is none."),
+    "flags": property(Flags, doc="How the elements are stored, and whether they can be written."),
 }
 """Attribute -> property."""
 

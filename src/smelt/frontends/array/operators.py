@@ -21,7 +21,7 @@ from smelt.frontends.array.promote import cast, default_value
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import shape_of
 
-__all__ = ["Operators", "is_complex", "list_operand", "operand"]
+__all__ = ["Operators", "is_complex", "keep_order", "list_operand", "operand"]
 
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
@@ -61,9 +61,11 @@ class Operators:
         """Return the element of an array of rank 0 as a Python number."""
         raise NotImplementedError
 
-    __slots__ = ("__weakref__", "node")
+    __slots__ = ("__weakref__", "node", "place")
 
     node: Value
+    place: Any
+    """Where a view, or an array that has views, is in memory: see `aliasing`; else None."""
 
     @staticmethod
     def of(node: Value) -> Any:
@@ -223,16 +225,16 @@ class Operators:
         return _replace(self, "matmul", matmul(self.node, y))
 
     def __neg__(self) -> Self:
-        return self.of(UNARY["negative"](self.node))
+        return keep_order(self.of(UNARY["negative"](self.node)), self)
 
     def __pos__(self) -> Self:
-        return self.of(self.node)
+        return keep_order(self.of(self.node), self)
 
     def __abs__(self) -> Self:
-        return self.of(UNARY["abs"](self.node))
+        return keep_order(self.of(UNARY["abs"](self.node)), self)
 
     def __invert__(self) -> Self:
-        return self.of(UNARY["bitwise_invert"](self.node))
+        return keep_order(self.of(UNARY["bitwise_invert"](self.node)), self)
 
 
 T = TypeVar("T", bound=Operators)
@@ -241,22 +243,41 @@ T = TypeVar("T", bound=Operators)
 def _forward(family: Binary, x: T, other: Any) -> T:
     kind = other.__class__
     if kind is x.__class__:
-        return x.of(family(x.node, other.node))
+        result = x.of(family(x.node, other.node))
+        if x.place is not None or other.place is not None:
+            keep_order(result, x, other)
+        return result
     if kind is float or kind is int:
-        return x.of(family(x.node, other))
+        result = x.of(family(x.node, other))
+        if x.place is not None:
+            keep_order(result, x)
+        return result
     if is_complex(other):
         return call_complex(family.what, x, other)
     y = operand(other)
-    return y if y is NotImplemented else x.of(family(x.node, y))
+    return y if y is NotImplemented else keep_order(x.of(family(x.node, y)), x, other)
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is float or other.__class__ is int:
-        return x.of(family(other, x.node))
+        return keep_order(x.of(family(other, x.node)), x)
     if is_complex(other):
         return call_complex(family.what, other, x)
     y = operand(other)
-    return y if y is NotImplemented else x.of(family(y, x.node))
+    return y if y is NotImplemented else keep_order(x.of(family(y, x.node)), x, other)
+
+
+def keep_order(result: T, *operands: Any) -> T:
+    """Give the result of an elementwise function the order in memory that NumPy's has.
+
+    It is the order of rows unless an operand is a transposed view, or was computed from one.
+    """
+    for x in operands:
+        place = x.place if isinstance(x, Operators) else None
+        if place is not None and place.is_permuted:
+            place.keep_order(result, operands)
+            break
+    return result
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:

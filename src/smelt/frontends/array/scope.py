@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
-from smelt.frontends.array.evaluate_pending import evaluate, flush
+from smelt.frontends.array.evaluate_pending import evaluate, flush, present_value
 from smelt.frontends.array.layouts import dense_axis_order, layout
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import STATE, Value, constant, infer, intern, memory_digest
@@ -87,8 +87,8 @@ class Scope(Sizes):
 
         Every call recomputes them from the elements of the time.
         """
-        arrays = [ref() for ref in STATE.pending]
-        self.pending_at_start = {a.node for a in arrays if a is not None}
+        values = [present_value(ref()) for ref in STATE.pending]
+        self.pending_at_start = {x for x in values if x is not None}
         """Values that were pending when the recording began."""
         self.created: dict[int, weakref.ref[Any]] = {}
         """Arrays of outside values that were created during the recording, which may write to them.
@@ -322,8 +322,8 @@ class Scope(Sizes):
 
     def close(self) -> None:
         """End the recording; values left pending are computed from the present elements."""
-        arrays = [ref() for ref in STATE.pending] if self.volatile_values else []
-        if any(a is not None and a.node in self.volatile_values for a in arrays):
+        values = [present_value(ref()) for ref in STATE.pending] if self.volatile_values else []
+        if any(x in self.volatile_values for x in values if x is not None):
             flush()
         for x in self.volatile_values:
             x.inputs = x.inputs if x.data is None else ()

@@ -73,6 +73,7 @@ __all__ = [
     "check_axis_not_empty",
     "check_mask_fits",
     "get",
+    "get_simple",
     "hashable_item",
     "hashable_key",
     "holds",
@@ -172,8 +173,7 @@ def get(x: Value, key: Any) -> Value:
     """
     simple = hashable_key(key)
     if simple is not None:
-        copied = None if x.data is None else _copy_small(x, key)
-        return _get_simple(x, simple) if copied is None else copied
+        return get_simple(x, key, simple)
     items = key if key.__class__ is tuple else (key,)
     if x.scope is None:
         selected = _select_computed(x, key)
@@ -190,6 +190,12 @@ def get(x: Value, key: Any) -> Value:
         ]
     )
     return _get(x, key) if OTHER in plain_items else _get_recorded(x, *arrays, key=plain_items)
+
+
+def get_simple(x: Value, key: Any, simple: tuple[Any, ...]) -> Value:
+    """Return x[key] for a key that `hashable_key` has converted to `simple`."""
+    copied = None if x.data is None else _copy_small(x, key)
+    return _get_simple(x, simple) if copied is None else copied
 
 
 @cache_trace_in_recording

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, SmeltError, StructureError
 from smelt.frontends.array import engine
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import (
@@ -374,7 +375,9 @@ def _user_argument(scope: Scope, argument: Argument, leaf: Value) -> Any:
         return argument.number
     if argument.number is not None:
         return Scalar(leaf, argument.number, scope)
-    return Array.of(leaf)
+    array = Array.of(leaf)
+    own(array).memory.argument_of = scope
+    return array
 
 
 def _results(

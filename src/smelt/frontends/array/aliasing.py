@@ -1,0 +1,608 @@
+"""Arrays that are views of others, by NumPy's rules, on values that never change.
+
+Arrays that share memory have a `Place` each: the `Memory`, which has the newest value of the array
+that owns it, and the links from there.  A view reads its elements from the owner's newest value.
+Writing to any of them gives the owner a new value, and empties the slot `node` of the views, which
+derive theirs again when they are read next.  What was recorded before keeps the old value.
+
+The module that writes `a[1:]` decides whether the result is a view: modules that import
+`smelt.numpy` have NumPy's rules, those that import `smelt` alone have slices that are copies.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
+from smelt.frontends.array.assign import overlay_box, put
+from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
+from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.number import as_dim
+from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.subscript import (
+    SliceRange,
+    get,
+    get_simple,
+    hashable_key,
+    restore_key,
+)
+from smelt.frontends.array.value import STATE, Value, leaf, record
+from smelt.frontends.array.views import flip, permute, reshape, shape_of
+from smelt.ops.create import Input
+from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
+
+__all__ = [
+    "Function",
+    "Key",
+    "Link",
+    "Memory",
+    "Part",
+    "Place",
+    "alias",
+    "follows_numpy",
+    "forget_rules",
+    "hold",
+    "own",
+    "own_part",
+    "part",
+    "refuse",
+]
+
+NUMPY: Final = "smelt.numpy"
+_PACKAGE: Final = "smelt"
+
+
+_reference = weakref.ref
+Sizes = Callable[[Any], int]
+_COPY: Final = "Write to a copy: x = x.copy()."
+
+
+def _itself(n: Any) -> int:
+    return n
+
+
+class Link:
+    """Step from the elements of an array to those of a view."""
+
+    __slots__ = ()
+    is_writeable: ClassVar[bool] = True
+
+    @property
+    def permutes(self) -> bool:
+        """Whether the order of elements in memory may be another one than that of rows."""
+        return False
+
+    def read(self, x: Value) -> Value:
+        """Return the elements of the view from those of its operand."""
+        raise NotImplementedError
+
+    def write(self, x: Value, v: Value) -> Value:
+        """Return the operand's elements after the view has become `v`."""
+        raise NotImplementedError
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        """Return NumPy's view of memory; `size` gives the numbers behind sizes."""
+        raise NotImplementedError
+
+
+class Key(Link):
+    """Subscript of integers, slices, None and Ellipsis."""
+
+    __slots__ = ("key", "original")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, key: tuple[Any, ...] | None, original: Any) -> None:
+        self.key = key
+        """The subscript as `hashable_key` has it; None if it has sizes of a recording."""
+        self.original = original
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Key and self.key is not None and self.key == other.key  # type: ignore[attr-defined]
+
+    def read(self, x: Value) -> Value:
+        return get(x, self.original)
+
+    def write(self, x: Value, v: Value) -> Value:
+        return put(x, self.original, v)
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        if self.key is not None:
+            return data[restore_key(self.key)]
+        items = self.original if self.original.__class__ is tuple else (self.original,)
+        return data[tuple([_plain_item(item, size) for item in items])]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator(Link):
+    """Operator of the compiler that moves elements."""
+
+    op: View
+
+    @property
+    def permutes(self) -> bool:
+        return isinstance(self.op, Permute)
+
+    def read(self, x: Value) -> Value:
+        return record(self.op, (x,))
+
+    def write(self, x: Value, v: Value) -> Value:
+        op = self.op
+        if isinstance(op, Permute):
+            return permute(v, sorted(range(len(op.perm)), key=op.perm.__getitem__))
+        if isinstance(op, Reshape):
+            return reshape(v, shape_of(x))
+        if isinstance(op, Flip):
+            return flip(v, op.axes)
+        assert isinstance(op, Slice)
+        ranges = zip(op.starts, op.sizes, op.steps, strict=True)
+        return overlay_box(x, [SliceRange(a, *r) for a, r in enumerate(ranges)], v)
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        op = self.op
+        if isinstance(op, Permute):
+            return data.transpose(op.perm)
+        if isinstance(op, Flip):
+            return np.flip(data, op.axes)
+        if isinstance(op, Slice):
+            ranges = zip(map(size, op.starts), map(size, op.sizes), op.steps, strict=True)
+            return data[tuple([_slice(*r) for r in ranges])]
+        assert isinstance(op, (Reshape, Expand))
+        shape = tuple(map(size, op.shape))
+        return reshaped(data, shape) if isinstance(op, Reshape) else np.broadcast_to(data, shape)
+
+
+def _plain_item(item: Any, size: Sizes) -> Any:
+    """Return an item of a subscript with numbers in place of a recording's sizes."""
+    if isinstance(item, slice):
+        return slice(*[_plain_item(x, size) for x in (item.start, item.stop, item.step)])
+    return item if item is None or item is ... else size(as_dim(item))
+
+
+def _slice(start: int, count: int, step: int) -> slice:
+    stop = start + count * step
+    return slice(start, None if stop < 0 else stop, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretched(Operator):
+    """Broadcast, which NumPy does not let anybody write to."""
+
+    is_writeable: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part(Link):
+    """Real or imaginary parts of a complex array, stored as arrays of their own."""
+
+    name: str
+    owner: Any
+    """The complex array that owns the elements, which lives as long as the view."""
+
+    def read(self, x: Value) -> Value:
+        return x
+
+    def write(self, x: Value, v: Value) -> Value:
+        return v
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        return getattr(data, self.name) if data.dtype.kind == "c" else data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function(Link):
+    """Function whose result NumPy does not let anybody write to."""
+
+    ours: Callable[[Value], Value]
+    theirs: Callable[[Buffer], Buffer]
+    is_writeable: ClassVar[bool] = False
+
+    @property
+    def permutes(self) -> bool:
+        return True
+
+    def read(self, x: Value) -> Value:
+        return self.ours(x)
+
+    def of(self, data: Buffer, size: Sizes) -> Buffer:
+        return self.theirs(data)
+
+
+def reshaped(data: Buffer, shape: Any) -> Buffer:
+    """Return memory in another shape; raise ValueError where NumPy would copy it."""
+    return np.reshape(data, shape, copy=False)
+
+
+def kept_order(table: list[list[int]], rank: int) -> tuple[int, ...]:
+    """Return the axes of an elementwise result, outermost in memory first.
+
+    `table` has the operands' strides, 0 where an axis does not move.  It is NumPy's order "K".
+    """
+    order = list(range(rank - 1, -1, -1))  # innermost first
+    for first in range(1, rank):
+        position, axis = first, order[first]
+        for k in range(first - 1, -1, -1):
+            pairs = [(row[axis], row[order[k]]) for row in table if row[axis] and row[order[k]]]
+            if not pairs:
+                continue
+            if any(mine > other for mine, other in pairs) or all(m == o for m, o in pairs):
+                break
+            position = k
+        order.insert(position, order.pop(first))
+    return tuple(reversed(order))
+
+
+class Memory:
+    """Elements that an array owns and its views share."""
+
+    __slots__ = (
+        "_views",
+        "argument_of",
+        "creator",
+        "is_held",
+        "node",
+        "order",
+        "owner",
+        "root",
+        "whole",
+    )
+
+    def __init__(self, owner: Operators, node: Value) -> None:
+        self.node = node
+        """Newest value."""
+        self.owner: weakref.ref[Any] = weakref.ref(owner)
+        scope = STATE.scope
+        self.creator = scope if scope is not None and scope.has_created(owner) else None
+        """Recording that made an array of a value from outside, which it may write to."""
+        self.argument_of: Scope | None = None
+        """Recording whose argument it is."""
+        self.is_held = False
+        """Whether other code sees the memory, so that writes have to go there."""
+        self.order: tuple[int, ...] | None = None
+        """Axes from the outermost to the innermost in memory; None for the order of rows."""
+        self.root: Buffer | None = None
+        self.whole: weakref.ref[Any] | None = None
+        """The complex array whose part the owner is."""
+        self._views: list[weakref.ref[Any]] = []
+
+    def add(self, view: Operators) -> None:
+        """Add a view; dropped ones are forgotten."""
+        views = self._views
+        count = len(views)
+        if count >= 8 and not count & (count - 1):
+            views[:] = [r for r in views if r() is not None]
+        views.append(_reference(view))
+
+    def views(self) -> Iterator[Any]:
+        """Yield the views that something refers to."""
+        for reference in self._views:
+            view = reference()
+            if view is not None:
+                yield view
+
+    def shadow(self) -> Buffer:
+        """Return an array of NumPy with the owner's shape and strides, not to be read.
+
+        Views of it have the shapes, strides and overlaps of views of ours.
+        """
+        if self.root is None:
+            node = self.node
+            shape: Any = (
+                node.type.shape if node.scope is None else node.scope.concrete(node.type).shape
+            )
+            data = node.data
+            if data is not None and node.shared:
+                self.root = data
+            else:
+                dtype = node.type.dtype.numpy
+                if self.whole is not None:
+                    dtype = np.result_type(dtype, np.complex64)
+                step, strides = dtype.itemsize, [0] * len(shape)
+                for axis in reversed(self.order or range(len(shape))):
+                    strides[axis] = step
+                    step *= max(shape[axis], 1)
+                self.root = np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
+        return self.root
+
+
+class Place:
+    """Where an array's elements are: a memory, and the links from its owner."""
+
+    __slots__ = ("is_permuted", "is_writeable", "last", "links", "memory", "refusal")
+
+    def __init__(self, memory: Memory, links: tuple[Link, ...], is_writeable: bool) -> None:
+        self.memory = memory
+        self.links = links
+        self.is_writeable = is_writeable
+        self.is_permuted = False
+        """Whether the order in memory may be another one than that of rows."""
+        self.last: Value | None = None
+        """Elements as they were derived last, if that is done at each reading."""
+        self.refusal = ""
+        """What cannot be written, where NumPy's array can."""
+
+    @property
+    def is_derivable(self) -> bool:
+        """Whether the elements stay those of the memory's value until one of ours writes."""
+        return self.memory.node.__class__ is Value
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the elements are all of a memory in the order of rows."""
+        memory = self.memory
+        is_plain = memory.order is None and memory.root is None and not memory.node.shared
+        return is_plain and not self.links
+
+    def derive(self) -> Value:
+        """Return the elements, from the newest value of the memory."""
+        x = self.memory.node
+        for link in self.links:
+            x = link.read(x)
+        self.last = None if self.is_derivable else x
+        return x
+
+    def keep_order(self, result: Any, operands: tuple[Any, ...]) -> None:
+        """Give the result of an elementwise function NumPy's order "K" of these operands."""
+        rank = len(result.node.type.shape)
+        table = []
+        for x in operands:
+            if isinstance(x, Operators) and x.node.type.shape:
+                place = x.place or own(x)
+                shadow = place.shadow()
+                pairs = zip(shadow.shape, shadow.strides, strict=True)
+                steps = [0 if n == 1 else abs(s) for n, s in pairs]
+                table.append([0] * (rank - len(steps)) + steps)
+        order = kept_order(table, rank)
+        if order != tuple(range(rank)):
+            place = own(result)
+            place.memory.order, place.is_permuted = order, True
+
+    def shadow(self) -> Buffer:
+        """Return an array of NumPy with this shape and these strides, not to be read."""
+        scope = self.memory.node.scope
+        return self.of(self.memory.shadow(), _itself if scope is None else scope.hint)
+
+    def of(self, data: Buffer, size: Sizes = _itself) -> Buffer:
+        """Return NumPy's view of the owner's elements."""
+        for link in self.links:
+            data = link.of(data, size)
+        return data
+
+    def write(self, view: Operators, node: Value) -> bool:
+        """Make `node` the elements of `view`, which is at this place.
+
+        Returns whether it is the value of the view; else they are in memory that others see.
+
+        Raises ArgumentError for a view that is not writeable, TracerError for one of an argument.
+        """
+        memory = self.memory
+        if not self.is_writeable:
+            if self.refusal:
+                raise UnsupportedError(f"writing to {self.refusal}", hint=_COPY)
+            raise ArgumentError(
+                f"assignment destination is read-only: {node.type_text}",
+                hint=_COPY,
+            )
+        owner = memory.owner()
+        if memory.is_held and node.scope is None and not STATE.tapes and self._write_held(node):
+            return False
+        if owner is not view and memory.argument_of is not None:
+            raise TracerError(
+                f"a view of an argument of {memory.argument_of.name} is written inside sm.jit",
+                hint="The caller's array would not change. Write to a copy, x = x.copy(), and"
+                " return it.",
+            )
+        others = [v for v in memory.views() if v is not view]
+        if self.links and owner is None and not others:  # nobody can see the rest
+            memory = Memory(view, node)
+            memory.root, memory.whole = self.shadow(), self.memory.whole
+            self.memory = memory
+            memory.owner = _GONE
+            memory.add(view)
+            self.links = ()
+            return True
+        whole = self._overlaid(node)
+        memory.node = whole
+        if owner is not None and owner is not view:
+            owner.renew(whole)
+        for other in others:
+            other.forget()
+        return True
+
+    def _write_held(self, node: Value) -> bool:
+        """Write to memory that other code sees; return whether there is any such code."""
+        memory, held = self.memory, self.memory.node
+        data = held.data
+        if data is None or not held.shared:
+            return False
+        if data.base is None and sys.getrefcount(data) <= _OURS_ALONE:
+            memory.is_held = False
+            return False
+        values = evaluate(node)
+        flush_readers(data)
+        self.of(data)[...] = values
+        for view in memory.views():
+            view.forget()
+        return True
+
+    def export(self) -> Buffer:
+        """Return these elements in memory that other code may write to from now on."""
+        memory = self.memory
+        data, owner = evaluate(memory.node), memory.owner()
+        if not memory.node.shared:
+            if not data.flags.c_contiguous:
+                memory.node = leaf(np.ascontiguousarray(data))
+                data = evaluate(memory.node)
+                if owner is not None:
+                    owner.renew(memory.node)
+            flush_readers(data)
+            memory.node.share()
+        memory.root = None
+        for view in memory.views():
+            view.forget()
+        if not self.links and self.is_writeable:
+            return data
+        shared = self.of(data).view()
+        shared.flags.writeable = shared.flags.writeable and self.is_writeable
+        return shared
+
+    def _overlaid(self, node: Value) -> Value:
+        """Return the memory's value after the elements at this place have become `node`."""
+        parents = [self.memory.node]
+        for link in self.links[:-1]:
+            parents.append(link.read(parents[-1]))
+        for link, parent in zip(reversed(self.links), reversed(parents)):
+            node = link.write(parent, node)
+        return node
+
+
+_OURS_ALONE = 3
+"""References to memory of which only a value knows, while it is looked at."""
+
+
+def _gone() -> None:
+    return None
+
+
+_GONE: Any = _gone
+
+
+def own(x: Operators) -> Place:
+    """Return the place of an array; one without views owns its memory."""
+    place = x.place
+    if place is None:
+        place = x.place = Place(Memory(x, x.node), (), True)
+    return place
+
+
+def hold(x: Operators, is_writeable: bool = True) -> None:
+    """Note that other code sees an array's memory: writes have to go there, by NumPy's rules."""
+    place = own(x)
+    place.memory.is_held = True
+    place.is_writeable = place.is_writeable and is_writeable
+
+
+def own_part(x: Operators, whole: Any) -> None:
+    """Note that an array is the real or imaginary part of a complex one."""
+    memory = own(x).memory
+    present = None if memory.whole is None else memory.whole()
+    if present is None and memory.owner() is x:
+        if memory.whole is None:
+            memory.root = None
+        memory.whole = weakref.ref(whole)
+
+
+def part(x: Any, key: Any) -> Any:
+    """Return x[key] if it is a view or an element by NumPy's rules, else None."""
+    simple = hashable_key(key)
+    if simple is not None:
+        result = x.of(get_simple(x.node, key, simple))
+    elif all(map(_is_basic, key if key.__class__ is tuple else (key,))):
+        result = x.of(get(x.node, key))
+    else:
+        return None
+    if not result.node.type.shape and not (
+        key is ... or (key.__class__ is tuple and any(item is ... for item in key))
+    ):
+        return result  # NumPy's is a number
+    return alias(x, result, (Key(simple, key),))
+
+
+def _is_basic(item: Any) -> bool:
+    if item is None or item is ... or isinstance(item, slice):
+        return True
+    if isinstance(item, (bool, np.bool_, list, tuple, np.ndarray, Operators)):
+        return False
+    return hasattr(item, "__index__")
+
+
+def alias(x: Operators, result: Any, links: tuple[Link, ...] | None = None) -> Any:
+    """Make a new array a view of `x`.
+
+    It was computed from `x` by at most one operator that moves elements, unless `links` are passed.
+    Raises InternalError for another operator.
+    """
+    if links is None:
+        links = _moved(result.node, x)
+    place = x.place or own(x)
+    memory = place.memory
+    is_writeable = place.is_writeable
+    for link in links:
+        is_writeable = is_writeable and link.is_writeable
+    view = result.place = Place(memory, place.links + links, is_writeable)
+    view.is_permuted = place.is_permuted or (bool(links) and links[-1].permutes)
+    memory.add(result)
+    if memory.node.__class__ is not Value:
+        result.forget()
+    return result
+
+
+def _moved(node: Value, x: Operators) -> tuple[Link, ...]:
+    last = None if x.place is None else x.place.last
+    source = x.node if last is None else last
+    op = node.op
+    if node is source or (isinstance(op, Input) and node.type is source.type):
+        return ()  # the elements themselves, or a copy of memory that others may write to
+    if isinstance(op, Expand):
+        return (Stretched(op),)
+    if isinstance(op, (Permute, Reshape, Flip, Slice)):
+        return (Operator(op),)
+    raise InternalError(f"a view of {source.type_text} by the operator {op}")
+
+
+def refuse(result: Operators, what: str) -> None:
+    """Make writing to an array an error, since NumPy's would share memory with another."""
+    place = own(result)
+    place.is_writeable, place.refusal = False, what
+
+
+# Which rules a module has
+
+_RULES: dict[int, tuple[dict[str, Any], int, bool]] = {}
+_RULES_LIMIT = 1024
+
+
+def follows_numpy(names: dict[str, Any]) -> bool:
+    """Return whether code with these globals has NumPy's rules for views.
+
+    It has if it imports `smelt.numpy`, and if it imports nothing of Smelt, while another module
+    imports `smelt.numpy`.
+    """
+    entry = _RULES.get(id(names))
+    if entry is not None and (entry[2] or entry[1] == len(names)):
+        return entry[2]
+    if len(_RULES) >= _RULES_LIMIT:
+        _RULES.clear()
+    rule = NUMPY in sys.modules and _imports_numpy(names)
+    _RULES[id(names)] = names, len(names), rule
+    return rule
+
+
+def forget_rules() -> None:
+    """Look at modules again: one has imported `smelt.numpy`."""
+    _RULES.clear()
+
+
+def _imports_numpy(names: dict[str, Any]) -> bool:
+    name = names.get("__name__", "")
+    if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
+        return False  # our functions make views where NumPy's do, with `alias`
+    origins = [_module_of(x) for name, x in list(names.items()) if name != _PACKAGE]
+    # The name `smelt` may come from `import smelt.numpy`, so it says nothing.
+    if any(o == NUMPY or o.startswith(f"{NUMPY}.") for o in origins):
+        return True
+    return not any(o == _PACKAGE or o.startswith(f"{_PACKAGE}.") for o in origins)
+
+
+def _module_of(x: Any) -> str:
+    if isinstance(x, ModuleType):
+        return x.__name__
+    module = getattr(x, "__module__", None) if callable(x) else None
+    return module if isinstance(module, str) else ""

@@ -1,0 +1,296 @@
+"""Views share elements with their arrays by NumPy's rules, and what stays different is an error."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy  # noqa: ICN001 - `np` is either namespace
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.frontends.numpy.view_programs import run
+
+import smelt as sm
+import smelt.numpy as np
+from smelt.errors import DonatedError, TracerError, UnsupportedError
+from smelt.frontends.array import evaluate_pending
+from smelt.frontends.array.aliasing import kept_order
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 10**6))
+def test_random_programs_are_those_of_numpy(seed: int) -> None:
+    run(Random(seed))
+
+
+@pytest.mark.nightly
+def test_many_random_programs_are_those_of_numpy() -> None:
+    for seed in range(5000):
+        run(Random(seed))
+
+
+Program = Callable[[Any], Any]
+
+
+def _slices(xp: Any) -> Any:
+    a = xp.arange(6.0)
+    b, c = a[1:], a[::2]
+    before = b * 2
+    b[0], c[1] = 5, 7
+    return a, b, c, before
+
+
+def _overlapping(xp: Any) -> Any:
+    a = xp.arange(8.0)
+    a[1:] += a[:-1]
+    a[:-2] = a[2:]
+    a[::-1].sort()
+    return a
+
+
+def _rows(xp: Any) -> Any:
+    a = xp.zeros((3, 4))
+    for k, row in enumerate(a):
+        row += k
+        row[1:3][0] = 9
+    return a
+
+
+def _functions(xp: Any) -> Any:
+    a = xp.arange(24.0).reshape(2, 3, 4)
+    a.ravel()[0] = 9
+    a.T[1] *= 2
+    a.reshape(6, 4)[2, ::2] = 1
+    xp.copyto(a[0, 1:], a[1, :2])
+    xp.add(a[0], 1, out=a[1])
+    a.flat[5] = 70
+    a[:, 0].fill(3)
+    xp.put(a[1], [0, 5], [8, 9])
+    xp.moveaxis(a, 0, -1)[0, 0] = 44
+    xp.split(a, 3, axis=1)[1][...] += 100
+    xp.fill_diagonal(a[0, :, :3], -1)
+    a[1, 1].sort()
+    xp.nan_to_num(a[:1], copy=False)
+    xp.multiply.at(a[0], 0, 2)
+    return a, a.diagonal(), a.sum(axis=0)
+
+
+def _complex(xp: Any) -> Any:
+    z = xp.ones((2, 3), complex)
+    z.imag[0] = 7
+    z.T[1] += 2j
+    xp.real(z)[1] = xp.arange(3.0)
+    return z, z.real.base is z, z[1:].base is z, z.reshape(-1).real.base is z
+
+
+def _orders(xp: Any) -> Any:
+    a = xp.arange(6.0).reshape(2, 3)
+    copied, kept = (a.T + 1).ravel(), (a + 1).ravel()
+    b = xp.exp(a.T) * a.T
+    b.ravel()[0], b.T.ravel()[1] = 5, 6
+    return copied, kept, b, b.flags.f_contiguous, a.T.reshape(6).base is None
+
+
+PROGRAMS: dict[str, Program] = {
+    f.__name__: f for f in (_slices, _overlapping, _rows, _functions, _complex, _orders)
+}
+
+
+def plain(x: Any) -> Any:
+    return (
+        [plain(v) for v in x]
+        if isinstance(x, tuple)
+        else x.tolist()
+        if x.__class__ is not bool
+        else x
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_views_are_views(name: str) -> None:
+    assert plain(PROGRAMS[name](np)) == plain(PROGRAMS[name](numpy))
+
+
+def test_modules_that_import_smelt_alone_have_slices_that_are_copies() -> None:
+    names: dict[str, Any] = {"__name__": "user"}
+    text = "import {} as xp\na = xp.zeros(3)\nb = a[1:]\nb[0] = 5\nc = a.reshape(3, 1)\nc[0] = 7"
+    exec(text.format("smelt"), names)
+    assert names["a"].tolist() == [0, 0, 0]
+    names = {"__name__": "user"}
+    exec(text.format("smelt.numpy"), names)
+    assert names["a"].tolist() == [7, 5, 0]
+
+
+def test_what_cannot_be_written_raises_numpys_error() -> None:
+    a = np.arange(4.0)
+    windows = np.lib.stride_tricks.sliding_window_view(a, 2)
+    for view in (np.broadcast_to(a, (2, 4)), np.eye(3).diagonal(), windows, a.imag):
+        assert not view.flags.writeable
+        with pytest.raises(ValueError, match="assignment destination is read-only"):
+            view[0] = 1
+    a[1] = 50
+    assert windows[0].tolist() == [0, 50]
+    a.flags.writeable = False
+    for change in (lambda: a.fill(1), a.sort, lambda: a[1:].__iadd__(1)):
+        with pytest.raises(ValueError, match="read-only"):
+            change()
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        np.broadcast_to(a, (2, 4)).setflags(write=True)
+    a.setflags(write=True)
+    with pytest.raises(UnsupportedError, match="view"):
+        a.view(np.int64)[0] = 1
+    with pytest.raises(UnsupportedError, match="as_strided"):
+        np.lib.stride_tricks.as_strided(a, (2,), (8,))[0] = 1
+    a[0] = 9
+    assert a.tolist() == [9, 50, 2, 3]
+
+
+def test_functions_copy_where_numpy_copies() -> None:
+    for xp in (numpy, np):
+        a = xp.arange(12.0).reshape(3, 4)
+        column, rows, t = a[:, 1], a[1:], a.T
+        for y, is_same in (
+            (xp.ascontiguousarray(column), False),
+            (xp.ascontiguousarray(rows), True),
+            (xp.asarray(t, order="C"), False),
+            (xp.asfortranarray(t), True),
+            (xp.require(rows, requirements="O"), False),
+            (xp.require(rows, requirements="C"), True),
+            (xp.asarray(column), True),
+            (a.astype(float, copy=False), True),
+        ):
+            assert xp.shares_memory(y, a) == is_same
+        fortran = xp.asfortranarray(a)
+        assert fortran.flags.f_contiguous and not xp.shares_memory(fortran, a)
+        twice = xp.lib.stride_tricks.as_strided(column, (2, 3), (0, 32))
+        a[0, 1] = 77
+        assert twice.tolist() == [[77, 5, 9], [77, 5, 9]]
+
+
+def test_memory_of_numpys_arrays_is_written() -> None:
+    data = numpy.arange(6.0)
+    x = np.asarray(data)
+    tail = x[1:]
+    x[0], tail[-1] = 5, 4
+    x[1:] += x[:-1]
+    tail[:2].sort()
+    assert data.tolist() == x.tolist() == [5, *tail.tolist()] == [5, 3, 6, 5, 7, 8]
+    data[2] = 70
+    assert tail.tolist() == [3, 70, 5, 7, 8]
+    a = np.arange(4.0)
+    seen = numpy.asarray(a[1:])
+    seen[0] = 99
+    a[2:] *= 2
+    assert a.tolist() == [0, *seen.tolist()] == [0, 99, 4, 6]
+    data.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(data)[0] = 1
+
+
+def test_in_a_recording_views_of_what_it_makes_are_exact() -> None:
+    def step(x: Any) -> Any:
+        y = np.zeros((3, 4)) + x
+        for row in y:
+            row += 1
+        part = y[1:, ::2]
+        part *= 2
+        y.T[0] = 7
+        y.reshape(-1)[5] = 9
+        y[2].sort()
+        return y
+
+    assert sm.jit(step)(np.ones(4)).tolist() == step(np.ones(4)).tolist()
+
+
+def test_in_a_recording_views_of_arguments_cannot_be_written() -> None:
+    kept = np.zeros(3)
+
+    def of_argument(x: Any) -> Any:
+        x[1:][0] = 5
+        return x
+
+    def from_outside(x: Any) -> Any:
+        kept[1:][0] = x[0]
+        return x
+
+    with pytest.raises(TracerError, match="view of an argument of of_argument"):
+        sm.jit(of_argument)(np.ones(4))
+    with pytest.raises(TracerError, match="from outside"):
+        sm.jit(from_outside)(np.ones(4))
+
+
+def test_views_of_donated_arrays_are_errors() -> None:
+    x = np.arange(5000.0) + 1
+    tail = x[1:]
+    doubled = tail * 2
+    sm.jit(lambda s: s + 1, donate=0)(x)
+    assert doubled[:2].tolist() == [4, 6]
+    with pytest.raises(DonatedError):
+        tail[0] = 1
+    with pytest.raises(DonatedError):
+        tail[3:].tolist()
+
+
+def test_copies_of_views_are_independent() -> None:
+    a = np.arange(4.0)
+    for other in (
+        copy.copy(a[1:]),
+        copy.deepcopy(a[1:]),
+        pickle.loads(pickle.dumps(a[1:])),
+        +a[1:],
+    ):
+        other[0] = 9
+        assert other.base is None
+    assert a.tolist() == [0, 1, 2, 3]
+
+
+def test_an_update_of_a_slice_records_what_it_did_without_views(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One select for each write, and no output but the arrays that are held."""
+    programs: list[tuple[int, int]] = []
+    compute = evaluate_pending._run  # pyright: ignore[reportPrivateUsage]
+
+    def counted(outputs: Any) -> None:
+        nodes = evaluate_pending._upstream(outputs[-1])  # pyright: ignore[reportPrivateUsage]
+        programs.append((len(outputs), sum(getattr(x.op, "scalar", "") == "select" for x in nodes)))
+        compute(outputs)
+
+    monkeypatch.setattr(evaluate_pending, "_run", counted)
+    a = np.zeros(5000) + 1
+    a[1:] += 2
+    a[:-1] *= a[1:]
+    part = a[2:]
+    part += 1
+    del part
+    a.tolist()
+    assert programs == [(1, 3)]
+
+
+@given(st.integers(0, 10**6))
+def test_orders_of_results_are_those_of_numpys_iterator(seed: int) -> None:
+    r = Random(seed)
+    rank = r.choice([2, 3, 4])
+    shape = [r.choice([1, 2, 3]) for _ in range(rank)]
+    operands: list[Any] = []
+    for _ in range(r.choice([1, 2, 3])):
+        count = r.choice([rank, rank - 1])
+        sizes = [d if r.random() < 0.8 else 1 for d in shape[rank - count :]]
+        axes = r.sample(range(count), count)
+        operands.append(numpy.zeros([sizes[a] for a in axes]).transpose(numpy.argsort(axes)))
+    flags: Any = [["readonly"]] * len(operands) + [["writeonly", "allocate"]]
+    out = numpy.nditer([*operands, None], op_flags=flags).operands[-1]
+    table = [
+        [0] * (out.ndim - x.ndim) + [0 if n == 1 else s for n, s in zip(x.shape, x.strides)]
+        for x in operands
+    ]
+    strides, step = [0] * out.ndim, 8
+    for axis in reversed(kept_order(table, out.ndim)):
+        strides[axis] = step
+        step *= out.shape[axis]
+    longer = [axis for axis, n in enumerate(out.shape) if n > 1]
+    assert [strides[axis] for axis in longer] == [out.strides[axis] for axis in longer]
