@@ -20,7 +20,6 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import einsum as sums
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
-from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import sorting
 from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
