@@ -96,9 +96,10 @@ def _older_objects_are_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
     """Hide what was collected from the garbage collections that a module's tests ask for.
 
     A collection would walk the millions of objects of 25,000 tests. Other modules see none hidden:
-    a compilation hides more where it finds none.
+    a compilation hides more where it finds none. So do those with `SEES_ALL_OBJECTS`.
     """
-    asks = getattr(getattr(request.node, "obj", None), "gc", None) is gc
+    module = getattr(request.node, "obj", None)
+    asks = getattr(module, "gc", None) is gc and not getattr(module, "SEES_ALL_OBJECTS", False)
     if asks:
         gc.freeze()
     yield

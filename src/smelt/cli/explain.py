@@ -1,4 +1,4 @@
-"""`smelt explain`: report how a function or a graph is compiled, and why.
+"""`smelt explain`: report how a function, a graph or a model is compiled, and why.
 
 smelt explain model.py:layer --arg x=f32[n,512] --arg b=f32[512] --size n=1000
 smelt explain softmax.smelt --size r=300 --size c=1000 --why exp sum
@@ -94,7 +94,7 @@ def command(
     page: Path | None,
     classics: Path | None,
 ) -> None:
-    """Report how a function or a graph is compiled, and why.
+    """Report how a function, a graph or a model is compiled, and why.
 
     TARGET is FILE.py:FUNCTION, a graph in its text form, FILE.smelt, or MODEL.onnx.  It is compiled
     for the sizes, run on random arrays and measured.

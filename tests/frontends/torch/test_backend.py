@@ -24,6 +24,7 @@ from smelt.frontends.torch import table  # noqa: E402
 from smelt.frontends.torch.row import Row  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
+SEES_ALL_OBJECTS = True  # it counts those that are hidden
 
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -71,6 +72,7 @@ def test_importing_smelt_does_not_import_torch():
 
 WARM = """
 import hashlib, sys, torch
+
 fast = torch.compile(lambda x: torch.softmax(x @ x.T, -1) + 1, backend="smelt", dynamic=False)
 answer = fast(torch.arange(48.0).reshape(6, 8) / 48)
 print(hashlib.sha256(answer.numpy().tobytes()).hexdigest())

@@ -108,9 +108,9 @@ class FunctionEmitter:
         self.lengths = {
             x.name: x.nbytes // x.dtype.itemsize
             for x in program.buffers
-            if isinstance(x.nbytes, int) and not x.written
+            if isinstance(x.nbytes, int) and x.is_dense and not x.written
         }
-        """Elements of the inputs whose length is known."""
+        """Elements of the contiguous inputs whose length is known."""
         self.sizes: dict[str, Value] = {}
         self.storage = Storage(s)
         self.entry = IndexEmitter(self.b, self._size)

@@ -50,7 +50,7 @@ def program(kernel: k.Kernel) -> Program:
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
     kernel = replace(kernel, body=streams_to_reductions(kernel.body))
-    buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
+    buffers = [Buffer(p.name, p.dtype, False, _nbytes(p), p.strides is None) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = [
         (p.name, d)

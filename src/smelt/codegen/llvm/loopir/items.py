@@ -312,6 +312,8 @@ class Buffer:
     dtype: DType
     written: bool
     nbytes: Index
+    is_dense: bool = True
+    """Whether its elements follow one another: not those of an argument with strides."""
 
 
 @dataclass
