@@ -172,8 +172,11 @@ def test_why_takes_the_words_of_the_program(names):
 def test_reports_show_the_words_of_the_program():
     report = sm.explain(block, Q, Q.T, Q[:, 0])
     assert [n.label for n in report.data.nodes if n.kind == "operator"] == [
-        "matmul#0", "add#1", "div#2", "max#3",
-    ]  # fmt: skip
+        "matmul#0",
+        "add#1",
+        "div#2",
+        "max#3",
+    ]
     text = report.text(4) + str(report.why("@", "max"))
     assert "contract" not in text and "reduce." not in text and "k0  matmul add" in text
 
@@ -183,10 +186,12 @@ CALLS = {
     "methods": (lambda x: x.sum(axis=1), {"sum"}),
     "einsum": (lambda x: sm.einsum("ij,kj->ik", x, x), {"einsum"}),
     "reductions": (lambda x: sm.min(x) + sm.prod(x), {"min", "prod", "add"}),
-    "several operators each": (lambda x: sm.nn.softmax(x @ x.T, axis=1),
-                               {"matmul", "max", "sub", "exp", "sum", "div"}),
+    "several operators each": (
+        lambda x: sm.nn.softmax(x @ x.T, axis=1),
+        {"matmul", "max", "sub", "exp", "sum", "div"},
+    ),
     "a power": (lambda x: x**2, {"pow"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -41,11 +41,13 @@ FORMS = {
     "parts of softmax": (lambda x: sm.nn.softmax(x, axis=0), "f32[4096,16]"),
     "parts of a product": (lambda x: x.T @ x, "f32[8192,24]"),
     "gradient of a bias": (sm.grad(lambda b: sm.sum(sm.tanh(sm.ones((512, 768)) + b))), "f32[768]"),
-    "gradient of a norm": (sm.grad(lambda g: sm.sum(sm.nn.layer_norm(sm.ones((512, 768)), g) ** 2)),
-                           "f32[768]"),
+    "gradient of a norm": (
+        sm.grad(lambda g: sm.sum(sm.nn.layer_norm(sm.ones((512, 768)), g) ** 2)),
+        "f32[768]",
+    ),
     "running sum": (lambda x: sm.cumulative_sum(x, axis=0), "f32[512,768]"),
     "loop": (lambda x: sm.scan(lambda c, y: (c + y, sm.exp(c)), x[0], x)[1], "f32[32,768]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -456,9 +456,11 @@ def test_kernels_that_share_an_input_have_a_decision_with_numbers(layers):
         about = [
             d
             for d in split
-            if any(names[d.a] in x and names[d.b] in y for x, y in (
-                (computed[k], computed[j]), (computed[j], computed[k])))
-        ]  # fmt: skip
+            if any(
+                names[d.a] in x and names[d.b] in y
+                for x, y in ((computed[k], computed[j]), (computed[j], computed[k]))
+            )
+        ]
         if len(readers) <= MOST_SIBLINGS and not any(d.saves_bytes or d.fused_ns for d in about):
             missing.append((a.name, b.name, about))
     assert not missing

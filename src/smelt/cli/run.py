@@ -75,7 +75,7 @@ def command(
     judge runs it and their results are compared; exits with 1 if they differ by more than rounding
     explains.
     """
-    if source.name.endswith(SUFFIX):
+    if getattr(source, "name", "-").endswith(SUFFIX):
         named = sizes_of_options(sizes)
         run_model(Path(source.name), named, files, seed=seed, save=save, as_json=as_json)
         return
