@@ -126,6 +126,11 @@ SIBLINGS = {
     " for fewer rows at a time costs: split by cost",
     "plan_dtype f64": "",
 }
+HALVES = {
+    "plan_dtype": "written in half the bytes, the sum costs less to store than its row to keep:"
+    " split by cost",
+    "plan_dtype f64": "",
+}
 ROWS = (
     Row("C1", linear, LINEAR_INPUTS, LINEAR, fused=OUT, unfused="s*(m*k + 3*m*n + n*k + n)",
         also=(linear_otherwise,)),
@@ -170,7 +175,8 @@ ROWS = (
         also=(lambda xp, t, w: xp.tensordot(t, w, axes=((0,), (0,))),)),
     Row("C7", norm_after, ("T[m,k]", "T[k,n]", "T[n]", "T[m,n]"),
         {"m": 4096, "n": 512, "k": 512}, fused="s*(m*k + k*n + n + 2*m*n)",
-        unfused="s*(m*k + 14*m*n + n*k + 12*m + n)", also=(norm_after_otherwise,)),
+        unfused="s*(m*k + 14*m*n + n*k + 12*m + n)", also=(norm_after_otherwise,),
+        short=HALVES),
     Row("C7 long", norm_after, ("T[m,k]", "T[k,n]", "T[n]", "T[m,n]"),
         {"m": 4096, "n": 8192, "k": 512}, fused="s*(m*k + k*n + n + 4*m*n)",
         unfused="s*(m*k + 14*m*n + n*k + 12*m + n)",
