@@ -453,11 +453,8 @@ class Target:
         )
 
     @classmethod
-    def for_isa(cls, isa: Isa, cores: int = 2, cpu: str = "") -> Target:
-        """Return a machine of an instruction set that was not measured, for tests.
-
-        It is a generic one, or the processor `cpu`, by LLVM's name.
-        """
+    def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
+        """Return a generic machine of an instruction set with default figures, for tests."""
         if isa not in INSTRUCTION_SETS:
             raise ValueError(
                 f"unknown instruction set {isa!r}: choose from {', '.join(INSTRUCTION_SETS)}"
@@ -467,7 +464,7 @@ class Target:
         target = cls(
             name=isa,
             triple=f"{row.arch}-unknown-linux-gnu",
-            cpu=cpu or row.cpu,
+            cpu=row.cpu,
             features=row.features,
             isa=isa,
             vector_bytes=row.vector_bytes,
@@ -619,20 +616,16 @@ _IDENTITY = (
 """The fields that nothing measures."""
 
 
-def _rates(side: Bandwidth, *levels: Level) -> list[float]:
-    return [x for level in levels for x in asdict(side.at(level)).values()]
+def _rates(target: Target, *levels: Level) -> list[float]:
+    sides = (target.one_thread, target.all_threads)
+    return [x for side in sides for level in levels for x in asdict(side.at(level)).values()]
 
 
 _PARTS: Mapping[str, Callable[[Target], Sequence[float]]] = {
     "arithmetic": lambda t: [1 / t.unit_ns],
-    # Caches by one thread: with all, one that another program holds up makes all look slow.
-    "the caches of a core": lambda t: _rates(t.one_thread, "l1", "l2"),
-    "the last-level cache": lambda t: _rates(t.one_thread, "l3"),
-    "main memory": lambda t: [
-        *_rates(t.one_thread, "dram"),
-        *_rates(t.all_threads, "dram"),
-        *(t.nt_store_gbs, t.nt_copy_gbs),
-    ],
+    "the caches of a core": lambda t: _rates(t, "l1", "l2"),
+    "the last-level cache": lambda t: _rates(t, "l3"),
+    "main memory": lambda t: [*_rates(t, "dram"), t.nt_store_gbs, t.nt_copy_gbs],
     # Helpers that wake up late do no work and cost nothing: short times say nothing.
     "launches": lambda t: [1 / max(t.launch_ns, Target.launch_ns)],
 }

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
@@ -315,11 +315,6 @@ class Gpu:
     def planning(self) -> Gpu:
         """The GPU itself: nothing replaces published figures."""
         return self
-
-    @property
-    def speed_factors(self) -> Mapping[str, float]:
-        """None: nothing is measured."""
-        return {}
 
     @property
     def levels(self) -> tuple[Level, ...]:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol, Self
 
 from smelt.target import Kind, Level
@@ -52,11 +51,6 @@ class Machine(Protocol):
     @property
     def planning(self) -> Self:
         """The machine with the figures that plans are made by."""
-        ...
-
-    @property
-    def speed_factors(self) -> Mapping[str, float]:
-        """Parts of the machine with unusual speeds, and by how much."""
         ...
 
     @property

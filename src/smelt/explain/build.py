@@ -412,7 +412,6 @@ def _target(machine: Machine) -> TargetData:
         gflops=machine.peak_gflops,
         dispatch_ns=machine.dispatch_ns,
         launch_ns=machine.launch_ns,
-        speed_factors=machine.speed_factors,
     )
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
 
 from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.13"
+VERSION = "1.12"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -394,9 +394,6 @@ class TargetData:
     gflops: float
     dispatch_ns: float
     launch_ns: float
-    speed_factors: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts that were measured to be faster or slower than usual for the processor, by how much:
-    plans made before the measurement may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

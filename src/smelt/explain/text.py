@@ -13,7 +13,7 @@ decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from textwrap import wrap
 
@@ -57,18 +57,7 @@ def page(data: ReportData, level: int = 2, repeats: Repeats | None = None) -> st
         parts += [decision_text(d) for d in shown]
     if level > 1 and not data.target.measured:
         parts.append(["Speeds of this machine are assumed; `smelt doctor --probe` measures them."])
-    if level > 1 and data.target.speed_factors:
-        parts.append(["Plans made before this machine was measured may differ:", *_unusual(data)])
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
-
-
-def _unusual(data: ReportData) -> Iterator[str]:
-    """Yield a line for each part of the machine with an unusual speed."""
-    for part, factor in data.target.speed_factors.items():
-        words = (
-            f"{factor:g} times as fast as" if factor > 1 else f"{1 / factor:g} times slower than"
-        )
-        yield f"  {part}: {words} usual for {data.target.name}"
 
 
 # ---- the head ----------------------------------------------------------------------------------
