@@ -4,10 +4,7 @@ The planner weighs bytes against arithmetic, so it needs a machine's rates; the 
 the instruction set; the object cache needs to know which of the two an artifact depends on.
 `fingerprint()` covers the instruction set only, since a new measurement must never discard compiled
 code. Nothing is measured in this module (`smelt.runtime.probe` does that): the figures here are
-what is published about the processor's class, for an unknown one those of a Zen 5 server core
-scaled to the vector width, until a measurement replaces them. Plans are made by `planning`: a
-machine's class with a few factors, so that a plan made before the measurement is the plan made
-after it on all but exceptional machines.
+defaults of a Zen 5 server core, scaled to the vector width, until a measurement replaces them.
 
 >>> target = Target.for_isa("avx2")
 >>> target.vector_bytes, target.registers, target.has("fma")
@@ -21,10 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, field, fields, replace
-from functools import cache, lru_cache
-from math import log2
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from smelt import knobs
@@ -35,7 +31,6 @@ from smelt.instruction_sets import (
     InstructionSet,
     Isa,
     ProcessorFacts,
-    Speeds,
     classify,
 )
 from smelt.processor import (
@@ -276,25 +271,6 @@ class Target:
         """Float32 operations per nanosecond of all cores."""
         return self.fma_gflops * self.cores
 
-    @property
-    def planning(self) -> Target:
-        """The machine with figures to plan by: those of its class, times `speed_factors`.
-
-        Measured figures differ from one measurement to the next, and a program should get the same
-        plan before any measurement and after each.
-        """
-        return _planning_target(self) if self.measured else self
-
-    @property
-    def speed_factors(self) -> Mapping[str, float]:
-        """The parts that are clearly faster or slower than the processor's class, by how much.
-
-        >>> fast = replace(Target.for_isa("avx2"), measured=True, fma_gflops=290.0)
-        >>> fast.speed_factors, fast.planning.fma_gflops
-        ({'arithmetic': 2.0}, 288.0)
-        """
-        return dict(_speed_factors(self)) if self.measured else {}
-
     def with_cache(self, nbytes: int) -> Target:
         """Return the same machine with a last-level cache of `nbytes`."""
         return replace(self, l3_bytes=nbytes)
@@ -481,19 +457,14 @@ def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
     """
     width = vector_bytes / 64
     shared = min(threads, 8) ** 0.9
-    return _never_rising(
-        Rates(580 * width * threads, 290 * width * threads, 580 * width * threads),
+    near = Rates(580 * width * threads, 290 * width * threads, 580 * width * threads)
+    rows = [near]
+    for level in (
         Rates(280.0 * threads, 280.0 * threads, 280.0 * threads),
         Rates(126.0 * shared, 125.0 * shared, 130.0 * shared),
         Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
-    )
-
-
-def _never_rising(*levels: Rates) -> Bandwidth:
-    """Return the rates of the levels, none above that of an inner level."""
-    rows: list[Rates] = []
-    for level in levels:
-        above = rows[-1] if rows else level
+    ):
+        above = rows[-1]  # a level is never faster than the level above it
         rows.append(
             Rates(
                 min(level.read, above.read),
@@ -541,139 +512,15 @@ def _of_processor(cpu: Processor, cores: int) -> Target:
 
 
 def _with_defaults(target: Target, sizes: CacheSizes, cores: int) -> Target:
-    """Return `target` with its topology and its class's figures."""
-    return _with_class_figures(
-        replace(
-            target,
-            cores=cores,
-            l1_bytes=sizes.l1,
-            l2_bytes=sizes.l2,
-            l3_bytes=sizes.l3,
-            line_bytes=sizes.line,
-        )
-    )
-
-
-_NONTEMPORAL_GAIN = 1.3
-"""Rate of non-temporal stores relative to others, which read what they overwrite."""
-_DRAM_WRITE_SHARE = 0.85
-"""Rate of writes to main memory relative to reads."""
-
-
-def _with_class_figures(target: Target) -> Target:
-    """Return `target` with the figures of its processor's class, or of its instruction set."""
-    speeds = PROCESSORS.get(target.cpu, _USUAL).speeds
-    if speeds is None:
-        return replace(
-            target,
-            one_thread=default_bandwidth(target.vector_bytes, 1),
-            all_threads=default_bandwidth(target.vector_bytes, target.cores),
-            fma_gflops=288.0 * target.vector_bytes / 64,
-        )
-    fma_bytes = min(speeds.fma_bytes, 2 * target.vector_bytes)
-    many = _class_bandwidth(speeds, target.vector_bytes, target.cores)
+    """Return `target` with its topology and the default figures for its vector width."""
     return replace(
         target,
-        one_thread=_class_bandwidth(speeds, target.vector_bytes, 1),
-        all_threads=many,
-        nt_store_gbs=_NONTEMPORAL_GAIN * many.dram.write,
-        nt_copy_gbs=_NONTEMPORAL_GAIN * many.dram.copy,
-        fma_gflops=speeds.ghz * fma_bytes / 4 * 2,
-        op_cost_scale=speeds.exp_cost,
-    )
-
-
-def _class_bandwidth(speeds: Speeds, vector_bytes: int, threads: int) -> Bandwidth:
-    """Return the bandwidth of `threads` threads together on a class of processors.
-
-    Main memory grows with the root of the threads, between a desktop, whose memory one core
-    nearly fills, and a server with a channel for each few cores.
-    """
-    alone = speeds.ghz * threads
-    shared = speeds.ghz * min(threads, 8) ** 0.9
-    l1_read = min(speeds.l1_read_bytes, 2 * vector_bytes) * alone
-    l1_write = min(speeds.l1_write_bytes, vector_bytes) * alone
-    l2, l3, dram = speeds.l2_bytes * alone, speeds.l3_bytes * shared, speeds.dram_gbs * threads**0.5
-    return _never_rising(
-        Rates(l1_read, l1_write, l1_read),
-        Rates(l2, l2, l2),
-        Rates(l3, l3, l3),
-        Rates(dram, dram * _DRAM_WRITE_SHARE, dram),
-    )
-
-
-# Figures to plan by -----------------------------------------------------------------------------
-
-STEP = 2.0
-"""Ratio of neighbouring speed factors: a part counts as its class's if measured within its root.
-Neighbours on a shared machine, a turbo clock and other memory modules change figures by less."""
-MAX_SPEED_STEPS = 3
-"""Most steps from the class's speed that a measurement is believed."""
-_IDENTITY = (
-    *("name", "triple", "cpu", "features", "isa", "vector_bytes", "registers", "disabled"),
-    *("cores", "l1_bytes", "l2_bytes", "l3_bytes", "line_bytes"),
-)
-"""The fields that nothing measures."""
-
-
-def _rates(target: Target, *levels: Level) -> list[float]:
-    sides = (target.one_thread, target.all_threads)
-    return [x for side in sides for level in levels for x in asdict(side.at(level)).values()]
-
-
-_PARTS: Mapping[str, Callable[[Target], Sequence[float]]] = {
-    "arithmetic": lambda t: [1 / t.unit_ns],
-    "the caches of a core": lambda t: _rates(t, "l1", "l2"),
-    "the last-level cache": lambda t: _rates(t, "l3"),
-    "main memory": lambda t: [*_rates(t, "dram"), t.nt_store_gbs, t.nt_copy_gbs],
-    # Helpers that wake up late do no work and cost nothing: short times say nothing.
-    "launches": lambda t: [1 / max(t.launch_ns, Target.launch_ns)],
-}
-"""The speeds that plans depend on, by part of the machine."""
-
-
-@lru_cache(maxsize=16)
-def _class_target(target: Target) -> Target:
-    """Return a measured machine with its class's figures instead."""
-    identity: Any = {name: getattr(target, name) for name in _IDENTITY}
-    return _with_class_figures(Target(**identity))
-
-
-@lru_cache(maxsize=16)
-def _speed_factors(target: Target) -> tuple[tuple[str, float], ...]:
-    """Return the parts whose speed differs from the class's, with the factor."""
-    usual = _class_target(target)
-    factors: list[tuple[str, float]] = []
-    for part, speeds in _PARTS.items():
-        ratios = [log2(a / b) for a, b in zip(speeds(target), speeds(usual), strict=True)]
-        steps = round(sum(ratios) / len(ratios) / log2(STEP))
-        if steps:
-            factors.append((part, STEP ** max(-MAX_SPEED_STEPS, min(steps, MAX_SPEED_STEPS))))
-    return tuple(factors)
-
-
-@lru_cache(maxsize=16)
-def _planning_target(target: Target) -> Target:
-    usual, factors = _class_target(target), dict(_speed_factors(target))
-    if not factors:
-        return usual
-    arithmetic, near, last, memory, launches = (factors.get(part, 1.0) for part in _PARTS)
-    by_level: dict[Level, float] = {"l1": near, "l2": near, "l3": last, "dram": memory}
-
-    def scaled(bandwidth: Bandwidth) -> Bandwidth:
-        return _never_rising(
-            *(
-                Rates(*(x * f for x in asdict(bandwidth.at(level)).values()))
-                for level, f in by_level.items()
-            )
-        )
-
-    return replace(
-        usual,
-        one_thread=scaled(usual.one_thread),
-        all_threads=scaled(usual.all_threads),
-        nt_store_gbs=usual.nt_store_gbs * memory,
-        nt_copy_gbs=usual.nt_copy_gbs * memory,
-        fma_gflops=usual.fma_gflops * arithmetic,
-        launch_ns=usual.launch_ns / launches,
+        cores=cores,
+        l1_bytes=sizes.l1,
+        l2_bytes=sizes.l2,
+        l3_bytes=sizes.l3,
+        line_bytes=sizes.line,
+        one_thread=default_bandwidth(target.vector_bytes, 1),
+        all_threads=default_bandwidth(target.vector_bytes, cores),
+        fma_gflops=288.0 * target.vector_bytes / 64,
     )

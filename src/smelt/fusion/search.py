@@ -50,16 +50,11 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
-TIE_SHARE = 0.05
+TIE_SHARE = 1e-4
 """By how much one kernel that stores less may be slower than two, as a share of its time.
 
-That is within the model's error, and machines of one class differ by more: at equal speed, less
-memory is better. The arithmetic may not grow by more than that either, since the model is least
-certain of what is computed again; nor may the loss exceed the time to write what is not stored to
-main memory.
+That is far below the model's error.
 """
-MODEL_ROUNDING_SHARE = 1e-4
-"""The same wherever one of these limits is exceeded: the model's rounding."""
 TIE_GAIN = 2 * LEAST_GAIN
 """The gain of such a join: all others come first."""
 TAKE_SHARE = 0.99
@@ -297,21 +292,10 @@ class Search(State):
         gain += self.uncached_ns(dropped, stored)
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
-        if dropped and -self.tie_ns(producer, reader, verdict.cost, dropped) <= gain <= TIE_GAIN:
+        if dropped and -TIE_SHARE * verdict.cost.objective_ns <= gain <= TIE_GAIN:
             gain = TIE_GAIN
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
-
-    def tie_ns(self, producer: Cluster, reader: Cluster, joined: Cost, dropped: int) -> float:
-        """Return how much slower one kernel may be because it does not store some values."""
-        rounding_ns = MODEL_ROUNDING_SHARE * joined.objective_ns
-        arithmetic = producer.cost.arithmetic + reader.cost.arithmetic
-        if joined.arithmetic > (1 + TIE_SHARE) * arithmetic:
-            return rounding_ns
-        model = self.model
-        nbytes = sum(model.nbytes[u] for u in bits(dropped))
-        written_ns = nbytes * model.ns_per_byte("dram", "write", model.cores)
-        return max(rounding_ns, min(TIE_SHARE * joined.objective_ns, written_ns))
 
     def evaluate_copy(self, p: int, readers: Sequence[int]) -> Candidate:
         """Evaluate a producer recomputed in each of its readers and stored nowhere."""
