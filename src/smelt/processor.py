@@ -249,7 +249,7 @@ def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[
 
     def is_reported(name: str) -> bool:
         linux_name = _LINUX_NAMES.get(name, name.replace("-", "_"))
-        return linux_name in reported or linux_name.replace("avx512", "avx512_") in reported
+        return linux_name in reported or linux_name.replace("512", "512_") in reported
 
     return sorted(f for f in {*features} - _NEVER_EMITTED if not is_reported(f))
 
