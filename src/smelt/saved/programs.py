@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smelt.errors import ArgumentError, ProgramMachineError, ProgramVersionError
+from smelt.graph.verify import verify
 from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.runtime.host import host
 from smelt.saved import recording
@@ -176,6 +177,8 @@ def _runs_here(file: ProgramFile, programs: Mapping[str, Sequence[Any]], may_com
 
 def _read_entry(file: ProgramFile, facts: Mapping[str, Any], runs_code: bool) -> Entry:
     r = recording.read(file, facts["recording"])
+    if not runs_code:  # a stranger's graph may say anything of its types
+        verify(r.graph)
     return Entry(r, tuple(_read_plans(file, r, facts["plans"])) if runs_code else ())
 
 

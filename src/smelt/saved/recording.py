@@ -69,7 +69,8 @@ class SavedArgument(NamedTuple):
         """
         if data is None:
             kind = type(number).__name__
-            is_same = type(number) is type(self.constant) and number == self.constant
+            # Text tells zeros of both signs apart, and NaN equals itself.
+            is_same = type(number) is type(self.constant) and repr(number) == repr(self.constant)
             return self.dtype is None and (is_same or kind == self.number)
         return (
             self.dtype is not None
@@ -103,7 +104,7 @@ class Recording(NamedTuple):
     call: Any
     """Nesting of the arguments: see `smelt.frontends.array.tree.tree_to_data`."""
     statics: Any
-    """Arguments that are constants: position or name, type and value of each."""
+    """Static arguments: position or name, type and text of each."""
     names: tuple[str, ...]
     """Of the leaves of the arguments."""
     leaves: tuple[SavedArgument, ...]

@@ -20,6 +20,7 @@ from smelt.errors import (
     ArgumentError,
     GuardError,
     OutsideError,
+    ProgramFileError,
     ProgramMachineError,
     ProgramTrustError,
     SaveError,
@@ -254,6 +255,44 @@ def test_containers_numbers_and_errors_of_a_run(tmp_path: Path) -> None:
     assert "p.right[rows]" in caught.value.origin.text
 
 
+def test_static_arguments_are_constants_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "f.smelt"
+
+    @sm.jit(static_argnames=("mode", "limit"))
+    def f(x: Any, mode: str = "double", *, limit: float = 0.0) -> Any:
+        return sm.copysign(x * 2 if mode == "double" else x * 3, limit)
+
+    x = np.arange(1, 4, dtype=np.float32)
+    sm.save(f, path, sm.spec("f32[n]"), mode="triple", limit=-1.0)
+    loaded: Any = sm.load(path)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.asarray(loaded(x, "triple", limit=-1.0)), -3 * x)
+    for mode, limit in (("double", -1.0), ("triple", 1.0)):
+        with pytest.raises(StructureError, match="static ones have other values"):
+            loaded(x, mode, limit=limit)
+    with pytest.raises(SaveError, match="static argument 1 of type tuple"):
+        sm.save(f, path, x, ("triple",))
+
+
+def test_a_size_of_one_that_the_function_does_not_take(tmp_path: Path) -> None:
+    sm.save(lambda x: x[0] + x[1], tmp_path / "f.smelt", sm.spec("f32[n]"))
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    assert float(loaded(np.ones(5, np.float32))) == 2
+    with pytest.raises(GuardError):
+        loaded(np.ones(1, np.float32))
+
+
+def test_results_may_replace_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sm.save(lambda x, y: (y[::-1] + x, x * 2), tmp_path / "f.smelt", *[sm.spec("f32[n]")] * 2)
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    monkeypatch.delattr("smelt.frontends.array.engine.compile_graph")
+    for _ in range(3):
+        x, y = _f32(9), _f32(9, seed=1)
+        want = y[::-1] + x, x * 2
+        loaded(x, y, out=(y, x))
+        np.testing.assert_array_equal(np.asarray([y, x]), want)
+
+
 def test_executables_and_settings(tmp_path: Path) -> None:
     path = tmp_path / "f.smelt"
     x = _f32(33)
@@ -325,6 +364,21 @@ def _try_mutants(saved: Path, tmp_path: Path, count: int) -> None:
         except (SmeltError, ValueError):
             refused += 1
     assert refused > count // 3
+
+
+def test_sizes_that_lie_are_refused(tmp_path: Path) -> None:
+    """A formula of a stranger may not make kernels read past an argument."""
+    path, x = tmp_path / "f.smelt", _f32(4)
+    sm.save(lambda x: x * 2, path, sm.spec("f32[n]"))
+    file = ProgramFile(path)
+    (entries,) = file.facts["programs"].values()
+    parameter, _ = entries[0]["recording"]["match"]
+    for lie in (f"({parameter} * 3,)", f"(-{parameter},)", f"({parameter}, 2)", "()"):
+        entries[0]["recording"]["match"] = [parameter, lie]
+        _copied(file, file.facts, tmp_path / "lie.smelt", {})
+        loaded: Any = sm.load(tmp_path / "lie.smelt", trust="graph")
+        with pytest.raises(ProgramFileError, match="sizes"):
+            loaded(x)
 
 
 def test_facts_that_lie_are_typed_errors(saved: Path, tmp_path: Path) -> None:

@@ -104,6 +104,41 @@ def test_half_parameters_and_a_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, torch.tanh(x @ w).float().numpy(), rtol=2e-2, atol=2e-2)
 
 
+def test_conditions_on_sizes_are_guards(tmp_path: Path) -> None:
+    path = tmp_path / "f.smelt"
+
+    def window(x: Any, y: Any) -> Any:
+        return x[:, : y.shape[0]] + y if x.shape[0] > 2 else x * 0
+
+    smelt.torch.save(window, path, torch.randn(3, 10), torch.randn(4))
+    loaded: Any = sm.load(path)
+    for rows, n in ((3, 4), (5, 9), (4, 1)):
+        x, y = torch.randn(rows, 10), torch.randn(n)
+        _close(loaded(x.numpy(), y.numpy()), window(x, y))
+    for rows, n in ((3, 11), (2, 4)):  # beyond the rows of x, and the other branch
+        with pytest.raises(GuardError, match="n2 <= n1"):
+            loaded(np.ones((rows, 10), np.float32), np.ones(n, np.float32))
+
+
+def test_none_and_numbers_as_arguments_and_results(tmp_path: Path) -> None:
+    path = tmp_path / "f.smelt"
+
+    def f(x: Any, mask: Any, y: Any, k: float = 0.0) -> Any:
+        return {"y": y, "mask": mask, "sum": x.to(torch.float64) + y * k}
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    smelt.torch.save(f, path, x, None, y, k=-0.0)
+    loaded: Any = sm.load(path)
+    result = loaded(x.numpy(), None, y.numpy(), k=-0.0)
+    assert result["mask"] is None
+    _close(result["y"], y)
+    _close(result["sum"], f(x, None, y)["sum"])
+    with pytest.raises(GuardError, match=r"k: -0\.0"):
+        loaded(x.numpy(), None, y.numpy(), k=0.0)
+    with pytest.raises(SaveError, match="mode of type str"):
+        smelt.torch.save(lambda x, mode: x, path, x, "mode")
+
+
 def test_what_needs_torch_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "f.smelt"
     with pytest.raises(SaveError, match=r"linalg_eigh"):

@@ -19,7 +19,7 @@ from smelt.errors import ArgumentError, StaticArgError, escape_controls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 
-__all__ = ["BoundCall", "Options"]
+__all__ = ["BoundCall", "Options", "statics_to_data"]
 
 Slot = int | str
 
@@ -221,6 +221,14 @@ class Options:
                 reason=reason,
             )
         return result
+
+
+def statics_to_data(bound: BoundCall) -> list[list[Any]]:
+    """Return the static arguments as JSON data: position or name, type and text of the value.
+
+    Text tells zeros of both signs apart, and NaN equals itself.
+    """
+    return [[slot, kind.__name__, repr(value)] for slot, kind, value in bound.statics]
 
 
 def _as_list(values: Any) -> list[Any]:

@@ -15,13 +15,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.errors import ArgumentError, GuardError, StructureError, UnsupportedError
+from smelt.dataclass import dataclass
+from smelt.errors import (
+    ArgumentError,
+    GuardError,
+    ProgramFileError,
+    StructureError,
+    UnsupportedError,
+)
 from smelt.frontends.array import sizes
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments
-from smelt.frontends.array.bind_args import BoundCall, Options
-from smelt.frontends.array.engine import Permutations
+from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
+from smelt.frontends.array.engine import Permutations, input_size_names
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.results import match_parameters
+from smelt.frontends.array.results import buffers_of, match_parameters
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import tree_from_data, tree_to_data
 from smelt.frontends.array.value import leaf
@@ -29,6 +36,7 @@ from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import text
 from smelt.ops.create import Input
+from smelt.ops.spec import dims_at
 from smelt.saved.programs import Entry, Plan, open_programs
 from smelt.saved.recording import Parameter, Recording
 
@@ -86,6 +94,15 @@ def load(
 # ---- recordings ----------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class SavedTrace(Trace):
+    """Recording of a file, which has no plan for results that replace arguments."""
+
+    def for_overwriting(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
+        """Return itself: such results are computed elsewhere and copied."""
+        return self
+
+
 class SavedCall:
     """A recording of a file, and what its arguments have to be."""
 
@@ -99,6 +116,23 @@ class SavedCall:
         """Return whether the arguments have the dtypes, ranks and fixed dimensions."""
         pairs = zip(self.recording.leaves, arguments, strict=True)
         return all(saved.accepts(a.data, a.number) for saved, a in pairs)
+
+    def check_sizes(self, name: str, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+        """Raise ProgramFileError if the graph's inputs are not of the arguments' sizes.
+
+        The formula that gives the sizes is data of a file, and may say anything.
+        """
+        trace = self.traces[0]
+        names = input_size_names(trace.graph)
+        sizes = dict(zip(names, values, strict=False))
+        buffers = trace.complete(buffers_of(trace, arguments), tuple(values))
+        is_whole = len(names) == len(values) and all(type(n) is int and n >= 0 for n in values)
+        inputs = trace.graph.inputs[: len(buffers) - len(trace.size_inputs)]
+        if not is_whole or not all(
+            x.shape == dims_at(node.type.shape, sizes) and x.dtype == node.type.dtype.numpy
+            for x, node in zip(buffers, inputs)
+        ):
+            raise ProgramFileError(path=name, reason="its sizes are not those of its arguments")
 
     def trace_for(self, sizes: tuple[int, ...]) -> Trace:
         """Return the recording with the plan that was made for the nearest sizes."""
@@ -119,7 +153,7 @@ def _distance(sizes: Sequence[int], hints: Sequence[int]) -> float:
 
 def _trace(r: Recording) -> Trace:
     """Return the front end's recording, not compiled yet."""
-    return Trace(
+    return SavedTrace(
         r.graph,
         r.arguments,
         tuple(map(leaf, r.constants)),
@@ -173,7 +207,7 @@ def _planned(trace: Trace, plan: Plan) -> Trace:
 class SavedOptions(Options):
     """Parameters of a saved function; keywords are bound as in the calls that were saved."""
 
-    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, name: str, parameters: Sequence[Parameter], statics: Any) -> None:
         signature = inspect.Signature(
             [
                 inspect.Parameter(
@@ -190,7 +224,12 @@ class SavedOptions(Options):
 
         function.__name__ = function.__qualname__ = name
         function.__signature__ = signature  # type: ignore[attr-defined]
-        super().__init__(function)
+        slots = [slot for slot, _, _ in statics]
+        super().__init__(
+            function,
+            static_argnums=[s for s in slots if isinstance(s, int)],
+            static_argnames=[s for s in slots if isinstance(s, str)],
+        )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """Bind the arguments of a call by position where parameters allow it."""
@@ -213,7 +252,8 @@ class LoadedFunction(Jit[Any, Any]):
     """Function of a program file: it runs or raises an error, but never records."""
 
     def __init__(self, name: str, entries: Sequence[Entry]) -> None:
-        super().__init__(SavedOptions(name, entries[0].recording.parameters))
+        r = entries[0].recording
+        super().__init__(SavedOptions(name, r.parameters, r.statics))
         self.calls = tuple(map(SavedCall, entries))
         self._noticed = True
 
@@ -253,19 +293,21 @@ class LoadedFunction(Jit[Any, Any]):
         Raises StructureError for arguments of another nesting, GuardError for other arrays.
         """
         call = tree_to_data(bound.tree)
-        statics = [[slot, kind.__name__, value] for slot, kind, value in bound.statics]
+        statics = statics_to_data(bound)
         calls = [
             c for c in self.calls if c.recording.call == call and c.recording.statics == statics
         ]
         if not calls:
             raise StructureError(
-                f"{self.options.name}: the arguments are nested otherwise than when it was saved",
+                f"{self.options.name}: the arguments are nested otherwise than when it was saved, "
+                "or static ones have other values",
                 hint=f"It was saved for {self}.",
             )
         measures = match_parameters(arguments)
         for c in calls:
             values = c.recording.match(*measures) if c.fits(arguments) else None
             if values is not None:
+                c.check_sizes(self.options.name, values, arguments)
                 return c.trace_for(values), values
         raise GuardError(
             guard=_wanted(calls),

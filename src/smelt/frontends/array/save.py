@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, SaveError
 from smelt.frontends.array.ahead_of_time import Executable, Lowered
-from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
 from smelt.frontends.array.convert import is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.jit import Jit
@@ -118,7 +118,11 @@ def _variants(
     for ones in choices[:MAX_VARIANTS]:
         fixed = [_with_ones(x, ones) if isinstance(x, Spec) else x for x in leaves]
         positional, named = unflatten(tree, iter(fixed))
-        variants.append(jitted.record(positional, named, sizes))
+        try:
+            variants.append(jitted.record(positional, named, sizes))
+        except Exception:  # `x[1]` and the like do not take a size of 1
+            if not variants:
+                raise
     return variants
 
 
@@ -134,10 +138,11 @@ def _draft(lowered: Lowered) -> Draft:
     trace, bound = lowered.trace, lowered.bound
     read = dict(zip(trace.arguments, trace.graph.inputs))
     turns = trace.permutations
+    _check_statics(bound)
     recording = Recording(
         _parameters(bound.options),
         tree_to_data(bound.tree),
-        _statics(bound),
+        statics_to_data(bound),
         tuple(bound.names),
         tuple(_argument(a, read.get(k)) for k, a in enumerate(lowered.arguments)),
         trace.graph,
@@ -184,8 +189,7 @@ def _parameters(options: Options) -> tuple[Parameter, ...]:
     return tuple(Parameter(p.name, p.kind.name, p.default is not p.empty) for p in parameters)
 
 
-def _statics(bound: BoundCall) -> list[Any]:
+def _check_statics(bound: BoundCall) -> None:
     for slot, kind, value in bound.statics:
         if kind not in (bool, int, float, str, type(None)):
             raise SaveError(what=f"the static argument {slot!r} of type {kind.__name__}: {value!r}")
-    return [[slot, kind.__name__, value] for slot, kind, value in bound.statics]

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sympy
 import torch
 from torch.utils import _pytree
 
-from smelt.errors import SaveError
+from smelt.errors import SaveError, UnsupportedError
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.segment import as_array, graph_of_outputs
@@ -32,8 +33,9 @@ from smelt.frontends.torch.value import V
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
+from smelt.origin import UNKNOWN
 from smelt.saved.programs import Draft, Hints, save_programs
-from smelt.saved.recording import Outcome, Parameter, Recording, SavedArgument
+from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArgument
 from smelt.types.dtype import bool_, from_numpy
 from smelt.types.expr import Index, evaluate, sizes_of, text
 from smelt.types.formula import Formula
@@ -88,7 +90,7 @@ def _variants(model: Any, first: Recording, args: Any, kwargs: Any) -> Iterator[
     for fewer in _with_ones(first, args, kwargs):
         try:
             yield _record(model, *fewer, True)
-        except (RuntimeError, ValueError, TypeError):  # a window larger than its image, say
+        except Exception:  # noqa: BLE001, S112  # a window larger than its image, say
             continue
 
 
@@ -142,7 +144,13 @@ def _exported(model: Any, args: Any, kwargs: Any, dynamic: Any) -> Any:
     exported: Any = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     defaults: Any = torch.export.default_decompositions()
     table = {op: rule for op, rule in defaults.items() if str(op) not in TABLE}
-    return exported.run_decompositions(table | decompositions())
+    exported = exported.run_decompositions(table | decompositions())
+    # The dtypes of a recording are fixed, and so is what this asserts of them.
+    for x in exported.graph.find_nodes(
+        op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+    ):
+        exported.graph.erase_node(x)
+    return exported
 
 
 class _Function(torch.nn.Module):
@@ -157,13 +165,16 @@ class _Function(torch.nn.Module):
 
 
 class _Inputs(NamedTuple):
-    """Inputs of the traced graph: those of the caller and constants, with their nodes."""
+    """Inputs of the traced graph: leaves of the caller and constants, with their nodes.
+
+    None is no leaf: it belongs to the nesting of the arguments.
+    """
 
     users: list[Any]
     constants: dict[Any, torch.Tensor]
 
 
-def _inputs(exported: Any) -> _Inputs:
+def _inputs(exported: Any, examples: Sequence[Any]) -> _Inputs:
     state = {**exported.constants, **exported.state_dict}
     placeholders = {n.name: n for n in exported.graph.find_nodes(op="placeholder")}
     inputs = _Inputs([], {})
@@ -175,6 +186,8 @@ def _inputs(exported: Any) -> _Inputs:
             inputs.constants[node] = state[spec.target]
         else:
             raise SaveError(what=f"the model's input {spec.target} of kind {spec.kind.name}")
+    pairs = zip(inputs.users, examples, strict=True)
+    inputs = inputs._replace(users=[x for x, example in pairs if example is not None])
     changed = [s for s in exported.graph_signature.output_specs if s.kind.name != "USER_OUTPUT"]
     if changed:
         raise SaveError(what=f"a model that changes its buffer {changed[0].target}")
@@ -182,7 +195,8 @@ def _inputs(exported: Any) -> _Inputs:
 
 
 def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
-    inputs = _inputs(exported)
+    examples = _leaves(args, kwargs)
+    inputs = _inputs(exported, examples)
     lowering = Lowering(exported.graph)
     if lowering.left or lowering.final_writes or len(lowering.stages) > 1:
         left = "; ".join(f"{x.operator} ({x.reason}) in {x.where}" for x in lowering.left)
@@ -193,10 +207,13 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
     graph, checks = graph_of_outputs(stage, [v.node for v in values.values()], sizes)
     graph, constants, size_inputs = _arranged(graph, stage.inputs, inputs)
     names = input_size_names(graph)
-    call = _Call(inputs.users, _leaves(args, kwargs), sizes)
+    call = _Call(inputs.users, [x for x in examples if x is not None], sizes)
+    guards = tuple(_guards(inputs.users, sizes))
     conditions = [*call.conditions, *_ranges(exported, sizes)]
+    conditions += [f"{text(g.left)} {g.relation} {text(g.right)}" for g in guards]
     conditions += [f"{text(e)} >= 0" for e in checks.sizes]
-    outcomes = [_outcome(x, list(values), inputs, sizes) for x in lowering.results]
+    results = [x for x in lowering.results if x is not None]
+    outcomes = [_outcome(x, list(values), inputs, sizes) for x in results]
     sized = "".join(f"{text(x.value)}, " for x in outcomes if x.kind == "size")
     return Recording(
         _parameters(model),
@@ -208,9 +225,9 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
         tuple(k for k, x in enumerate(inputs.users) if x in stage.inputs),
         tuple(constants),
         tuple(outcomes),
-        nest_to_data(_result_nest(exported)),
+        nest_to_data(_result_nest(exported, lowering.results)),
         Formula(", ".join(call.parameters), _guarded(names, conditions)),
-        (),
+        guards,
         {name: sizes.hints[name] for name in names},
         Formula(", ".join(call.parameters), f"({sized})") if sized else None,
         size_inputs=tuple(map(names.index, size_inputs)),
@@ -228,9 +245,9 @@ def _is_computed(x: Any, inputs: _Inputs) -> bool:
     return isinstance(x, torch.fx.Node) and not is_input and not is_size(x)
 
 
-def _result_nest(exported: Any) -> Any:
-    spec = exported.call_spec.out_spec
-    return _pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
+def _result_nest(exported: Any, results: Sequence[Any]) -> Any:
+    leaves = [None if x is None else _LEAF for x in results]
+    return _pytree.tree_unflatten(leaves, exported.call_spec.out_spec)
 
 
 def _arranged(
@@ -297,6 +314,9 @@ class _Call:
                     self._add_dimension(d)
             elif isinstance(example, bool | int | float):
                 self.leaves.append(SavedArgument(constant=example))
+            else:
+                kind = type(example).__name__
+                raise SaveError(what=f"the argument {node.name} of type {kind}: {example!r}")
         numbers = [x for x in examples if type(x) in (int, float)]
         self.parameters += [f"_number{k}" for k in range(len(numbers))]
 
@@ -307,6 +327,35 @@ class _Call:
             if sizes_of(d):
                 self.conditions.append(f"{name} == {text(d)}")
         self.parameters.append(name)
+
+
+def _guards(nodes: Sequence[Any], sizes: Sizes) -> Iterator[Guard]:
+    """Yield the conditions on sizes under which the tracer would make the same graph.
+
+    Raises SaveError for a condition that has no form in a file.
+    """
+    known = frozenset(sizes.names)
+    env: Any = next((n.node.shape_env for x in nodes for n in _symbolic_dims(x)), None)
+    conditions = [] if env is None else [env.replace(g.expr) for g in env.guards]
+    for condition in dict.fromkeys(conditions):
+        if condition == sympy.true:
+            continue
+        relation, swapped = _RELATIONS.get(type(condition).__name__, ("", False))
+        try:
+            if not relation or not known.issuperset(condition.free_symbols):
+                raise UnsupportedError("not a relation of sizes of arguments")
+            left, right = map(sizes.convert, condition.args)
+        except UnsupportedError as error:
+            raise SaveError(what=f"the condition {condition} on sizes") from error
+        if swapped:
+            left, right = right, left
+        yield Guard(left, relation, right, UNKNOWN)
+
+
+def _symbolic_dims(x: Any) -> list[Any]:
+    value = x.meta.get("val")
+    dims = value.shape if isinstance(value, torch.Tensor) else ()
+    return [n for n in dims if isinstance(n, torch.SymInt)]
 
 
 def _ranges(exported: Any, sizes: Sizes) -> Iterator[str]:
@@ -322,6 +371,15 @@ def _ranges(exported: Any, sizes: Sizes) -> Iterator[str]:
 
 
 _LEAST, _GREATEST = 2, 2**62
+_RELATIONS: Mapping[str, tuple[str, bool]] = {
+    "Equality": ("==", False),
+    "Unequality": ("!=", False),
+    "StrictLessThan": ("<", False),
+    "LessThan": ("<=", False),
+    "StrictGreaterThan": ("<", True),
+    "GreaterThan": ("<=", True),
+}
+"""Class of a SymPy relation -> a guard's relation, and whether its sides change places."""
 _LEAF = object()
 
 

@@ -201,6 +201,10 @@ class Sizes:
             ):
                 self.signed.discard(name)
 
+    def convert(self, e: Any) -> Index:
+        """Return a SymPy expression of sizes as an index expression; raises UnsupportedError."""
+        return self._convert(e)
+
     def _convert(self, e: Any) -> Index:
         if isinstance(e, sympy.Integer):
             return int(e)
