@@ -334,7 +334,7 @@ def _guards(nodes: Sequence[Any], sizes: Sizes) -> Iterator[Guard]:
 
     Raises SaveError for a condition that has no form in a file.
     """
-    known = frozenset(sizes.names)
+    named = frozenset(sizes.names)
     env: Any = next((n.node.shape_env for x in nodes for n in _symbolic_dims(x)), None)
     conditions = [] if env is None else [env.replace(g.expr) for g in env.guards]
     for condition in dict.fromkeys(conditions):
@@ -342,7 +342,7 @@ def _guards(nodes: Sequence[Any], sizes: Sizes) -> Iterator[Guard]:
             continue
         relation, swapped = _RELATIONS.get(type(condition).__name__, ("", False))
         try:
-            if not relation or not known.issuperset(condition.free_symbols):
+            if not relation or not named.issuperset(condition.free_symbols):
                 raise UnsupportedError("not a relation of sizes of arguments")
             left, right = map(sizes.convert, condition.args)
         except UnsupportedError as error:
