@@ -164,7 +164,8 @@ def store_vector(
     """Store consecutive elements; non-temporally where an alignment of `bypass` bytes is known."""
     b = m.builder
     raw = m.store_convert(value, dtype)
-    if isinstance(mask, ir.Constant):
+    # A condition that is one number for all lanes is a splat, whose text is not a list.
+    if isinstance(mask, ir.Constant) and isinstance(mask.constant, list | tuple):
         _store_first_lanes(b, address, raw, dtype, sum(mask.constant))
         return
     if prefix := prefix_of(m, mask):
