@@ -48,7 +48,7 @@ def session(
         )
         assert program is not None
         program.save(path)
-        running = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        running: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     first, second = (parameter.name for parameter in running.get_inputs())
 
     def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
