@@ -16,7 +16,7 @@ from smelt import driver, knobs
 from smelt.errors import ArgumentError, UnsupportedError
 from smelt.explain import as_text, cost_analysis, memory_analysis
 from smelt.explain import report as report_of
-from smelt.explain.data import ReportData
+from smelt.explain.data import VERSION, ReportData
 from smelt.graph.interp import solve_sizes
 from smelt.graph.text import parse
 from smelt.journal import Journal
@@ -47,7 +47,7 @@ def test_json_has_the_schema(name):
     text = result.to_json()
     data = msgspec.json.decode(text, type=ReportData, strict=True)
     assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
-    assert (data.format, data.version) == ("smelt-report", "1.13")
+    assert (data.format, data.version) == ("smelt-report", VERSION)
 
 
 @pytest.mark.parametrize("name", NAMES)
