@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -436,7 +437,11 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
 def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
     @seed(part)
     @settings(
-        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[hypothesis.Phase.generate],  # shrinking a kernel takes minutes; its text is in the message
     )
     @given(maker(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
     def judge(kernel: ir.Kernel, numbers: tuple[int, int]) -> None:
@@ -456,6 +461,23 @@ def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
             assert not problem, f"{name}: {problem}\n{text(kernel)}"
 
     judge()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("condition", ["false", "true"])
+def test_stores_under_one_condition_for_all_lanes(isa: str, condition: str) -> None:
+    source = f"""kernel f(a: f32[n,7]) -> y: f32[n,7]
+  axis i in n, j in 7
+  stream i/1
+    v1 = a[i,j] + 1
+    y[i,j] = v1 where {condition}
+"""
+    a = np.arange(21, dtype=np.float32).reshape(3, 7)
+    code = native(source, isa)
+    _, stored = stored_elements(code.kernel, {"a": a}, sizes={"n": 3}, grid_sizes={})
+    assert stored["y"].all() == (condition == "true")
+    result = code({"a": a}, {"n": 3})["y"]
+    np.testing.assert_array_equal(result == a + 1, stored["y"])
 
 
 GATED = """kernel f(a: f32[{n},70], b: f32[70,{n}], x: f32[70,12]) -> y: f32[70]

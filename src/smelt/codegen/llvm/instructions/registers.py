@@ -105,6 +105,15 @@ class TextConstant(ir.Constant):
         return TextConstant(vector_of(self.type, lanes), text, self.number)
 
 
+def known_lanes(mask: ir.Value | None) -> list[bool] | None:
+    """Return which lanes a mask has, where code generation knows; None for all others."""
+    if isinstance(mask, TextConstant):
+        return [bool(mask.number)] * mask.type.count
+    if isinstance(mask, ir.Constant):
+        return [bool(bit) for bit in mask.constant or [0] * mask.type.count]
+    return None
+
+
 def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:
     """Return `value`, rounded or wrapped to the register of `dtype`, in every lane."""
     element = element_type(dtype)
