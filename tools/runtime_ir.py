@@ -43,7 +43,7 @@ _ATTRIBUTE = re.compile(r' "[^"]*"(="[^"]*")?')
 _STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 _ENUM = re.compile(r"^enum (\w+) \{(.*?)\};", re.MULTILINE | re.DOTALL)
 # a field's name is before the arguments of a function, before a length, or last
-_FIELD = re.compile(r"(\w+)(?:\)\(.*\)|\[\w+\])?;\s*$", re.MULTILINE)
+_FIELD = re.compile(r"(\w+)(?:\)\(.*\)|\[\w*\])?;\s*$", re.MULTILINE)
 _CONSTANT = re.compile(r"^@(\w+) = .*constant i64 (-?\d+)", re.MULTILINE)
 
 
@@ -126,7 +126,8 @@ def _module(
             yield from (f"{m}: Final = {values[f'{name}__{m}']}" for m in members)
             continue
         yield f"{name.upper()}: Final = {{"
-        yield from (f'    "{m.upper()}": {values[f"{name}__{m}"]},' for m in members)
+        for m in members:  # a name that C reserves ends in _
+            yield f'    "{m.rstrip("_").upper()}": {values[f"{name}__{m}"]},'
         yield "}"
     yield "\nSIZES: Final = {"
     for name in (name for kind, name, _ in groups if kind == "struct"):

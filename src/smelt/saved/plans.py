@@ -20,7 +20,7 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.llvm_package import import_compiler, llvm_version
 from smelt.processor import missing_features, system_triple
-from smelt.runtime import native, native_call, native_object
+from smelt.runtime import native, native_object
 from smelt.runtime.code import LoadedKernel, key_of
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
@@ -107,7 +107,7 @@ def _settings() -> dict[str, Any]:
 
 def write_runtime(writer: Writer) -> dict[str, int]:
     """Write the run time's own objects for this kind of machine, by digest."""
-    texts = {"thread pool": native.ir(), "repeated calls": native_call.ir()}
+    texts = {"thread pool": native.ir(), "repeated calls": native_object.native_source("call")}
     return {
         native_object.digest_of(text): writer.add(native_object.native_object(what, text))
         for what, text in texts.items()

@@ -37,13 +37,13 @@ enum launch_flags { PARALLEL = 1 };
 /* State of one call; all of it is here, so that a pause can return to Python. */
 struct run {
     i64 phase;
-    i64 launch;              /* index of the next one */
+    i64 launch; /* index of the next one */
     const struct chunk *row; /* next chunk to run or to publish */
     const struct chunk *end; /* of the launch */
-    i64 batch;               /* chunks published */
-    i64 mine;                /* of those, claimed by the owner */
-    i64 deadline;            /* time of the next pause, 0 if the clock was not read yet */
-    i64 solo;                /* 1 for a call that does not own the pool */
+    i64 batch; /* chunks published */
+    i64 mine; /* of those, claimed by the owner */
+    i64 deadline; /* time of the next pause, 0 if the clock was not read yet */
+    i64 solo; /* 1 for a call that does not own the pool */
     char *scratch;
     i64 threads; /* that may work on this run */
 };
@@ -51,7 +51,7 @@ struct run {
 /* A helper's place; slot 0 is the caller's. */
 struct slot {
     _Alignas(APART) _Atomic i32 state; /* 1 while a thread lives here */
-    i32 id;                            /* from 1 */
+    i32 id; /* from 1 */
     struct pool *pool;
     char *scratch;
     _Atomic i64 chunks; /* run so far */
@@ -60,21 +60,21 @@ struct slot {
 struct pool {
     _Atomic u64 word; /* (epoch << 32) | (chunks the owner began << 16) | chunks left */
     _Alignas(APART) _Atomic i32 finished; /* chunks of this job that helpers finished (futex) */
-    _Atomic i32 waiting;                  /* 1 while the owner sleeps on `finished` */
+    _Atomic i32 waiting; /* 1 while the owner sleeps on `finished` */
     _Alignas(APART) const struct chunk *_Atomic job_first;
     char *_Atomic job_frame;
-    _Atomic i32 job_cpu;                 /* that the owner runs on */
-    _Atomic i32 job_limit;               /* threads that may work on the job, the owner included */
-    _Alignas(APART) _Atomic i32 wake;    /* counts up to wake sleeping helpers (futex) */
-    _Atomic i32 sleepers;                /* helpers asleep or about to be */
-    _Alignas(APART) _Atomic i64 owner;   /* token of the owning call, 0 when free */
-    _Alignas(APART) _Atomic i32 active;  /* threads that the pool is set up for, caller included */
-    _Atomic i32 started;                 /* equal to `active` once the helpers were started */
-    i64 scratch;                         /* bytes that every active slot has */
-    i64 spin;                            /* nanoseconds that an idle helper spins */
-    i64 poll;                            /* nanoseconds between two pauses, 0 for never */
-    i64 most_chunks;                     /* a launch of more is published in parts */
-    void *(*helper)(struct slot *);      /* smelt_helper */
+    _Atomic i32 job_cpu; /* that the owner runs on */
+    _Atomic i32 job_limit; /* threads that may work on the job, the owner included */
+    _Alignas(APART) _Atomic i32 wake; /* counts up to wake sleeping helpers (futex) */
+    _Atomic i32 sleepers; /* helpers asleep or about to be */
+    _Alignas(APART) _Atomic i64 owner; /* token of the owning call, 0 when free */
+    _Alignas(APART) _Atomic i32 active; /* threads that the pool is set up for, caller included */
+    _Atomic i32 started; /* equal to `active` once the helpers were started */
+    i64 scratch; /* bytes that every active slot has */
+    i64 spin; /* nanoseconds that an idle helper spins */
+    i64 poll; /* nanoseconds between two pauses, 0 for never */
+    i64 most_chunks; /* a launch of more is published in parts */
+    void *(*helper)(struct slot *); /* smelt_helper */
 
     /* constants and functions of the system's C library */
     i64 futex; /* number of the system call, 0 if there is none */
