@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "c15a8d4a0a1a45b2b021690b15fdef7f71ad4a731f383e3825a394df89f26b17"
+DIGEST: Final = "961d324738dfebfc536d87bf0f3c37caa1d1307bbd8e1a5f5bdcf0243cd9b0be"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -242,6 +242,48 @@ NEST_NONE: Final = 3
 RING_BLOCKS: Final = 8
 STACK_BYTES: Final = 4096
 
+DEVICE_LAUNCH: Final = {
+    "FUNCTION": 0,
+    "X": 8,
+    "Y": 16,
+    "Z": 24,
+    "THREADS": 32,
+    "SHARED": 40,
+    "FIRST": 48,
+    "ARGUMENTS": 56,
+}
+
+DEVICE_PATCH: Final = {
+    "WORD": 0,
+    "ADDRESS": 8,
+    "OFFSET": 16,
+}
+
+DEVICE_CALL: Final = {
+    "CUCTXGETCURRENT": 0,
+    "CUCTXPUSHCURRENT_V2": 8,
+    "CUCTXPOPCURRENT_V2": 16,
+    "CUSTREAMISCAPTURING": 24,
+    "CUMEMALLOCASYNC": 32,
+    "CUMEMFREEASYNC": 40,
+    "CULAUNCHKERNEL": 48,
+    "CUGRAPHLAUNCH": 56,
+    "CONTEXT": 64,
+    "ROWS": 72,
+    "LAUNCHES": 80,
+    "FRAME": 88,
+    "FRAME_WORDS": 96,
+    "MOST_ARGUMENTS": 104,
+    "PATCHES": 112,
+    "PATCH_COUNT": 120,
+    "BLOCKS": 128,
+    "BLOCK_COUNT": 136,
+    "FIRST_BLOCK": 144,
+    "HAS_ARENA": 152,
+}
+
+DECLINED: Final = -1
+
 LAUNCH: Final = {
     "FIRST": 0,
     "COUNT": 8,
@@ -348,6 +390,9 @@ SIZES: Final = {
     "PATCH": 24,
     "ARENA_PATCH": 16,
     "RECORD": 288,
+    "DEVICE_LAUNCH": 64,
+    "DEVICE_PATCH": 24,
+    "DEVICE_CALL": 160,
     "LAUNCH": 32,
     "RUN": 80,
     "SLOT": 128,
