@@ -50,7 +50,7 @@ _CONSTANT = re.compile(r"^@(\w+) = .*constant i64 (-?\d+)", re.MULTILINE)
 def digest(folder: Path = FOLDER) -> str:
     """Return what identifies compiler, flags, sources and texts."""
     total = hashlib.sha256(f"{(VERSION, FLAGS, KEPT_ATTRIBUTES)}".encode())
-    for path in sorted(folder.iterdir()):
+    for path in sorted(p for p in folder.iterdir() if p.suffix in (".c", ".h", ".ll")):
         total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()
 
