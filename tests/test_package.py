@@ -31,6 +31,9 @@ def test_core_dependencies():
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
+TEXTS = {".py", ".typed", ".html", ".json", ".js", ".css", ".svg", ".c", ".h", ".ll"}
+
+
 def shipped() -> list[Path]:
     """Return the files of the wheel: those of the package but for what pyproject excludes."""
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -51,7 +54,7 @@ def test_wheel_is_small_and_pure():
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path in shipped():
             wheel.write(path, path.relative_to(PACKAGE.parent))
-            assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
+            assert path.suffix in TEXTS
     assert packed.tell() < 2_500_000
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt.runtime import call_cache
-from smelt.runtime import native_call as code
+from smelt.runtime import native_layout as layout
 from smelt.runtime.memory import address_of, usage
 
 pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
@@ -162,8 +162,8 @@ def test_one_thread_runs_its_kernels_without_the_pool_and_without_the_lock(
     inputs = [rng.standard_normal((40, 1500)).astype("f4") for _ in range(4)]
     with sm.config(threads=1):
         at, (f, record) = _written_down(normed, inputs[0])
-        words = (ctypes.c_int64 * len(code.RECORD)).from_address(record.address)
-        assert words[code.RECORD["UNLOCKED"] // 8] and words[code.RECORD["ARENA"] // 8]
+        words = (ctypes.c_int64 * len(layout.RECORD)).from_address(record.address)
+        assert words[layout.RECORD["UNLOCKED"] // 8] and words[layout.RECORD["ARENA"] // 8]
         wanted = [np.asarray(f(x)) for x in inputs]
 
     def often(k: int) -> bool:

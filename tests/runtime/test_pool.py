@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -21,9 +20,6 @@ from smelt import knobs
 from smelt.errors import OutOfMemory
 from smelt.kernel import abi
 from smelt.runtime import native
-from smelt.runtime.jit import compile_ir
-from smelt.runtime.loader import load
-from smelt.runtime.native_code import NativeCode, native_code, native_text
 from smelt.runtime.threads import Pool, pool
 
 ARCH = platform.machine().replace("amd64", "x86_64")
@@ -33,10 +29,7 @@ ARCH = platform.machine().replace("amd64", "x86_64")
 def variant(name: str) -> Pool:
     if name == "usual":
         return pool()
-    if name == "without futex":
-        return Pool(native_code(f"{ARCH}-apple-darwin"))
-    text = native.ir(llvm.get_process_triple(), most_chunks=5)
-    return Pool(NativeCode(load(compile_ir(text, 2), native.SYMBOLS)))
+    return Pool(FUTEX=0) if name == "without futex" else Pool(MOST_CHUNKS=5)
 
 
 @pytest.fixture(params=["usual", "without futex", "five at a time"])
@@ -313,23 +306,11 @@ def test_the_native_text_also_compiles_for_arm() -> None:
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple("aarch64-unknown-linux-gnu")
     for triple in ("aarch64-unknown-linux-gnu", "arm64-apple-darwin"):
-        module = llvm.parse_assembly(native_text(triple))
+        module = llvm.parse_assembly(native.ir(triple))
         module.triple = "aarch64-unknown-linux-gnu"
         assembly = target.create_target_machine(opt=2).emit_assembly(module)
         assert "smelt_run" in assembly
         assert "isb" in assembly
-
-
-def test_layout_has_no_overlap() -> None:
-    words = sorted(native.OFFSETS.items(), key=lambda item: item[1])
-    sizes = {"RUN": native.RUN_RECORD_BYTES, "SLOTS": 64 * 128, "MUTEX": 128, "COND": 128}
-    sizes |= dict.fromkeys(
-        ("FINISHED", "WAITING", "JOB_CPU", "JOB_LIMIT", "WAKE", "SLEEPERS", "ACTIVE", "STARTED"), 4
-    )
-    for (name, start), (_, following) in pairwise(words):
-        assert start + sizes.get(name, 8) <= following, name
-    assert max(native.RUN_OFFSETS.values()) + 8 <= native.RUN_RECORD_BYTES
-    assert max(native.SLOT_OFFSETS.values()) + 8 <= native.SLOT_BYTES
 
 
 @pytest.mark.clock

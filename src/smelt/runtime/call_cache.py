@@ -2,7 +2,7 @@
 
 A `Record` holds what a call must look like (types, sizes and memory layout of its arguments, the
 settings in force) and what it does (the kernels' arguments as words, where addresses go, what the
-results are). `smelt.runtime.native_call` matches and runs it in less than a microsecond; a call
+results are). `c/call.c` matches and runs it in less than a microsecond; a call
 that matches no record takes the Python path, which is authoritative.
 
 Nothing of this is used before the running interpreter was checked: CPython with the GIL, NumPy 2,
@@ -26,20 +26,19 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 
 from smelt import knobs
-from smelt.runtime import native_call as code
+from smelt.runtime import native_layout as layout
 from smelt.runtime.contradictions import CONTRADICTIONS, floor_ns
 from smelt.runtime.executable import Executable, Prepared
 from smelt.runtime.interpreter import is_supported
 from smelt.runtime.library_calls import LocateError, with_library_calls
 from smelt.runtime.memory import (
-    RING_BLOCKS,
     RING_LIMIT,
     STOCK,
     Slab,
     address_of,
     size_class,
 )
-from smelt.runtime.native_call_code import (
+from smelt.runtime.native_call import (
     FrontEndClasses,
     RecordList,
     address_runner,
@@ -144,18 +143,18 @@ class ArgumentTree:
             return
         first = len(self._items)
         content: Any = () if x is None else x
-        keys = tuple(content) if kind == code.NEST_DICT else ()
-        self._items += content.values() if kind == code.NEST_DICT else content
+        keys = tuple(content) if kind == layout.NEST_DICT else ()
+        self._items += content.values() if kind == layout.NEST_DICT else content
         self.rows.append((kind, place, len(content), first, keys))
         for k in range(len(content)):
             self._walk(first + k)
 
 
 _NEST_KINDS: Final[Mapping[type, int]] = {
-    tuple: code.NEST_TUPLE,
-    list: code.NEST_LIST,
-    dict: code.NEST_DICT,
-    type(None): code.NEST_NONE,
+    tuple: layout.NEST_TUPLE,
+    list: layout.NEST_LIST,
+    dict: layout.NEST_DICT,
+    type(None): layout.NEST_NONE,
 }
 
 
@@ -188,13 +187,14 @@ class Argument(NamedTuple):
 @cache
 def is_scalar(kind: type) -> bool:
     """Return whether native code can read scalars of this NumPy (or compatible) type."""
-    if not issubclass(kind, np.generic) or kind.__basicsize__ < code.SCALAR_AT + 8:
+    offset = layout.SCALAR["VALUE"]
+    if not issubclass(kind, np.generic) or kind.__basicsize__ < offset + 8:
         return False
     array = np.asarray(probe := kind(1))
     return (
         array.dtype.type is kind
         and array.itemsize <= 8
-        and (ctypes.string_at(id(probe) + code.SCALAR_AT, array.itemsize) == array.tobytes())
+        and ctypes.string_at(id(probe) + offset, array.itemsize) == array.tobytes()
     )
 
 
@@ -396,7 +396,7 @@ def _build_record(
     addresses = words["COUNT"] + words.get("CAPTURED_COUNT", 0) + len(fresh) + 1
     frame_at = -(-(leaves + 8 * addresses) // 64) * 64
     all_words = {
-        **dict.fromkeys(code.RECORD, 0),
+        **dict.fromkeys(layout.RECORD, 0),
         "FRAME_AT": frame_at,
         "ROOM": max(frame_at + 8 * len(frame), leaves + 8 * items),
         **words,
@@ -407,15 +407,15 @@ def _build_record(
         **{name: t.buffer_info()[0] if t else 0 for name, t in all_tables.items()},
         **run_words,
     }
-    record_words = array("q", [all_words[name] for name in code.RECORD])
+    record_words = array("q", [all_words[name] for name in layout.RECORD])
     record = Record(record_words, [*references, *all_tables.values()])
-    record_words[code.RECORD["OWNER"] // 8] = id(record)
+    record_words[layout.RECORD["OWNER"] // 8] = id(record)
     return record
 
 
 def _ring_assigner() -> Callable[[int], int]:
     """Return a function that assigns a ring to each of a call's blocks, by bytes."""
-    if knobs.POOL_LIMIT.get() < 2 * RING_LIMIT * RING_BLOCKS:
+    if knobs.POOL_LIMIT.get() < 2 * RING_LIMIT * layout.RING_BLOCKS:
         return lambda _: 0
     counts = Counter[int]()
 
@@ -446,7 +446,7 @@ def _result_nest_rows(nests: Sequence[ResultNest], references: list[Any]) -> arr
     return rows
 
 
-_NUMBERS: Final[Mapping[object, int]] = {float: code.KIND_FLOAT, int: code.KIND_INT}
+_NUMBERS: Final[Mapping[object, int]] = {float: layout.KIND_FLOAT, int: layout.KIND_INT}
 
 
 def _argument_rows(
@@ -456,7 +456,7 @@ def _argument_rows(
     for a, place in zip(arguments, places, strict=True):
         if a.example is None:
             is_type = isinstance(a.number, type)
-            kind = _NUMBERS.get(a.number, code.KIND_SCALAR) if is_type else code.KIND_SAME
+            kind = _NUMBERS.get(a.number, layout.KIND_SCALAR) if is_type else layout.KIND_SAME
             references.append(a.number)
             rows.extend((kind, id(a.number), 0, 0, 0, 0, place, 0, 0, -1))
         else:
@@ -468,12 +468,12 @@ def _array_row(
     data: Array, place: int, references: list[Any], replaces: int | None = None
 ) -> tuple[int, ...]:
     dims, strides = array("q", data.shape), array("q", data.strides)
-    flags = data.flags.num & code.READABLE
+    flags = data.flags.num & layout.READABLE
     references += [data.dtype, dims, strides]
     low, high = np.lib.array_utils.byte_bounds(data) if data.size else (0, 0)
     start = address_of(data) if data.size else 0
     return (
-        code.KIND_ARRAY if replaces is None else code.KIND_OUT,
+        layout.KIND_ARRAY if replaces is None else layout.KIND_OUT,
         id(data.dtype),
         flags,
         data.ndim,

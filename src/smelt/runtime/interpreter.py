@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.runtime import native_call as code
+from smelt.runtime import native_layout as layout
 
 __all__ = [
     "NDARRAY",
@@ -63,17 +63,17 @@ def _interpreter_is_supported() -> bool:
         and sys.byteorder == "little"
         and object.__basicsize__ == 16  # larger in debug and tracing builds
         and not hasattr(sys, "getobjects")
-        and ctypes.string_at(id(sample) + code.BYTES_AT, 20) == sample
+        and ctypes.string_at(id(sample) + layout.BYTES["CONTENT"], 20) == sample
         and _reference_counts_match()
         and all(
-            word_at(id(x) + code.OBJECT["KIND"]).value == id(type(x)) for x in (1, "a", object())
+            word_at(id(x) + layout.OBJECT["TYPE"]).value == id(type(x)) for x in (1, "a", object())
         )
     )
 
 
 def _reference_counts_match() -> bool:
     x = object()
-    count = ctypes.c_int32.from_address(id(x) + code.OBJECT["REFERENCES"])
+    count = ctypes.c_int32.from_address(id(x) + layout.OBJECT["REFERENCES"])
     before = count.value
     others = [x, x]
     difference = sys.getrefcount(x) - count.value  # 1 where the call's argument counts
@@ -94,23 +94,23 @@ def _fields_match(a: Array) -> bool:
     """
 
     def at(name: str) -> int:
-        return word_at(id(a) + code.NDARRAY[name]).value
+        return word_at(id(a) + layout.NDARRAY[name]).value
 
     def half(name: str) -> int:
-        return ctypes.c_int32.from_address(id(a) + code.NDARRAY[name]).value
+        return ctypes.c_int32.from_address(id(a) + layout.NDARRAY[name]).value
 
     def numbers(name: str) -> tuple[int, ...]:
         return tuple(word_at(at(name) + 8 * k).value for k in range(a.ndim))
 
     return (
-        np.ndarray.__basicsize__ >= max(code.NDARRAY.values()) + 8
-        and half("ND_RANK") == a.ndim
-        and half("ND_FLAGS") & 0xFFFF == a.flags.num & 0xFFFF
-        and at("ND_DATA") == a.__array_interface__["data"][0]
-        and at("ND_DESCR") == id(a.dtype)
-        and at("ND_BASE") == (0 if a.base is None else id(a.base))
-        and numbers("ND_DIMS") == a.shape
-        and numbers("ND_STRIDES") == a.strides
+        np.ndarray.__basicsize__ >= max(layout.NDARRAY.values()) + 8
+        and half("RANK") == a.ndim
+        and half("FLAGS") & 0xFFFF == a.flags.num & 0xFFFF
+        and at("DATA") == a.__array_interface__["data"][0]
+        and at("DESCR") == id(a.dtype)
+        and at("BASE") == (0 if a.base is None else id(a.base))
+        and numbers("DIMS") == a.shape
+        and numbers("STRIDES") == a.strides
     )
 
 

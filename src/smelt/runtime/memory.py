@@ -29,6 +29,7 @@ from smelt.c_library import C_LIBRARY
 from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
 from smelt.runtime import quota
+from smelt.runtime.native_layout import RING_BLOCKS, SIZES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,9 +43,7 @@ HUGE_PAGE_MIN_BYTES: Final = 4 << 20
 
 RING_LIMIT: Final = 1 << 20
 """Largest block size in bytes that may wait in a ring."""
-RING_BLOCKS: Final = 8
-"""Blocks in a ring."""
-RING_WORDS: Final = 1 + 2 * RING_BLOCKS
+RING_WORDS: Final = SIZES["RING"] // 8
 """Words of a ring: the next entry to replace, then pairs (block, address)."""
 
 _CHECKED_FROM: Final = 64 << 20

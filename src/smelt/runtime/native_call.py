@@ -1,196 +1,351 @@
-"""LLVM IR of a recorded call: match arguments, allocate, run kernels, build results.
+"""Load and verify the native code of recorded calls (`c/call.c`) in this process.
 
-In Python this takes several microseconds, more than a small kernel, and there is no compiled
-extension, so it is generated like everything else. It reads only simple parts of CPython's and
-NumPy's objects: the type of an object, the array fields that NumPy's C API makes public, slots of
-Smelt's own classes. `smelt.runtime.call_cache` checks every offset in the running process before
-it enables this code, and fills in the tables below.
-
-Safety rules. It runs with the GIL held, except for long-running kernels of one thread, which may
-release it. Every object that it uses is either owned by the record, which it references, or
-referenced by itself, before anything is called that might run Python code. It compares first and
-changes nothing until a record matches; a call that matches no record is left to the Python
-function. It has no undefined symbols: functions of CPython and NumPy are stored in the state as
-addresses.
-
->>> "define ptr @smelt_call" in ir()
+>>> at = address_runner()
+>>> at is None or callable(at)
 True
 """
 
 from __future__ import annotations
 
-from string import Template
-from typing import Final
+import ctypes
+import sys
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from math import prod
+from typing import Any, Final, NamedTuple
 
-from smelt.runtime.memory import RING_BLOCKS
-from smelt.runtime.native_call_entry import AT, CALL
-from smelt.runtime.native_call_match import ARGUMENTS, MATCH, NESTS, OBJECTS, OUTS
-from smelt.runtime.native_call_run import ANSWER, BUILD, MEMORY, RUN
+import numpy as np
 
-SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
-
-STACK_BYTES: Final = 4096
-"""Most bytes that a call takes from the stack; a call that needs more takes heap memory."""
-
-_STATE_WORDS: Final = (
-    # an attribute that must be 0; the Python function; types compared by identity
-    *(
-        "LOCAL",
-        "FOLLOWING",
-        "PENDING",
-        "SAMPLED",
-        "MEMBERS",
-        "ZERO",
-        "FALLBACK",
-        "LINE",
-        "NDARRAY",
-        "ARRAY",
-        "VALUE",
-        "FOREIGN",
-        "WATCHED",
-    ),
-    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "STRING", "SETTINGS"),
-    # offsets of slots
-    *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
-    *("ORIGIN_AT", "SCOPE_AT", "SAMPLE_AT"),
-    # fields that all results' values share
-    *("SOURCE", "EMPTY", "NONE"),
-    # functions of CPython and NumPy
-    *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
-    *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET", "SET_SIZE"),
-    *("STRING_COMPARE", "LIST_NEW", "LIST_SET", "DICT_NEW", "DICT_SET"),
-    *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
-    *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
-    *("MALLOC", "FREE", "NO_MEMORY", "CLEAR", "LET_GO", "TAKE_BACK"),
+from smelt import knobs
+from smelt.errors import SmeltError
+from smelt.runtime import native_layout as layout
+from smelt.runtime.interpreter import (
+    NEW_FROM_DESCR,
+    SET_BASE,
+    c_function,
+    function_at,
+    is_supported,
+    numpy_table,
+    offset_of,
+    word_at,
 )
-STATE: Final = {name: 8 * k for k, name in enumerate(_STATE_WORDS)}
-"""Byte offsets into the process-wide state that the native code reads."""
-STATE_BYTES: Final = 8 * len(_STATE_WORDS)
+from smelt.runtime.loader import Loaded, load
+from smelt.runtime.memory import Block, address_of, allocate
+from smelt.runtime.native_object import native_object, native_source
 
-_RECORD_WORDS: Final = (
-    "OWNER",  # the record object, which keeps all of this alive
-    "COUNT",  # arguments: arrays and numbers, at any nesting
-    "POSITIONAL",  # number of positional arguments, names of the rest, and their number
-    "NAMES",
-    "NAME_COUNT",
-    "NESTS",  # rows of containers, and their number
-    "NEST_COUNT",
-    "SCOPE",  # the settings in force, and their text
-    "PRINTED",
-    "ARGUMENTS",  # rows of arguments
-    "OUT",  # one more than the item that is `out=`, or 0
-    "OUT_COUNT",  # number of its arrays, which are the last arguments
-    "CAPTURED",  # rows of captured arrays, and their number
-    "CAPTURED_COUNT",
-    "RESULTS",  # rows of results, and their number
-    "RESULT_COUNT",
-    "RESULT_NESTS",  # rows of containers of results, inner ones first, and their number
-    "RESULT_NEST_COUNT",
-    "ROOM",  # bytes of a call's memory: arrays, numbers, addresses, frame
-    "FRAME_AT",  # offset of the frame in it
-    "FRAME",  # the kernels' arguments as words; addresses are written into a copy
-    "FRAME_WORDS",
-    "PATCHES",  # triples (word of the frame, place, offset), and their number
-    "PATCH_COUNT",
-    "ARENA",  # a row of results for memory between kernels, or 0
-    "ARENA_PATCHES",  # pairs (word of the frame, offset), and their number
-    "ARENA_COUNT",
-    "CHUNKS",  # rows of the chunk table to run inline, and their number
-    "CHUNK_COUNT",
-    "SCRATCH",
-    "UNLOCKED",  # whether they run without the GIL; then SCRATCH is an offset into the arena
-    "RUNNER",  # runner(address of the frame), if chunks do not run inline; or 0
-    "PACK",  # pack(tuple of results); or 0 for the tuple itself
-    "WRAP",  # wrap(array) for each result; or 0 for Smelt's arrays
-    "SINGLE",  # whether the only result is returned as it is
-    "REFUSE",  # refuse() raises if the hidden flag result is true; or 0
-)
-RECORD: Final = {name: 8 * k for k, name in enumerate(_RECORD_WORDS)}
-"""Byte offsets into a record."""
+__all__ = ["FrontEndClasses", "RecordList", "address_runner", "install", "result_row"]
 
-ARGUMENT_WORDS: Final = 10
-"""Words of an argument's row.
+Array = np.ndarray[Any, Any]
 
-Kind, descr (or type of a scalar, or the object itself), flags, rank, dimensions, strides (0:
-contiguous), item, first and last byte relative to the elements, argument whose memory it is (-1:
-its own).
-"""
-CAPTURED_WORDS: Final = 2 + ARGUMENT_WORDS
-"""Words of a captured array's row.
-
-Value, array, and what the array must still be, as an argument's row.
-"""
-KIND_ARRAY, KIND_FLOAT, KIND_INT, KIND_SCALAR, KIND_SAME, KIND_OUT = 0, 1, 2, 3, 4, 5
-NEST_WORDS: Final = 5
-"""Words of a container's row.
-
-Kind, item, number of items it holds, the first of them, keys.
-"""
-NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
-RESULT_NEST_WORDS: Final = 4
-"""Words of a row of a container of results.
-
-Kind, number of items, index of each (-1: None), keys. Indices count the results, then the rows.
-"""
-READABLE: Final = 0x101
-"""NumPy's flags C_CONTIGUOUS and ALIGNED."""
-WRITEABLE: Final = 0x400
-"""NumPy's flag WRITEABLE."""
-
-RESULT_WORDS: Final = 7
-"""Words of a result's row.
-
-Descr, rank, dimensions, type, ring (0: none), allocator of fresh memory, strides (0: contiguous).
-"""
-
-# CPython 3.11 to 3.14 with the GIL, and NumPy 2: checked when the code is loaded.
-OBJECT: Final = {"REFERENCES": 0, "KIND": 8}
-NDARRAY: Final = {
-    "ND_DATA": 16,
-    "ND_RANK": 24,
-    "ND_DIMS": 32,
-    "ND_STRIDES": 40,
-    "ND_BASE": 48,
-    "ND_DESCR": 56,
-    "ND_FLAGS": 64,
-}
-BYTES_AT: Final = 32
-"""Offset of the content of a bytes object."""
-SCALAR_AT: Final = 16
-"""Offset of the value in NumPy's scalars."""
-_CARRAY: Final = 0x501
-"""NumPy's flags C_CONTIGUOUS, ALIGNED and WRITEABLE."""
+_SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
+_FASTCALL, _KEYWORDS = 0x80, 0x80 | 0x02
+"""METH_FASTCALL, without and with METH_KEYWORDS."""
 
 
-def ir() -> str:
-    """Return the module as text, for any machine."""
-    values: dict[str, int] = {
-        **STATE,
-        **RECORD,
-        **OBJECT,
-        **NDARRAY,
-        "BYTES_AT": BYTES_AT,
-        "CARRAY": _CARRAY,
-        "READABLE": READABLE,
-        "WRITEABLE": WRITEABLE,
-        "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS,
-        "NEST_BYTES": 8 * NEST_WORDS,
-        "CAPTURED_BYTES": 8 * CAPTURED_WORDS,
-        "RESULT_NEST_BYTES": 8 * RESULT_NEST_WORDS,
-        "NEST_TUPLE": NEST_TUPLE,
-        "NEST_LIST": NEST_LIST,
-        "NEST_DICT": NEST_DICT,
-        "NEST_NONE": NEST_NONE,
-        "RESULT_BYTES": 8 * RESULT_WORDS,
-        "RING_BLOCKS": RING_BLOCKS,
-        "STACK_BYTES": STACK_BYTES,
-        "KIND_ARRAY": KIND_ARRAY,
-        "KIND_FLOAT": KIND_FLOAT,
-        "KIND_INT": KIND_INT,
-        "KIND_SCALAR": KIND_SCALAR,
-        "KIND_SAME": KIND_SAME,
-        "KIND_OUT": KIND_OUT,
-        "SCALAR_AT": SCALAR_AT,
+class FrontEndClasses(NamedTuple):
+    """Front-end classes that native calls read and create."""
+
+    owner: type
+    """Class whose instances are called; its slot `line` holds the packed records."""
+    array: type
+    """Class of arguments and results; its slot `node` holds a value."""
+    values: tuple[type, type, type]
+    """Classes of values; only memory of the first class is never written by others."""
+    slots: Mapping[str, str]
+    """Slots of a value, for "DATA", "OP", "INPUTS", "TYPE", "ORIGIN" and "SCOPE"."""
+    source: object
+    """Operator of a result's value."""
+    state: object
+    """Object with a counter `following`: while it is not 0, calls are left to Python.
+
+    So are calls with `out=` while its list `pending` or its weak set `sampled` has members.
+    """
+
+
+class RecordList(bytes):
+    """Addresses of a function's records; a distinct class, so nothing else is mistaken for it."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecordList:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("addresses mean nothing elsewhere")
+
+
+# ---- the state, and the code ---------------------------------------------------------------------
+
+_STATE: Final = (ctypes.c_int64 * (layout.SIZES["STATE"] // 8))()
+
+
+def _fill() -> None:
+    """Fill in state that does not depend on a front end.
+
+    Raises ValueError, AttributeError.
+    """
+    table = numpy_table() or 0
+    variable, scope = knobs.context_variable()
+    words: dict[str, int] = {
+        "LINE": id(RecordList),
+        "NDARRAY": id(np.ndarray),
+        "FLOAT": id(float),
+        "INT": id(int),
+        "TUPLE": id(tuple),
+        "LIST": id(list),
+        "DICT": id(dict),
+        "STRING": id(str),
+        "SETTINGS": id(variable),
+        "PRINTED_AT": offset_of(scope, "printed"),
+        "EMPTY": id(_EMPTY),
+        "NONE": id(None),
+        "FOLLOWING": id(_FOLLOWING),
+        "PENDING": id(_PENDING),
+        "SAMPLED": id(_SAMPLED),
+        "MEMBERS": id(_MEMBERS),
+        "ZERO": id(0),
+        "DATA_PTR": id(_DATA_PTR),
+        "NEW_ARRAY": word_at(table + 8 * NEW_FROM_DESCR).value,
+        "SET_BASE": word_at(table + 8 * SET_BASE).value,
     }
-    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, OUTS, MEMORY, RUN, BUILD, ANSWER, CALL, AT)
-    return "\n".join(Template(part).substitute(values) for part in parts)
+    _set(words | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
+
+
+def _fill_face(face: FrontEndClasses, fallback: object) -> None:
+    """Fill in the classes of a front end.
+
+    Raises ValueError, AttributeError.
+    """
+    words: dict[str, int] = {
+        "FALLBACK": id(fallback),
+        "ARRAY": id(face.array),
+        "SOURCE": id(face.source),
+        "LOCAL": id(face.state),
+        "LINE_AT": offset_of(face.owner, "line"),
+        "NODE_AT": offset_of(face.array, "node"),
+    }
+    words |= {name: id(kind) for name, kind in zip(_VALUES, face.values, strict=True)}
+    for role, name in face.slots.items():
+        (words[f"{role}_AT"],) = {offset_of(kind, name) for kind in face.values}
+    _set(words)
+
+
+def _set(words: Mapping[str, int]) -> None:
+    for name, word in words.items():
+        _STATE[layout.STATE[name] // 8] = word
+
+
+_EMPTY: Final[tuple[()]] = ()
+_DATA_PTR: Final = sys.intern("data_ptr")
+_FOLLOWING: Final = sys.intern("following")
+_PENDING: Final = sys.intern("pending")
+_SAMPLED: Final = sys.intern("sampled")
+_MEMBERS: Final = sys.intern("data")
+"""Name of the set that a `weakref.WeakSet` keeps its members in."""
+_VALUES: Final = ("VALUE", "FOREIGN", "WATCHED")
+_FUNCTIONS: Final = {
+    "INCREF": "Py_IncRef",
+    "DECREF": "Py_DecRef",
+    "CONTEXT_GET": "PyContextVar_Get",
+    "GET_ATTRIBUTE": "PyObject_GetAttr",
+    "VECTORCALL": "PyObject_Vectorcall",
+    "CALL": "PyObject_CallNoArgs",
+    "CALL_ONE": "PyObject_CallOneArg",
+    "TUPLE_NEW": "PyTuple_New",
+    "TUPLE_SET": "PyTuple_SetItem",
+    "TUPLE_SIZE": "PyTuple_Size",
+    "TUPLE_GET": "PyTuple_GetItem",
+    "LIST_SIZE": "PyList_Size",
+    "LIST_GET": "PyList_GetItem",
+    "SET_SIZE": "PySet_Size",
+    "STRING_COMPARE": "PyUnicode_Compare",
+    "LIST_NEW": "PyList_New",
+    "LIST_SET": "PyList_SetItem",
+    "DICT_NEW": "PyDict_New",
+    "DICT_SET": "PyDict_SetItem",
+    "DICT_SIZE": "PyDict_Size",
+    "DICT_NEXT": "PyDict_Next",
+    "LENGTH": "PySequence_Size",
+    "ITEM": "PySequence_GetItem",
+    "METHOD": "PyObject_VectorcallMethod",
+    "ALLOC": "PyType_GenericAlloc",
+    "AS_DOUBLE": "PyFloat_AsDouble",
+    "AS_LONG": "PyLong_AsLongLongAndOverflow",
+    "FROM_LONG": "PyLong_FromLongLong",
+    "MALLOC": "PyMem_Malloc",
+    "FREE": "PyMem_Free",
+    "NO_MEMORY": "PyErr_NoMemory",
+    "CLEAR": "PyErr_Clear",
+    "LET_GO": "PyEval_SaveThread",
+    "TAKE_BACK": "PyEval_RestoreThread",
+}
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@cache
+def _load_verified() -> Loaded | None:
+    """Load the native code; None if unusable.
+
+    The code is tested before use and never unloaded.
+    """
+    if not is_supported():
+        return None
+    try:
+        loaded = load(native_object("repeated calls", native_source("call")), _SYMBOLS)
+        _fill()
+    except (AttributeError, ImportError, KeyError, OSError, RuntimeError, ValueError, SmeltError):
+        return None
+    bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.address("smelt_bind"))
+    bind(ctypes.addressof(_STATE))
+    _keep_forever(loaded)
+    return loaded if _array_test_passes(loaded.address("smelt_array")) else None
+
+
+def _keep_forever(x: object) -> None:
+    """Leak a reference: calls may be in progress until the process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
+
+
+_INSTALLED: Final[dict[type, bool | None]] = {}
+
+
+def install(face: FrontEndClasses) -> bool | None:
+    """Give the class `face.owner` a native `__call__` with a fallback to the Python one.
+
+    Returns False, having changed nothing, if that is impossible in this process, and None while
+    another thread is installing. There is one such class in a process.
+    """
+    token: Any = object()
+    if _INSTALLED.setdefault(face.owner, token) is not token:  # one atomic step, and no lock
+        outcome = _INSTALLED[face.owner]
+        return outcome if outcome.__class__ is bool else None
+    _INSTALLED[face.owner] = outcome_here = _install(face)
+    return outcome_here
+
+
+def _install(face: FrontEndClasses) -> bool:
+    loaded = _load_verified()
+    if loaded is None:
+        return False
+    fallback = face.owner.__call__
+    try:
+        _fill_face(face, fallback)
+    except (AttributeError, ValueError):
+        return False
+    if not _result_test_passes(face, loaded.address("smelt_result")):
+        return False
+    method = _MethodDef(b"__call__", loaded.address("smelt_call"), _KEYWORDS, None)
+    _keep_forever((face, fallback, method))
+    describe = c_function("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+    face.owner.__call__ = describe(face.owner, ctypes.addressof(method))
+    return True
+
+
+@cache
+def address_runner() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
+    """Return at(record.address, inputs), which runs a record of calls; None if unavailable.
+
+    The inputs are addresses, arrays, or objects with a method `data_ptr` returning theirs.
+    """
+    loaded = _load_verified()
+    if loaded is None:
+        return None
+    method = _MethodDef(b"at", loaded.address("smelt_at"), _FASTCALL, None)
+    _keep_forever(method)
+    make = c_function("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
+    return make(ctypes.addressof(method), None, None)
+
+
+def _array_test_passes(function: int) -> bool:
+    """Return whether arrays made by the native code equal those of Python."""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
+    dtype, plain = np.dtype(np.float32), object()
+    row = result_row((2, 3), dtype, 24, None, row_references := [])
+    transposed = result_row((2, 3), dtype, 24, None, row_references, permutation=(1, 0))
+    references, address = sys.getrefcount(dtype), ctypes.c_int64()
+    data: Array = make(row.buffer_info()[0], ctypes.addressof(address))
+    good = (
+        row_references != []
+        and type(data) is np.ndarray
+        and data.dtype is dtype
+        and (data.shape, data.strides) == ((2, 3), (12, 4))
+        and isinstance(data.base, Block)
+        and data.base.nbytes == 24
+        and data.flags.num == allocate(24).array((2, 3), dtype).flags.num
+        and address_of(data) == address.value == data.base.address
+        and sys.getrefcount(data) == sys.getrefcount(plain)
+    )
+    data[...] = 1.0
+    data = make(transposed.buffer_info()[0], ctypes.addressof(address))
+    good = (
+        good
+        and (data.shape, data.strides) == ((3, 2), (4, 12))
+        and data.flags.num == allocate(24).array((2, 3), dtype).T.flags.num
+    )
+    del data
+    return good and references == sys.getrefcount(dtype)
+
+
+def _result_test_passes(face: FrontEndClasses, function: int) -> bool:
+    """Return whether front-end arrays made by the native code are correct."""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
+    type_, plain, row_references = object(), object(), list[Any]()
+    row = result_row((2, 3), np.float32, 24, type_, row_references)
+    references, address = sys.getrefcount(type_), ctypes.c_int64()
+    result = make(row.buffer_info()[0], ctypes.addressof(address))
+    value = result.node
+    slots: dict[str, Any] = {role: getattr(value, name, None) for role, name in face.slots.items()}
+    data = slots.pop("DATA")
+    good = (
+        type(result) is face.array
+        and type(value) is face.values[0]
+        and data.shape == (2, 3)
+        and (slots.pop("OP"), slots.pop("INPUTS"), slots.pop("TYPE")) == (face.source, (), type_)
+        and not any(slots.values())
+        and sys.getrefcount(result) == sys.getrefcount(plain)
+    )
+    del result, value, data, slots
+    return good and references == sys.getrefcount(type_)
+
+
+# ---- results ----
+
+
+def result_row(
+    shape: tuple[int, ...],
+    dtype: Any,
+    nbytes: int,
+    type_: object,
+    references: list[Any],
+    ring: int = 0,
+    permutation: Sequence[int] | None = None,
+) -> array[int]:
+    """Return a row of a record's results; objects it refers to are added to `references`.
+
+    `ring` is the address of the ring for its blocks, 0 for none. `permutation` lists the
+    dimensions of `shape` (as stored) that the result has, None for all in order.
+    """
+    dtype = np.dtype(dtype)
+    dims, steps = array("q", shape), array("q")
+    if permutation is not None:
+        byte_steps = [dtype.itemsize * prod(shape[k + 1 :]) for k in permutation]
+        dims, steps = array("q", [shape[k] for k in permutation]), array("q", byte_steps)
+    maker = partial(_allocate_array, nbytes)
+    references += [dtype, dims, steps, type_, maker]
+    dims_address = dims.buffer_info()[0]
+    strides = steps.buffer_info()[0] if steps else 0
+    return array("q", [id(dtype), len(shape), dims_address, id(type_), ring, id(maker), strides])
+
+
+def _allocate_array(nbytes: int) -> Array:
+    """Return an array on a new block; native code takes the block and its address."""
+    return allocate(nbytes).array((0,), np.uint8)

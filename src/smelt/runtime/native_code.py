@@ -7,14 +7,11 @@ True
 from __future__ import annotations
 
 import ctypes
-import signal
-import sys
-import time
 from collections.abc import Callable
 
 from smelt.runtime import native
 from smelt.runtime.loader import Loaded, load
-from smelt.runtime.native_object import generic_target, native_object
+from smelt.runtime.native_object import native_object
 
 
 class NativeCode:
@@ -36,18 +33,6 @@ class NativeCode:
         self.helper = at("smelt_helper")
 
 
-def native_text(triple: str | None = None) -> str:
-    """Return the loop's LLVM IR for `triple` (default: this system's), with its constants."""
-    triple = triple or generic_target()[0]
-    detached = 2 if sys.platform == "darwin" else 1
-    monotonic = int(getattr(time, "CLOCK_MONOTONIC", 1))
-    return native.ir(triple, monotonic, int(getattr(signal, "SIG_SETMASK", 2)), detached)
-
-
-def native_code(variant: str | None = None) -> NativeCode:
-    """Return the loop for this machine.
-
-    `variant` names a triple whose way of sleeping is used instead of this system's.
-    """
-    code = native_object("thread pool", native_text(variant))
-    return NativeCode(load(code, native.SYMBOLS))
+def native_code() -> NativeCode:
+    """Return the loop for this machine."""
+    return NativeCode(load(native_object("thread pool", native.ir()), native.SYMBOLS))

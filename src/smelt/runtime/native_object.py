@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from smelt.imports import fork_safe_import
@@ -21,9 +23,10 @@ from smelt.processor import system_triple
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import host_processor
 
-__all__ = ["digest_of", "generic_target", "native_object", "supply"]
+__all__ = ["digest_of", "generic_target", "native_object", "native_source", "supply"]
 
 _GENERIC_CPU: Final = {"x86_64": "x86-64"}
+_SOURCES: Final = Path(__file__).parent / "c"
 _SUPPLIED: Final[dict[str, bytes]] = {}
 """Objects from program files, by the digest of the text that they were compiled from."""
 
@@ -32,6 +35,13 @@ def generic_target() -> tuple[str, str]:
     """Return this system's triple, and LLVM's generic CPU name for its architecture."""
     triple = system_triple() or host_processor().triple
     return triple, _GENERIC_CPU.get(triple.partition("-")[0], "generic")
+
+
+@cache
+def native_source(name: str) -> str:
+    """Return the checked-in LLVM IR of a C file in `c`."""
+    # not read_text: it may import a codec, and a thread that imports while another one forks hangs
+    return (_SOURCES / f"{name}.ll").read_bytes().decode()
 
 
 def digest_of(text: str) -> str:

@@ -21,6 +21,7 @@ import ctypes
 import itertools
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,8 +29,9 @@ import numpy as np
 from smelt import knobs
 from smelt.c_library import C_LIBRARY
 from smelt.errors import UnsupportedError
-from smelt.runtime import native
+from smelt.runtime import native_layout as layout
 from smelt.runtime.memory import Slab, check_room
+from smelt.runtime.native import system_constants
 from smelt.runtime.native_code import NativeCode, native_code
 from smelt.runtime.quota import MAX_POOL_THREADS, Budget, cpu_budget
 
@@ -68,8 +70,8 @@ _FUNCTIONS: Final = {
 class _State:
     """Memory of one pool, never freed; a forked child gets a new one."""
 
-    def __init__(self, code: NativeCode, spin_us: int) -> None:
-        slab = Slab(native.POOL_BYTES)
+    def __init__(self, code: NativeCode, spin_us: int, constants: Mapping[str, int]) -> None:
+        slab = Slab(layout.SIZES["POOL"])
         self.address = slab.address
         # Leak a reference: helpers read this memory until the process ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(slab))
@@ -78,25 +80,27 @@ class _State:
             function = getattr(C_LIBRARY, symbol, None)  # the last three exist on Linux only
             if function is not None:
                 self.word(name).value = ctypes.cast(function, ctypes.c_void_p).value or 0
-        C_LIBRARY.pthread_mutex_init(ctypes.c_void_p(self.address + native.OFFSETS["MUTEX"]), None)
-        C_LIBRARY.pthread_cond_init(ctypes.c_void_p(self.address + native.OFFSETS["COND"]), None)
+        for name, number in constants.items():
+            self.word(name).value = number
+        C_LIBRARY.pthread_mutex_init(ctypes.c_void_p(self.address + layout.POOL["MUTEX"]), None)
+        C_LIBRARY.pthread_cond_init(ctypes.c_void_p(self.address + layout.POOL["COND"]), None)
         self.word("HELPER").value = code.helper
         self.word("SPIN").value = spin_us * 1000
         self.word("POLL").value = POLL_MS * 1_000_000
 
     def word(self, name: str) -> ctypes.c_int64:
-        return ctypes.c_int64.from_address(self.address + native.OFFSETS[name])
+        return ctypes.c_int64.from_address(self.address + layout.POOL[name])
 
     def half(self, name: str) -> ctypes.c_int32:
-        return ctypes.c_int32.from_address(self.address + native.OFFSETS[name])
+        return ctypes.c_int32.from_address(self.address + layout.POOL[name])
 
     def run_word(self, name: str) -> ctypes.c_int64:
-        offset = native.OFFSETS["RUN"] + native.RUN_OFFSETS[name]
+        offset = layout.POOL["RUN"] + layout.RUN[name]
         return ctypes.c_int64.from_address(self.address + offset)
 
     def slot(self, number: int, name: str) -> ctypes.c_int64:
-        base = self.address + native.OFFSETS["SLOTS"] + number * native.SLOT_BYTES
-        return ctypes.c_int64.from_address(base + native.SLOT_OFFSETS[name])
+        base = self.address + layout.POOL["SLOTS"] + number * layout.SIZES["SLOT"]
+        return ctypes.c_int64.from_address(base + layout.SLOT[name])
 
 
 class Pool:
@@ -107,10 +111,10 @@ class Pool:
     limited by affinity and container quota. `budget` is that limit with its source.
     """
 
-    def __init__(self, code: NativeCode | None = None) -> None:
-        """Create a pool; `code` replaces the native loop for this machine.
+    def __init__(self, **constants: int) -> None:
+        """Create a pool; `constants` replace some of this system's.
 
-        Tests pass a loop with another way of sleeping.
+        Tests pass those of another way of sleeping.
         """
         requested, requested_by = _requested_threads()
         self.budget: Budget = cpu_budget(requested, requested_by)
@@ -118,11 +122,12 @@ class Pool:
         if requested_by == knobs.THREADS.env and requested is not None:
             self._limits[requested] = self.budget.threads
         self._spin_us = knobs.SPIN_US.get()
-        self._code = code or native_code()
+        self._code = native_code()
+        self._constants = {**system_constants(), **constants}
         self._native_run = self._code.run
         self._tokens = itertools.count(1)
         self._alone_scratch = threading.local()
-        self._state = _State(self._code, self._spin_us)
+        self._state = _State(self._code, self._spin_us, self._constants)
 
     @property
     def threads(self) -> int:
@@ -183,27 +188,27 @@ class Pool:
         self, state: _State, status: int, call: tuple[int, int, int, int], scratch_bytes: int
     ) -> None:
         """Continue a run that did not finish in one native call."""
-        if status == native.BUSY:
+        if status == layout.BUSY:
             self._run_alone(state, call, scratch_bytes)
             return
-        if status == native.SETUP:
+        if status == layout.SETUP:
             self._set_up(state, scratch_bytes)
-        self._drive(state, state.address + native.OFFSETS["RUN"], call)
+        self._drive(state, state.address + layout.POOL["RUN"], call)
 
     def _drive(self, state: _State, run: int, call: tuple[int, int, int, int]) -> None:
         """Continue until done; between native calls Python runs pending signal handlers."""
         drive = self._code.drive
-        while drive(state.address, run, *call) == native.PAUSED:
+        while drive(state.address, run, *call) == layout.PAUSED:
             if state is not self._state:
                 raise UnsupportedError("a signal handler forked, and its child goes on with a run")
             if threading.current_thread() is not threading.main_thread():
                 # Signal handlers run in the main thread only, so never pause this one again.
-                deadline = run + native.RUN_OFFSETS["RUN_DEADLINE"]
+                deadline = run + layout.RUN["DEADLINE"]
                 ctypes.c_int64.from_address(deadline).value = _NEVER
 
     def _set_up(self, state: _State, scratch_bytes: int) -> None:
         """Set the pool's thread count and scratch; the caller owns the pool."""
-        threads = max(state.run_word("RUN_THREADS").value, state.half("ACTIVE").value)
+        threads = max(state.run_word("THREADS").value, state.half("ACTIVE").value)
         available = state.word("SCRATCH").value
         needed = max(scratch_bytes, available, _MIN_SCRATCH)
         if needed > available or threads > len(state.scratch):
@@ -214,8 +219,8 @@ class Pool:
             state.word("SCRATCH").value = 0
             state.scratch = slabs
             for number, slab in enumerate(slabs):
-                state.slot(number, "SLOT_SCRATCH").value = slab.address
-            state.run_word("RUN_SCRATCH").value = slabs[0].address
+                state.slot(number, "SCRATCH").value = slab.address
+            state.run_word("SCRATCH").value = slabs[0].address
             state.word("SCRATCH").value = slabs[0].nbytes
         if state.half("ACTIVE").value != threads:
             state.half("ACTIVE").value = threads
@@ -225,10 +230,10 @@ class Pool:
         self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int
     ) -> None:
         """Run everything in this thread, because another call owns the pool."""
-        run = (ctypes.c_int64 * (native.RUN_RECORD_BYTES // 8))()
+        run = (ctypes.c_int64 * (layout.SIZES["RUN"] // 8))()
         slab = self._take_scratch(scratch_bytes)
-        run[native.RUN_OFFSETS["RUN_SOLO"] // 8] = 1
-        run[native.RUN_OFFSETS["RUN_SCRATCH"] // 8] = slab.address
+        run[layout.RUN["SOLO"] // 8] = 1
+        run[layout.RUN["SCRATCH"] // 8] = slab.address
         try:
             self._drive(state, ctypes.addressof(run), call)
         finally:
@@ -245,12 +250,12 @@ class Pool:
     def chunks_by_helper(self) -> list[int]:
         """Return the chunks each helper thread has run since the pool was made (statistics)."""
         count = self._state.half("ACTIVE").value
-        return [self._state.slot(number, "SLOT_CHUNKS").value for number in range(1, count)]
+        return [self._state.slot(number, "CHUNKS").value for number in range(1, count)]
 
     def after_fork(self) -> None:
         """Reset to a pool without helpers in a forked child; old memory is left untouched."""
         self._alone_scratch = threading.local()
-        self._state = _State(self._code, self._spin_us)
+        self._state = _State(self._code, self._spin_us, self._constants)
 
     def stop(self) -> None:
         """Stop all helpers; the next parallel launch starts new ones."""

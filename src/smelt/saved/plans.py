@@ -20,11 +20,10 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.llvm_package import import_compiler, llvm_version
 from smelt.processor import missing_features, system_triple
-from smelt.runtime import native_call, native_object
+from smelt.runtime import native, native_object
 from smelt.runtime.code import LoadedKernel, key_of
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
-from smelt.runtime.native_code import native_text
 from smelt.saved.file import ProgramFile, Writer
 from smelt.target import Target
 from smelt.tune.memory import Program
@@ -108,7 +107,7 @@ def _settings() -> dict[str, Any]:
 
 def write_runtime(writer: Writer) -> dict[str, int]:
     """Write the run time's own objects for this kind of machine, by digest."""
-    texts = {"thread pool": native_text(), "repeated calls": native_call.ir()}
+    texts = {"thread pool": native.ir(), "repeated calls": native_object.native_source("call")}
     return {
         native_object.digest_of(text): writer.add(native_object.native_object(what, text))
         for what, text in texts.items()
@@ -123,7 +122,7 @@ def load_runtime(file: ProgramFile, objects: Mapping[str, Any]) -> None:
 
     Objects of another version are left out where LLVM is installed, which compiles them.
     """
-    needed = native_object.digest_of(native_text())
+    needed = native_object.digest_of(native.ir())
     if needed in objects:
         native_object.supply({str(digest): file.read(n) for digest, n in objects.items()})
     elif llvm_version() == "none":

@@ -22,7 +22,7 @@ import smelt as sm
 from smelt import knobs
 from smelt.errors import DonatedError, OutArgumentError, OutOfMemory, SmeltError
 from smelt.frontends.array.jit import Jit
-from smelt.runtime import call_cache, native_call, native_call_code
+from smelt.runtime import call_cache, native_call, native_layout
 from smelt.runtime.memory import RING_LIMIT, Block, trim, usage
 
 pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
@@ -324,7 +324,7 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     warm(f, x)
     trim()
     with monkeypatch.context() as patched:
-        patched.setattr(native_call_code, "allocate", refuse)
+        patched.setattr(native_call, "allocate", refuse)
         for _ in range(3):
             with pytest.raises(OutOfMemory):
                 f(x)
@@ -620,9 +620,9 @@ def test_a_forked_child_goes_on() -> None:
 # Elsewhere
 
 
-@pytest.mark.parametrize("field", ["ND_DATA", "ND_RANK", "ND_DIMS", "ND_DESCR", "ND_FLAGS"])
+@pytest.mark.parametrize("field", ["DATA", "RANK", "DIMS", "DESCR", "FLAGS"])
 def test_another_layout_is_noticed(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(native_call.NDARRAY, field, 8)
+    monkeypatch.setitem(native_layout.NDARRAY, field, 8)
     assert not call_cache.is_supported()
 
 

@@ -30,7 +30,6 @@ from smelt.errors import (
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.driver import Driver, system_driver, use_library
 from smelt.runtime.cuda.flags import MOST_PENDING, deferred_flags
-from smelt.runtime.cuda.launch_loop import IR, ROW_WORDS
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.types.dtype import bool_, f32
 
@@ -285,7 +284,3 @@ def test_more_flags_than_slots_wait_for_the_first_ones(fake, device):
         flags.add(unset.address, 0, lambda: pytest.fail("a flag that is not set fails"))
     flags.check(wait=True)
     assert not fake.events
-
-
-def test_the_loop_reads_rows_of_the_documented_length():
-    assert f"[{ROW_WORDS} x i64]" in IR

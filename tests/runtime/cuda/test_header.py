@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from tests.runtime.cuda.cuda_header import Header, layout, layout_of, read_header
+from tools.runtime_ir import FOLDER as SOURCES
 
-from smelt.runtime.cuda import copies, dlpack, driver, launch_loop, native_call, status
+from smelt.runtime import native_layout
+from smelt.runtime.cuda import copies, dlpack, driver, native_call, status
 
 
 def header_of(package: str, *parts: str) -> Path:
@@ -111,15 +113,22 @@ def test_structures_have_the_header_s_layout(cuda: Header):
 
 
 def test_native_code_calls_functions_with_the_header_s_parameters(cuda: Header):
-    ir = launch_loop.IR.replace("%call(", "%cuLaunchKernel(") + native_call.IR
-    calls = re.findall(r"call (\w+) %(cu\w+)\(([^)]*)\)", ir)
-    assert {name for _, name, _ in calls} == {*native_call.FUNCTIONS}
-    kinds = {"ptr": {"address"}, "i64": KINDS["q"], "i32": KINDS["i"] | KINDS["u"]}
-    for result, name, arguments in calls:
-        types = [a.split()[0] for a in arguments.split(",")]
+    source = (SOURCES / "device.h").read_text()
+    source = source.replace("i32 launch_function(", "i32 (*cuLaunchKernel)(")
+    functions = re.findall(r"i32 \(\*(cu\w+)\)\(([^)]*)\);", source)
+    assert {name for name, _ in functions} == {*native_call.FUNCTIONS}
+    kinds = {"i64": KINDS["q"] | {"address"}, "i32": KINDS["i"], "u32": KINDS["u"]}
+    for name, arguments in functions:
+        types = ["*" if "*" in a else a.split()[0] for a in arguments.split(",")]
         declared = cuda.functions[name]
-        assert result == "i32" and len(types) == len(declared), name
-        assert all(k in kinds[t] for t, k in zip(types, declared, strict=True)), name
+        assert len(types) == len(declared), name
+        for t, k in zip(types, declared, strict=True):
+            assert k in kinds.get(t, {"address"}), name
+
+
+def test_a_description_begins_with_the_driver_s_functions():
+    first = list(native_layout.DEVICE_CALL)[: len(native_call.FUNCTIONS)]
+    assert first == [name.upper() for name in native_call.FUNCTIONS]
 
 
 def test_dlpack_s_structures_have_the_layout_of_torch_s_header():

@@ -9,8 +9,7 @@ from time import perf_counter_ns
 import numpy as np
 import pytest
 
-from smelt.runtime.cuda.launch_loop import ROW_WORDS
-from smelt.runtime.cuda.native_call import native_calls
+from smelt.runtime.cuda.native_call import ROW_WORDS, native_calls
 from smelt.runtime.jit import compile_ir, link
 
 STUB = """

@@ -20,9 +20,8 @@ import numpy as np
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
-from smelt.runtime.cuda.launch_loop import ROW_WORDS
 from smelt.runtime.cuda.memory import DriverMemory
-from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
+from smelt.runtime.cuda.native_call import DECLINED, ROW_WORDS, device_words, native_calls
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.types.dtype import DType
 

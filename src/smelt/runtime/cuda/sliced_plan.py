@@ -16,7 +16,7 @@ import numpy as np
 
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.executable import DeviceExecutable
-from smelt.runtime.cuda.launch_loop import FIRST_ARGUMENT
+from smelt.runtime.cuda.native_call import FIRST_ARGUMENT
 from smelt.runtime.cuda.recorded_call import (
     VECTOR_BYTES,
     fill_frame,

@@ -26,7 +26,7 @@ from smelt.runtime.cuda.array_tables import (
     padded,
 )
 from smelt.runtime.cuda.driver import Device, Module
-from smelt.runtime.cuda.launch_loop import ROW_WORDS
+from smelt.runtime.cuda.native_call import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate

@@ -1,0 +1,401 @@
+"""Offsets and constants of the native code, which `make runtime-ir` writes.
+
+The headers in `c` say what the fields are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DIGEST: Final = "961d324738dfebfc536d87bf0f3c37caa1d1307bbd8e1a5f5bdcf0243cd9b0be"
+"""Compiler, sources and texts that this was made from."""
+
+CHUNK: Final = {
+    "KERNEL": 0,
+    "ARGS_AT": 8,
+    "BEGIN": 16,
+    "END": 24,
+}
+
+OBJECT: Final = {
+    "REFERENCES": 0,
+    "UNUSED": 4,
+    "TYPE": 8,
+}
+
+NDARRAY: Final = {
+    "OBJECT": 0,
+    "DATA": 16,
+    "RANK": 24,
+    "DIMS": 32,
+    "STRIDES": 40,
+    "BASE": 48,
+    "DESCR": 56,
+    "FLAGS": 64,
+}
+
+BYTES: Final = {
+    "OBJECT": 0,
+    "SIZE": 16,
+    "HASH": 24,
+    "CONTENT": 32,
+}
+
+SCALAR: Final = {
+    "OBJECT": 0,
+    "VALUE": 16,
+}
+
+STATE: Final = {
+    "LOCAL": 0,
+    "FOLLOWING": 8,
+    "PENDING": 16,
+    "SAMPLED": 24,
+    "MEMBERS": 32,
+    "ZERO": 40,
+    "FALLBACK": 48,
+    "LINE": 56,
+    "NDARRAY": 64,
+    "ARRAY": 72,
+    "VALUE": 80,
+    "FOREIGN": 88,
+    "WATCHED": 96,
+    "FLOAT": 104,
+    "INT": 112,
+    "TUPLE": 120,
+    "LIST": 128,
+    "DICT": 136,
+    "STRING": 144,
+    "SETTINGS": 152,
+    "LINE_AT": 160,
+    "PRINTED_AT": 168,
+    "NODE_AT": 176,
+    "DATA_AT": 184,
+    "OP_AT": 192,
+    "INPUTS_AT": 200,
+    "TYPE_AT": 208,
+    "ORIGIN_AT": 216,
+    "SCOPE_AT": 224,
+    "SAMPLE_AT": 232,
+    "SOURCE": 240,
+    "EMPTY": 248,
+    "NONE": 256,
+    "DATA_PTR": 264,
+    "INCREF": 272,
+    "DECREF": 280,
+    "CONTEXT_GET": 288,
+    "GET_ATTRIBUTE": 296,
+    "VECTORCALL": 304,
+    "CALL": 312,
+    "CALL_ONE": 320,
+    "TUPLE_NEW": 328,
+    "TUPLE_SET": 336,
+    "TUPLE_SIZE": 344,
+    "TUPLE_GET": 352,
+    "LIST_SIZE": 360,
+    "LIST_GET": 368,
+    "SET_SIZE": 376,
+    "STRING_COMPARE": 384,
+    "LIST_NEW": 392,
+    "LIST_SET": 400,
+    "DICT_NEW": 408,
+    "DICT_SET": 416,
+    "DICT_SIZE": 424,
+    "DICT_NEXT": 432,
+    "LENGTH": 440,
+    "ITEM": 448,
+    "METHOD": 456,
+    "NEW_ARRAY": 464,
+    "SET_BASE": 472,
+    "ALLOC": 480,
+    "AS_DOUBLE": 488,
+    "AS_LONG": 496,
+    "FROM_LONG": 504,
+    "MALLOC": 512,
+    "FREE": 520,
+    "NO_MEMORY": 528,
+    "CLEAR": 536,
+    "LET_GO": 544,
+    "TAKE_BACK": 552,
+}
+
+ARGUMENT: Final = {
+    "KIND": 0,
+    "DESCR": 8,
+    "FLAGS": 16,
+    "RANK": 24,
+    "DIMS": 32,
+    "STRIDES": 40,
+    "ITEM": 48,
+    "FIRST": 56,
+    "END": 64,
+    "REPLACES": 72,
+}
+
+CAPTURED: Final = {
+    "VALUE": 0,
+    "ARRAY": 8,
+    "ROW": 16,
+}
+
+NEST: Final = {
+    "KIND": 0,
+    "ITEM": 8,
+    "COUNT": 16,
+    "FIRST": 24,
+    "KEYS": 32,
+}
+
+RESULT_NEST: Final = {
+    "KIND": 0,
+    "COUNT": 8,
+    "ITEMS": 16,
+    "KEYS": 24,
+}
+
+RING_ENTRY: Final = {
+    "BLOCK": 0,
+    "ADDRESS": 8,
+}
+
+RING: Final = {
+    "NEXT": 0,
+    "ENTRIES": 8,
+}
+
+RESULT: Final = {
+    "DESCR": 0,
+    "RANK": 8,
+    "DIMS": 16,
+    "TYPE": 24,
+    "RING": 32,
+    "ALLOCATE": 40,
+    "STRIDES": 48,
+}
+
+PATCH: Final = {
+    "WORD": 0,
+    "PLACE": 8,
+    "OFFSET": 16,
+}
+
+ARENA_PATCH: Final = {
+    "WORD": 0,
+    "OFFSET": 8,
+}
+
+RECORD: Final = {
+    "OWNER": 0,
+    "COUNT": 8,
+    "POSITIONAL": 16,
+    "NAMES": 24,
+    "NAME_COUNT": 32,
+    "NESTS": 40,
+    "NEST_COUNT": 48,
+    "SCOPE": 56,
+    "PRINTED": 64,
+    "ARGUMENTS": 72,
+    "OUT": 80,
+    "OUT_COUNT": 88,
+    "CAPTURED": 96,
+    "CAPTURED_COUNT": 104,
+    "RESULTS": 112,
+    "RESULT_COUNT": 120,
+    "RESULT_NESTS": 128,
+    "RESULT_NEST_COUNT": 136,
+    "ROOM": 144,
+    "FRAME_AT": 152,
+    "FRAME": 160,
+    "FRAME_WORDS": 168,
+    "PATCHES": 176,
+    "PATCH_COUNT": 184,
+    "ARENA": 192,
+    "ARENA_PATCHES": 200,
+    "ARENA_COUNT": 208,
+    "CHUNKS": 216,
+    "CHUNK_COUNT": 224,
+    "SCRATCH": 232,
+    "UNLOCKED": 240,
+    "RUNNER": 248,
+    "PACK": 256,
+    "WRAP": 264,
+    "SINGLE": 272,
+    "REFUSE": 280,
+}
+
+READABLE: Final = 257
+WRITEABLE: Final = 1024
+CARRAY: Final = 1281
+
+KIND_ARRAY: Final = 0
+KIND_FLOAT: Final = 1
+KIND_INT: Final = 2
+KIND_SCALAR: Final = 3
+KIND_SAME: Final = 4
+KIND_OUT: Final = 5
+
+NEST_TUPLE: Final = 0
+NEST_LIST: Final = 1
+NEST_DICT: Final = 2
+NEST_NONE: Final = 3
+
+RING_BLOCKS: Final = 8
+STACK_BYTES: Final = 4096
+
+DEVICE_LAUNCH: Final = {
+    "FUNCTION": 0,
+    "X": 8,
+    "Y": 16,
+    "Z": 24,
+    "THREADS": 32,
+    "SHARED": 40,
+    "FIRST": 48,
+    "ARGUMENTS": 56,
+}
+
+DEVICE_PATCH: Final = {
+    "WORD": 0,
+    "ADDRESS": 8,
+    "OFFSET": 16,
+}
+
+DEVICE_CALL: Final = {
+    "CUCTXGETCURRENT": 0,
+    "CUCTXPUSHCURRENT_V2": 8,
+    "CUCTXPOPCURRENT_V2": 16,
+    "CUSTREAMISCAPTURING": 24,
+    "CUMEMALLOCASYNC": 32,
+    "CUMEMFREEASYNC": 40,
+    "CULAUNCHKERNEL": 48,
+    "CUGRAPHLAUNCH": 56,
+    "CONTEXT": 64,
+    "ROWS": 72,
+    "LAUNCHES": 80,
+    "FRAME": 88,
+    "FRAME_WORDS": 96,
+    "MOST_ARGUMENTS": 104,
+    "PATCHES": 112,
+    "PATCH_COUNT": 120,
+    "BLOCKS": 128,
+    "BLOCK_COUNT": 136,
+    "FIRST_BLOCK": 144,
+    "HAS_ARENA": 152,
+}
+
+DECLINED: Final = -1
+
+LAUNCH: Final = {
+    "FIRST": 0,
+    "COUNT": 8,
+    "FLAGS": 16,
+    "UNUSED": 24,
+}
+
+RUN: Final = {
+    "PHASE": 0,
+    "LAUNCH": 8,
+    "ROW": 16,
+    "END": 24,
+    "BATCH": 32,
+    "MINE": 40,
+    "DEADLINE": 48,
+    "SOLO": 56,
+    "SCRATCH": 64,
+    "THREADS": 72,
+}
+
+SLOT: Final = {
+    "STATE": 0,
+    "ID": 4,
+    "POOL": 8,
+    "SCRATCH": 16,
+    "CHUNKS": 24,
+}
+
+POOL: Final = {
+    "WORD": 0,
+    "FINISHED": 128,
+    "WAITING": 132,
+    "JOB_FIRST": 256,
+    "JOB_FRAME": 264,
+    "JOB_CPU": 272,
+    "JOB_LIMIT": 276,
+    "WAKE": 384,
+    "SLEEPERS": 388,
+    "OWNER": 512,
+    "ACTIVE": 640,
+    "STARTED": 644,
+    "SCRATCH": 648,
+    "SPIN": 656,
+    "POLL": 664,
+    "MOST_CHUNKS": 672,
+    "HELPER": 680,
+    "FUTEX": 688,
+    "MONOTONIC": 696,
+    "SIG_SETMASK": 704,
+    "DETACHED": 712,
+    "CLOCK_GETTIME": 720,
+    "SYSCALL": 728,
+    "SCHED_YIELD": 736,
+    "ATTR_INIT": 744,
+    "ATTR_STACK": 752,
+    "ATTR_DETACH": 760,
+    "CREATE": 768,
+    "SIGFILLSET": 776,
+    "SIGMASK": 784,
+    "MUTEX_LOCK": 792,
+    "MUTEX_UNLOCK": 800,
+    "COND_WAIT": 808,
+    "COND_BROADCAST": 816,
+    "GETCPU": 824,
+    "GETAFFINITY": 832,
+    "SETAFFINITY": 840,
+    "MUTEX": 896,
+    "COND": 1024,
+    "RUN": 1152,
+    "SLOTS": 1280,
+}
+
+DONE: Final = 0
+PAUSED: Final = 1
+BUSY: Final = 2
+SETUP: Final = 3
+
+NEXT: Final = 0
+ALONE: Final = 1
+PUBLISH: Final = 2
+CLAIM: Final = 3
+WAIT: Final = 4
+
+MAX_THREADS: Final = 64
+THREAD_STACK_BYTES: Final = 1048576
+APART: Final = 128
+
+PARALLEL: Final = 1
+
+SIZES: Final = {
+    "CHUNK": 32,
+    "OBJECT": 16,
+    "NDARRAY": 72,
+    "BYTES": 32,
+    "SCALAR": 24,
+    "STATE": 560,
+    "ARGUMENT": 80,
+    "CAPTURED": 96,
+    "NEST": 40,
+    "RESULT_NEST": 32,
+    "RING_ENTRY": 16,
+    "RING": 136,
+    "RESULT": 56,
+    "PATCH": 24,
+    "ARENA_PATCH": 16,
+    "RECORD": 288,
+    "DEVICE_LAUNCH": 64,
+    "DEVICE_PATCH": 24,
+    "DEVICE_CALL": 160,
+    "LAUNCH": 32,
+    "RUN": 80,
+    "SLOT": 128,
+    "POOL": 9472,
+}
+"""Bytes of the structs."""
