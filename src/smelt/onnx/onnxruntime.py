@@ -518,8 +518,8 @@ def as_onnxruntime() -> Any:
 def _installed_version(folders: Sequence[str] | None) -> str:
     """Return the version that the folder beside the installed package names; empty if none."""
     for folder in folders or ():
-        for folder in Path(folder).parent.glob(f"{_NAME}*-*.dist-info"):
-            return folder.name.removesuffix(".dist-info").rpartition("-")[2]
+        for metadata in Path(folder).parent.glob(f"{_NAME}*-*.dist-info"):
+            return metadata.name.removesuffix(".dist-info").rpartition("-")[2]
     return ""
 
 
