@@ -40,6 +40,7 @@ from smelt.errors import (
     ProgramVersionError,
     TextError,
 )
+from smelt.types.dtype import DTYPES
 
 __all__ = ["FORMAT", "ProgramFile", "Writer"]
 
@@ -52,6 +53,8 @@ MAX_MANIFEST_BYTES: Final = 64 << 20
 PAGE: Final = 4096
 """Alignment in bytes of a constant in the file."""
 _ALIGNMENT: Final = 64
+_ELEMENT_TYPES: Final = {d.numpy.name: d.numpy for d in DTYPES}
+"""Types of constants by name; others, such as objects and records, are damage."""
 _MALFORMED: Final = (
     *(KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError),
     *(RecursionError, ArithmeticError, AssertionError),
@@ -220,7 +223,8 @@ class ProgramFile:
     def array(self, described: Mapping[str, Any]) -> Array:
         """Return a constant as a read-only array on the file's memory; it is not read."""
         try:
-            dtype, shape = np.dtype(described["dtype"]), tuple(map(int, described["shape"]))
+            dtype = _ELEMENT_TYPES[described["dtype"]]
+            shape = tuple(map(int, described["shape"]))
             section = self._section(described["section"])
             elements = np.frombuffer(self._bytes, np.uint8, section.length, section.offset)
             if min(shape, default=0) < 0:

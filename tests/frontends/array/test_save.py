@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -128,7 +129,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, weights: Any) -> Path:
 def test_every_size_runs_one_too(saved: Path, weights: Any) -> None:
     layer = sm.load(saved)
     b = _f32(8, seed=1)
-    for n in (1, 2, 7, 300):
+    for n in (0, 1, 2, 7, 300):
         x = _f32(n, 24, seed=n)
         result = layer(x, b=b)
         want = np.maximum(x @ weights + b, 0) * np.float32(2)
@@ -253,6 +254,21 @@ def test_containers_numbers_and_errors_of_a_run(tmp_path: Path) -> None:
         loaded(Pair(x, x), 4.0, np.array([0, 6]))
     assert caught.value.origin.file == Path(__file__).name
     assert "p.right[rows]" in caught.value.origin.text
+
+
+@dataclasses.dataclass
+class Hidden:
+    """A result whose field no named tuple can have."""
+
+    _left: Any
+    right: Any
+
+
+def test_dataclasses_with_hidden_fields(tmp_path: Path) -> None:
+    sm.save(lambda x: Hidden(x, x * 2), tmp_path / "f.smelt", sm.spec("f32[n]"))
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    result = loaded(_f32(3))
+    assert np.array_equal(np.asarray(result.right), 2 * np.asarray(result._left))
 
 
 def test_static_arguments_are_constants_of_the_file(tmp_path: Path) -> None:
