@@ -224,7 +224,7 @@ class Options:
                 type=type(value).__name__,
                 reason=reason,
             )
-        return slot, type(value), value, _signs(value)
+        return slot, type(value), cast("Hashable", value), _signs(value)
 
 
 def _signs(value: Any) -> tuple[float, ...]:

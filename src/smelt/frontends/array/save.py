@@ -108,7 +108,7 @@ def _variants(
     kwargs: dict[str, Any],
     sizes: Mapping[str, int],
 ) -> list[Lowered]:
-    """Record a program with sizes above 1, with each choice of sizes of 1, and with a size of 0."""
+    """Record a program for sizes above 1, each choice of ones, and each zero."""
     leaves, tree = flatten(jitted.options.by_position(args, kwargs))
     leaves = [np.ascontiguousarray(x) if is_foreign_array(x) else x for x in leaves]
     dims = [d for x in leaves if isinstance(x, Spec) for d in x.shape]
