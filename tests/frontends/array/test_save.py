@@ -322,6 +322,8 @@ def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
     path = tmp_path / "f.smelt"
     with pytest.raises(ArgumentError, match="isa"):
         sm.save(sm.sum, path, _f32(3), isa="avx1024")
+    with pytest.raises(ArgumentError, match=r"hints = m, expected of k, n"):
+        sm.save(sm.sum, path, sm.spec("f32[n,k]"), hints={"n": 3, "m": 4})
     with pytest.raises(ArgumentError, match="function"):
         sm.save(3, path)  # type: ignore[arg-type]
     static = sm.jit(lambda x, t: x, static_argnames="t")

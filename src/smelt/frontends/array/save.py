@@ -66,6 +66,9 @@ def save(
         instruction set; what recording and compilation raise; OSError.
     """
     first_hints = hints if isinstance(hints, Mapping) else dict(*hints[:1])
+    _check_hints(
+        hints, [args, kwargs, function] if isinstance(function, Mapping) else [args, kwargs]
+    )
     programs = {
         name: [_draft(x) for x in lowered]
         for name, lowered in _recorded(function, args, kwargs, first_hints)
@@ -89,6 +92,17 @@ def _recorded(
     else:
         for name, (program, arguments) in function.items():
             yield str(name), _variants(_jitted(program), tuple(arguments), {}, sizes)
+
+
+def _check_hints(hints: Mapping[str, int] | Sequence[Mapping[str, int]], arguments: Any) -> None:
+    """Raise ArgumentError for hints of sizes that no spec names."""
+    specs = [x for x in flatten(arguments)[0] if isinstance(x, Spec)]
+    names = {n for x in specs for d in x.shape for n in sizes_of(d)}
+    choices = [hints] if isinstance(hints, Mapping) else hints
+    unknown = [n for choice in choices for n in choice if names and n not in names]
+    if unknown:
+        listed = ", ".join(sorted(names))
+        raise ArgumentError(op="save", argument="hints", value=unknown[0], expected=f"of {listed}")
 
 
 def _jitted(function: Any) -> Jit[Any, Any]:
