@@ -134,7 +134,7 @@ def test_expensive_work_on_captured_arrays_is_done_once():
 def test_scaled_weights_stay_small_whatever_is_computed_before_them() -> None:
     """Another constant that has to be computed does not compute them as well."""
     data = [RNG.integers(-9, 9, (24, 24)).astype(np.int8) for _ in range(2)]
-    small = [sm.asarray(x) for x in data]
+    small = [sm.asarray(x, copy=True) for x in data]
     rows = np.ones((5, 24), np.float32)
 
     def f(x: Any) -> Any:
