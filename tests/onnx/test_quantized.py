@@ -52,27 +52,115 @@ def packed(n: int, k: int, block: int, bits: int, zeros: bool) -> tuple[Any, ...
 
 PRODUCT = (number(0.03), number(7, U8), integers(I8, 6, 5), number(0.05), number(0, I8))
 CASES = {
-    "add": Case("QLinearAdd", (integers(U8, 3, 4), *scaled(U8, 100), integers(U8, 4), *scaled(U8, 90), *scaled(U8, 128)), {}),
-    "multiply": Case("QLinearMul", (integers(I8, 3, 4), *scaled(I8, 3), integers(I8, 3, 1), *scaled(I8, -9), *scaled(I8, 0)), {}),
-    "sigmoid": Case("QLinearSigmoid", (integers(U8, 3, 4), *scaled(U8, 128), number(1 / 256), number(0, U8)), {}),
-    "leaky": Case("QLinearLeakyRelu", (integers(U8, 3, 4), *scaled(U8, 128), *scaled(U8, 120)), {"alpha": 0.3}),
-    "softmax": Case("QLinearSoftmax", (integers(U8, 3, 8), *scaled(U8, 0), number(1 / 256), number(0, U8)), {"axis": -1, "opset": 13}),
-    "global average": Case("QLinearGlobalAveragePool", (integers(U8, 2, 3, 4, 5), *scaled(U8, 128), *scaled(U8, 128)), {"channels_last": 0}),
-    "global average of channels": Case("QLinearGlobalAveragePool", (integers(U8, 2, 4, 5, 3), *scaled(U8, 128), *scaled(U8, 128)), {"channels_last": 1}),
-    "average": Case("QLinearAveragePool", (integers(U8, 2, 3, 6, 5), *scaled(U8, 128), *scaled(U8, 120)), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 0]}),
-    "concat": Case("QLinearConcat", (integers(U8, 2, 3), *scaled(U8, 100), integers(U8, 2, 2), number(0.03), number(9, U8)), {"axis": 1}),
-    "gemm": Case("QGemm", (integers(U8, 4, 6), *PRODUCT, np.arange(5, dtype=np.int32), number(0.4), number(128, U8)), {"alpha": 1.0}),
+    "add": Case(
+        "QLinearAdd",
+        (integers(U8, 3, 4), *scaled(U8, 100), integers(U8, 4), *scaled(U8, 90), *scaled(U8, 128)),
+        {},
+    ),
+    "multiply": Case(
+        "QLinearMul",
+        (integers(I8, 3, 4), *scaled(I8, 3), integers(I8, 3, 1), *scaled(I8, -9), *scaled(I8, 0)),
+        {},
+    ),
+    "sigmoid": Case(
+        "QLinearSigmoid", (integers(U8, 3, 4), *scaled(U8, 128), number(1 / 256), number(0, U8)), {}
+    ),
+    "leaky": Case(
+        "QLinearLeakyRelu", (integers(U8, 3, 4), *scaled(U8, 128), *scaled(U8, 120)), {"alpha": 0.3}
+    ),
+    "softmax": Case(
+        "QLinearSoftmax",
+        (integers(U8, 3, 8), *scaled(U8, 0), number(1 / 256), number(0, U8)),
+        {"axis": -1, "opset": 13},
+    ),
+    "global average": Case(
+        "QLinearGlobalAveragePool",
+        (integers(U8, 2, 3, 4, 5), *scaled(U8, 128), *scaled(U8, 128)),
+        {"channels_last": 0},
+    ),
+    "global average of channels": Case(
+        "QLinearGlobalAveragePool",
+        (integers(U8, 2, 4, 5, 3), *scaled(U8, 128), *scaled(U8, 128)),
+        {"channels_last": 1},
+    ),
+    "average": Case(
+        "QLinearAveragePool",
+        (integers(U8, 2, 3, 6, 5), *scaled(U8, 128), *scaled(U8, 120)),
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 0]},
+    ),
+    "concat": Case(
+        "QLinearConcat",
+        (integers(U8, 2, 3), *scaled(U8, 100), integers(U8, 2, 2), number(0.03), number(9, U8)),
+        {"axis": 1},
+    ),
+    "gemm": Case(
+        "QGemm",
+        (integers(U8, 4, 6), *PRODUCT, np.arange(5, dtype=np.int32), number(0.4), number(128, U8)),
+        {"alpha": 1.0},
+    ),
     "gemm to float": Case("QGemm", (integers(U8, 6, 4), *PRODUCT), {"transA": 1}, steps=1e-6),
-    "gemm of columns": Case("QGemm", (integers(U8, 4, 6), number(0.03), number(7, U8), integers(I8, 5, 6), np.abs(floats(5)), np.zeros(5, I8)), {"transB": 1}, steps=1e-6),
-    "to float": Case("MatMulIntegerToFloat", (integers(U8, 4, 6), PRODUCT[2], number(0.03), np.abs(floats(5)), number(7, U8), np.zeros(5, I8), floats(5)), {}, steps=1e-6),
-    "dynamic": Case("DynamicQuantizeMatMul", (floats(4, 6), PRODUCT[2], number(0.05), number(0, I8), floats(5)), {}, steps=1e-5),
-    "products": Case("QLinearMatMul", (integers(U8, 4, 6), *PRODUCT, number(0.4), number(128, U8)), {}, ""),
-    "convolution": Case("QLinearConv", (integers(U8, 2, 3, 6, 5), *scaled(U8, 128), integers(I8, 4, 3, 3, 3), np.abs(floats(4)) / 50, np.zeros(4, I8), number(0.3), number(128, U8), np.arange(4, dtype=np.int32)), {"pads": [1, 1, 1, 1]}, ""),
+    "gemm of columns": Case(
+        "QGemm",
+        (
+            integers(U8, 4, 6),
+            number(0.03),
+            number(7, U8),
+            integers(I8, 5, 6),
+            np.abs(floats(5)),
+            np.zeros(5, I8),
+        ),
+        {"transB": 1},
+        steps=1e-6,
+    ),
+    "to float": Case(
+        "MatMulIntegerToFloat",
+        (
+            integers(U8, 4, 6),
+            PRODUCT[2],
+            number(0.03),
+            np.abs(floats(5)),
+            number(7, U8),
+            np.zeros(5, I8),
+            floats(5),
+        ),
+        {},
+        steps=1e-6,
+    ),
+    "dynamic": Case(
+        "DynamicQuantizeMatMul",
+        (floats(4, 6), PRODUCT[2], number(0.05), number(0, I8), floats(5)),
+        {},
+        steps=1e-5,
+    ),
+    "products": Case(
+        "QLinearMatMul", (integers(U8, 4, 6), *PRODUCT, number(0.4), number(128, U8)), {}, ""
+    ),
+    "convolution": Case(
+        "QLinearConv",
+        (
+            integers(U8, 2, 3, 6, 5),
+            *scaled(U8, 128),
+            integers(I8, 4, 3, 3, 3),
+            np.abs(floats(4)) / 50,
+            np.zeros(4, I8),
+            number(0.3),
+            number(128, U8),
+            np.arange(4, dtype=np.int32),
+        ),
+        {"pads": [1, 1, 1, 1]},
+        "",
+    ),
     **{
-        f"{bits} bits{' with zeros' * zeros}": Case("MatMulNBits", (floats(3, 50), *packed(8, 50, 16, bits, zeros)), {"N": 8, "K": 50, "bits": bits, "block_size": 16}, steps=1e-4)
-        for bits in (4, 8) for zeros in (False, True)
+        f"{bits} bits{' with zeros' * zeros}": Case(
+            "MatMulNBits",
+            (floats(3, 50), *packed(8, 50, 16, bits, zeros)),
+            {"N": 8, "K": 50, "bits": bits, "block_size": 16},
+            steps=1e-4,
+        )
+        for bits in (4, 8)
+        for zeros in (False, True)
     },
-}  # fmt: skip
+}
 FIRST = {"concat": 2}
 """Position of the input that is not a constant, if it is not the first."""
 
