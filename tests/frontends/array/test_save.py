@@ -27,6 +27,7 @@ from smelt.errors import (
     SaveError,
     SmeltError,
     StructureError,
+    UnsupportedError,
 )
 from smelt.frontends.array import load as loading
 from smelt.frontends.array.tree import flatten
@@ -225,6 +226,8 @@ def test_several_programs_and_plans(tmp_path: Path) -> None:
     x = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(np.asarray(both.double(x)), x * 2)
     assert float(both["total"](x)) == 45
+    with pytest.raises(UnsupportedError, match="2 programs: double, total"):
+        both(x)
     with pytest.raises(AttributeError, match="double, total"):
         _ = both.nothing
 
