@@ -15,9 +15,12 @@ SETS = ("avx512", "avx2", "portable")
 
 
 def save(model: str, path: str, isa: str | tuple[str, ...] = SETS) -> None:
-    """Compile a model whose inputs are named batches of token numbers, and write it to a file."""
+    """Compile an encoder and write it to a file.
+
+    Its inputs are integers of [batch, length], where the model names both sizes.
+    """
     encoder = sm.onnx.load(model)
-    batch, length = encoder.inputs[0].shape or ()
+    batch, length = map(str, encoder.inputs[0].shape or ())
     hints = [{batch: 1, length: 16}, {batch: 8, length: 128}]
     encoder.save(path, isa=isa, hints=hints)
 
