@@ -15,7 +15,7 @@ import pytest
 from tests.saved.golden_programs import CASES, FOLDER
 
 import smelt as sm
-from smelt.errors import ProgramMachineError, ProgramVersionError
+from smelt.errors import ProgramFileError, ProgramMachineError, ProgramVersionError
 from smelt.frontends.array.tree import flatten
 from smelt.saved.file import ProgramFile, Writer
 from smelt.version import __version__
@@ -107,3 +107,15 @@ def test_parts_of_another_version_are_refused(
     with pytest.raises(ProgramVersionError, match="compile=True"):
         sm.load(other)
     check(sm.load(other, compile=True))
+
+
+def test_facts_of_another_version_are_not_called_damage(tmp_path: Path) -> None:
+    file = ProgramFile(FILES[-1], mapped=False)
+    writer = Writer()
+    for number in range(len(file.sections)):
+        writer.add(file.read(number))
+    other = tmp_path / "other.smelt"
+    for wrote, error in (("99.0", ProgramVersionError), (__version__, ProgramFileError)):
+        writer.write(other, file.facts | {"smelt": wrote, "programs": {"layer": [{"new": 1}]}})
+        with pytest.raises(error, match="malformed"):
+            sm.load(other)

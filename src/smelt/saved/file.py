@@ -41,6 +41,7 @@ from smelt.errors import (
     TextError,
 )
 from smelt.types.dtype import DTYPES
+from smelt.version import __version__
 
 __all__ = ["FORMAT", "ProgramFile", "Writer"]
 
@@ -239,11 +240,11 @@ class ProgramFile:
         return self.sections[number]
 
     def reading(self) -> Reading:
-        """Return a context that reports malformed facts as damage.
+        """Return a context that reports malformed facts as damage, or as another version's.
 
         They are data of a file, and may say anything.
         """
-        return Reading(self.path.name)
+        return Reading(self.path.name, str(self.facts.get("smelt", ""))[:40])
 
     def verify(self) -> None:
         """Compare all sections, constants too, with their digests; raises ProgramFileError."""
@@ -252,10 +253,10 @@ class ProgramFile:
 
 
 class Reading:
-    """Context in which what malformed facts raise becomes a ProgramFileError."""
+    """Context in which what malformed facts raise becomes an error about the file."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, writer: str) -> None:
+        self._name, self._writer = name, writer
 
     def __enter__(self) -> None:
         pass
@@ -265,4 +266,7 @@ class Reading:
             return
         if isinstance(error, _MALFORMED):
             reason = f"its facts are malformed: {type(error).__name__} {error}"
-            raise ProgramFileError(path=self._name, reason=reason) from error
+            if self._writer in ("", __version__):
+                raise ProgramFileError(path=self._name, reason=reason) from error
+            reason = f"Smelt {self._writer!r} wrote it, this is {__version__}, and {reason}"
+            raise ProgramVersionError(path=self._name, reason=reason) from error
