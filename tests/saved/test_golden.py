@@ -31,11 +31,18 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from tests.saved.test_golden import check
+import numpy as np
 import smelt as sm
 try:
     check(sm.load(sys.argv[1]))
 except sm.errors.ProgramVersionError as error:
     assert "compile=True" in str(error)
+try:
+    sm.jit(lambda x: x + 1)(np.ones(3))
+except sm.errors.MissingCompilerError as error:
+    assert "llvmlite" in str(error)
+else:
+    raise AssertionError("it compiled")
 """
 
 
