@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from smelt.errors import UnsupportedError
+from smelt.errors import MissingCompilerError
 from smelt.imports import fork_safe_import
 
 __all__ = ["import_compiler", "llvm_version"]
@@ -25,13 +25,10 @@ def llvm_version() -> str:
 
 
 def import_compiler(name: str) -> Any:
-    """Import a module that needs LLVM; raises UnsupportedError where it is not installed."""
+    """Import a module that needs LLVM; raises MissingCompilerError where it is not installed."""
     try:
         return fork_safe_import(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "llvmlite":
             raise
-        raise UnsupportedError(
-            "compiling takes LLVM, which is not installed",
-            hint="Install llvmlite. A program from a file runs without it: see sm.load.",
-        ) from error
+        raise MissingCompilerError(package="llvmlite") from error

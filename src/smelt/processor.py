@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from smelt.dataclass import dataclass
 from smelt.imports import fork_safe_import
+from smelt.llvm_package import import_compiler
 
 _TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
 
@@ -263,7 +264,7 @@ def system_triple() -> str:
 @cache
 def processor() -> Processor:
     """Detect this processor with LLVM, which the first call imports."""
-    llvm: Any = fork_safe_import("smelt.llvm").llvm  # which guards LLVM against forks
+    llvm: Any = import_compiler("smelt.llvm").llvm  # which guards LLVM against forks
     flags = {**cast("Mapping[str, bool]", llvm.get_host_cpu_features()), **arm_features()}
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
     return Processor(

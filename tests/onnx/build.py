@@ -104,4 +104,5 @@ def model(
 ) -> bytes:
     """Encode a model."""
     body = graph(nodes, inputs, outputs, constants)
-    return field(1, 10) + field(7, body) + field(8, field(2, opset))
+    microsoft = field(8, field(1, "com.microsoft") + field(2, 1))
+    return field(1, 10) + field(7, body) + field(8, field(2, opset)) + microsoft

@@ -138,6 +138,28 @@ class UnsupportedSystemError(SmeltError, ImportError):
     hint = "Use Linux on x86-64: WSL 2 on Windows, a container elsewhere."
 
 
+class MissingCompilerError(SmeltError, ImportError):
+    """The package llvmlite, which compiles, is not installed.
+
+    What it means:
+        Something has to be compiled. Programs from files run without it, as they were saved.
+    Why:
+        llvmlite is most of an installation's size, so an image that runs saved programs leaves it
+        out.
+    Example:
+        from smelt.errors import MissingCompilerError
+
+        raise MissingCompilerError(package="llvmlite")
+    How to fix:
+        Install llvmlite; or save the program where it is installed, and load it: docs/files.md.
+    """
+
+    code = "E508"
+    title = "no compiler"
+    template = "compiling takes {package}, which is not installed"
+    hint = "Install it. A program from a file runs without it: see sm.save and sm.load."
+
+
 class DeviceKernelError(SmeltError, NotImplementedError):
     """A kernel needs something that the printer of GPU programs does not do.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.product import matmul
-from smelt.onnx import narrow_types
+from smelt.onnx import narrow_types, rows_window
 from smelt.onnx.known import Known
 from smelt.onnx.needs import NeedsHostError, computable
 from smelt.onnx.row import Call, Row, axis_of
@@ -228,100 +229,87 @@ def _conv_integer(c: Call, x: Array, weight: Array, zero: Any = None, w_zero: An
     return convolve(c, image, kernel)
 
 
-def _qlinear_conv(
-    c: Call,
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    weight: Array,
-    w_scale: Array,
-    w_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    bias: Any = None,
-) -> Any:
-    total = _conv_integer(c, x, weight, x_zero, w_zero)
+class Steps(NamedTuple):
+    """Quantised elements, with their scale and zero point."""
+
+    elements: Array
+    scale: Array
+    zero: Any = None
+
+    @property
+    def real(self) -> Array:
+        """The numbers that they stand for."""
+        return dequantized(*self)
+
+
+def _operands(inputs: Sequence[Any], count: int) -> tuple[list[Steps], list[Any]]:
+    """Return the first operands, of three inputs each, and three more inputs; None for absent."""
+    operands = [Steps(*inputs[3 * k : 3 * k + 3]) for k in range(count)]
+    return operands, [*inputs[3 * count :], None, None, None][:3]
+
+
+def _qlinear_conv(c: Call, *inputs: Any) -> Any:
+    (x, weight), (scale, zero, bias) = _operands(inputs, 2)
+    total = _conv_integer(c, x.elements, weight.elements, x.zero, weight.zero)
+    channels = (-1, *(1,) * (total.ndim - 2))
     if bias is not None:
-        total = total + sm.reshape(bias, (-1, *(1,) * (total.ndim - 2)))
-    factors = w_scale if w_scale.ndim == 0 else sm.reshape(w_scale, (-1, *(1,) * (total.ndim - 2)))
-    real = sm.astype(total, x_scale.dtype) * (x_scale * factors)
-    return quantized(real, y_scale, y_zero, y_zero.dtype)
+        total = total + sm.reshape(bias, channels)
+    factors = weight.scale if weight.scale.ndim == 0 else sm.reshape(weight.scale, channels)
+    real = sm.astype(total, x.scale.dtype) * (x.scale * factors)
+    return quantized(real, scale, zero, zero.dtype)
 
 
-def _qlinear_mat_mul(
-    c: Call,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-) -> Any:
-    product = integer_product(a, b, a_zero, b_zero)
-    rows = a_scale if a_scale.ndim == 0 or _is_one(a_scale) else sm.expand_dims(a_scale, axis=-1)
-    real = sm.astype(product, sm.float32) * sm.astype(rows * b_scale, sm.float32)
-    return quantized(real, sm.astype(y_scale, sm.float32), y_zero, y_zero.dtype)
+def _qlinear_mat_mul(c: Call, *inputs: Any) -> Any:
+    (a, b), (scale, zero, _) = _operands(inputs, 2)
+    product = integer_product(a.elements, b.elements, a.zero, b.zero)
+    is_one = a.scale.ndim == 0 or _is_one(a.scale)
+    rows = a.scale if is_one else sm.expand_dims(a.scale, axis=-1)
+    real = sm.astype(product, sm.float32) * sm.astype(rows * b.scale, sm.float32)
+    return quantized(real, sm.astype(scale, sm.float32), zero, zero.dtype)
+
+
+def _q_gemm(c: Call, *inputs: Any) -> Any:
+    (a, b), (bias, scale, zero) = _operands(inputs, 2)
+    left = sm.matrix_transpose(a.elements) if c.get("transA", 0) else a.elements
+    right = sm.matrix_transpose(b.elements) if c.get("transB", 0) else b.elements
+    total = integer_product(left, right, a.zero, b.zero)
+    total = total if bias is None else total + bias
+    factors = a.scale * b.scale * like(a.scale, c.get("alpha", 1.0))
+    real = sm.astype(total, sm.float32) * factors
+    return real if scale is None else quantized(real, scale, zero, zero.dtype)
 
 
 def _is_one(x: Array) -> bool:
     return all(isinstance(n, int) and n == 1 for n in x.shape)
 
 
-def _qlinear_binary(function: Any) -> Any:
-    def rule(
-        c: Call,
-        a: Array,
-        a_scale: Array,
-        a_zero: Any,
-        b: Array,
-        b_scale: Array,
-        b_zero: Any,
-        y_scale: Array,
-        y_zero: Any = None,
-    ) -> Any:
-        real = function(dequantized(a, a_scale, a_zero), dequantized(b, b_scale, b_zero))
-        return quantized(real, y_scale, y_zero, a.dtype)
+def _qlinear(count: int, function: Any) -> Any:
+    """Return the rule of a function of `count` numbers: its operands and result are quantised."""
+
+    def rule(c: Call, *inputs: Any) -> Any:
+        operands, (scale, zero, _) = _operands(inputs, count)
+        real = function(c, *(x.real for x in operands))
+        return quantized(real, scale, zero, operands[0].elements.dtype)
 
     return rule
 
 
-def _qlinear_unary(function: Any) -> Any:
-    def rule(
-        c: Call, x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any = None
-    ) -> Any:
-        return quantized(function(c, dequantized(x, x_scale, x_zero)), y_scale, y_zero, x.dtype)
-
-    return rule
+def _qlinear_concat(c: Call, scale: Array, zero: Array, *inputs: Any) -> Any:
+    operands, _ = _operands(inputs, len(inputs) // 3)
+    real = sm.concat([x.real for x in operands], axis=c.get("axis"))
+    return quantized(real, scale, zero, zero.dtype)
 
 
-def _qlinear_average(c: Call, x: Array, *rest: Any) -> Any:
-    def mean(c: Call, y: Array) -> Array:
-        return sm.mean(y, axis=tuple(range(2, y.ndim)), keepdims=True)
+def _pooled(name: str) -> Any:
+    """Return the function of a pooling operator, whose images may end in their channels."""
+    pool = next(row.lower for row in rows_window.ROWS if row.name == name)
 
-    return _qlinear_unary(mean)(c, x, *rest)
+    def function(c: Call, x: Array) -> Array:
+        if not c.get("channels_last", 0):
+            return pool(c, x)
+        return sm.moveaxis(pool(c, sm.moveaxis(x, -1, 1)), 1, -1)
 
-
-def _q_gemm(
-    c: Call,
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    bias: Any = None,
-    y_scale: Any = None,
-    y_zero: Any = None,
-) -> Any:
-    a = sm.matrix_transpose(a) if c.get("transA", 0) else a
-    if c.get("transB", 0):
-        b = sm.matrix_transpose(b)
-    total = integer_product(a, b, a_zero, b_zero)
-    total = total if bias is None else total + bias
-    real = sm.astype(total, sm.float32) * (a_scale * b_scale) * like(a_scale, c.get("alpha", 1.0))
-    return real if y_scale is None else quantized(real, y_scale, y_zero, y_zero.dtype)
+    return function
 
 
 def _mat_mul_n_bits(
@@ -360,15 +348,17 @@ def _codes(raw: Any, bits: int) -> Any:
 
 
 _MICROSOFT: tuple[tuple[str, Any], ...] = (
-    ("QLinearAdd", _qlinear_binary(sm.add)),
-    ("QLinearMul", _qlinear_binary(sm.multiply)),
-    ("QLinearSigmoid", _qlinear_unary(lambda c, x: sm.sigmoid(x))),
+    ("QLinearAdd", _qlinear(2, lambda c, a, b: a + b)),
+    ("QLinearMul", _qlinear(2, lambda c, a, b: a * b)),
+    ("QLinearSigmoid", _qlinear(1, lambda c, x: sm.sigmoid(x))),
     (
         "QLinearLeakyRelu",
-        _qlinear_unary(lambda c, x: sm.where(x < 0, x * like(x, c.get("alpha", 0.01)), x)),
+        _qlinear(1, lambda c, x: sm.where(x < 0, x * like(x, c.get("alpha", 0.01)), x)),
     ),
-    ("QLinearSoftmax", _qlinear_unary(lambda c, x: sm.nn.softmax(x, axis=c.get("axis", -1)))),
-    ("QLinearGlobalAveragePool", _qlinear_average),
+    ("QLinearSoftmax", _qlinear(1, lambda c, x: sm.nn.softmax(x, axis=c.get("axis", -1)))),
+    ("QLinearAveragePool", _qlinear(1, _pooled("AveragePool"))),
+    ("QLinearGlobalAveragePool", _qlinear(1, _pooled("GlobalAveragePool"))),
+    ("QLinearConcat", _qlinear_concat),
     ("QGemm", _q_gemm),
     ("MatMulIntegerToFloat", _mat_mul_to_float),
     ("DynamicQuantizeMatMul", _dynamic_mat_mul),

@@ -42,7 +42,7 @@ from smelt.onnx.needs import NeedsValueError, computable
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import dtype_of, type_text
 
-__all__ = ["NodeArg", "Session", "load"]
+__all__ = ["NodeArg", "Session", "load", "read_source"]
 
 MAX_FILE_BYTES = 2 << 30
 MAX_VALUE_INPUT = 64
@@ -87,13 +87,21 @@ def load(
         raise ArgumentError(
             op="load", argument="fallback", value=repr(fallback), expected="'reference' or 'error'"
         )
+    model, external, name = read_source(source, data_folder)
+    return Session(model, external, fallback, name)
+
+
+def read_source(
+    source: str | os.PathLike[str] | bytes, data_folder: str | os.PathLike[str] | None = None
+) -> tuple[Model, ExternalData, str]:
+    """Read a model from a file or bytes: its records, its external data, the file's name."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data, folder, name = memoryview(source).cast("B"), None, "model.onnx"
     else:
         data, folder, name = _map(Path(source)), Path(source).resolve().parent, Path(source).name
     if data_folder is not None:
         folder = Path(data_folder)
-    return Session(parse(data), ExternalData(folder), fallback, name)
+    return parse(data), ExternalData(folder), name
 
 
 def _map(path: Path) -> memoryview:
@@ -167,13 +175,13 @@ class Session:
         """Return outputs as NumPy arrays, in the order of their names.
 
         Args:
-            output_names: names of outputs, or None for all.
+            output_names: names of outputs, or None for all, as an empty list is.
             input_feed: arrays, nested lists or numbers by the names of inputs.
             run_options: accepted and ignored.
 
         Raises ArgumentError for unknown or missing names, OnnxTypeError for other types.
         """
-        names = tuple(a.name for a in self.outputs) if output_names is None else tuple(output_names)
+        names = tuple(output_names or (a.name for a in self.outputs))
         unknown = [n for n in names if n not in {a.name for a in self.outputs}]
         if unknown:
             listed = ", ".join(a.name for a in self.outputs)

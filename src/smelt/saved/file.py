@@ -40,6 +40,8 @@ from smelt.errors import (
     ProgramVersionError,
     TextError,
 )
+from smelt.types.dtype import DTYPES
+from smelt.version import __version__
 
 __all__ = ["FORMAT", "ProgramFile", "Writer"]
 
@@ -52,6 +54,8 @@ MAX_MANIFEST_BYTES: Final = 64 << 20
 PAGE: Final = 4096
 """Alignment in bytes of a constant in the file."""
 _ALIGNMENT: Final = 64
+_ELEMENT_TYPES: Final = {d.numpy.name: d.numpy for d in DTYPES}
+"""Types of constants by name; others, such as objects and records, are damage."""
 _MALFORMED: Final = (
     *(KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError),
     *(RecursionError, ArithmeticError, AssertionError),
@@ -220,7 +224,8 @@ class ProgramFile:
     def array(self, described: Mapping[str, Any]) -> Array:
         """Return a constant as a read-only array on the file's memory; it is not read."""
         try:
-            dtype, shape = np.dtype(described["dtype"]), tuple(map(int, described["shape"]))
+            dtype = _ELEMENT_TYPES[described["dtype"]]
+            shape = tuple(map(int, described["shape"]))
             section = self._section(described["section"])
             elements = np.frombuffer(self._bytes, np.uint8, section.length, section.offset)
             if min(shape, default=0) < 0:
@@ -235,11 +240,11 @@ class ProgramFile:
         return self.sections[number]
 
     def reading(self) -> Reading:
-        """Return a context that reports malformed facts as damage.
+        """Return a context that reports malformed facts as damage, or as another version's.
 
         They are data of a file, and may say anything.
         """
-        return Reading(self.path.name)
+        return Reading(self.path.name, str(self.facts.get("smelt", ""))[:40])
 
     def verify(self) -> None:
         """Compare all sections, constants too, with their digests; raises ProgramFileError."""
@@ -248,10 +253,10 @@ class ProgramFile:
 
 
 class Reading:
-    """Context in which what malformed facts raise becomes a ProgramFileError."""
+    """Context in which what malformed facts raise becomes an error about the file."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, writer: str) -> None:
+        self._name, self._writer = name, writer
 
     def __enter__(self) -> None:
         pass
@@ -261,4 +266,7 @@ class Reading:
             return
         if isinstance(error, _MALFORMED):
             reason = f"its facts are malformed: {type(error).__name__} {error}"
-            raise ProgramFileError(path=self._name, reason=reason) from error
+            if self._writer in ("", __version__):
+                raise ProgramFileError(path=self._name, reason=reason) from error
+            reason = f"Smelt {self._writer!r} wrote it, this is {__version__}, and {reason}"
+            raise ProgramVersionError(path=self._name, reason=reason) from error

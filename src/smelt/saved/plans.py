@@ -22,6 +22,7 @@ from smelt.llvm_package import import_compiler, llvm_version
 from smelt.processor import missing_features, system_triple
 from smelt.runtime import native, native_object
 from smelt.runtime.code import LoadedKernel, key_of
+from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
 from smelt.saved.file import ProgramFile, Writer
@@ -71,6 +72,7 @@ def write_plan(
         "isa": target.isa,
         "target": json.loads(target.to_json()),
         "abi": ABI_VERSION,
+        "form": RECIPE_FORMAT,
         "settings": _settings(),
         "hints": dict(program.hints),
         "recipe": writer.add(json.dumps(recipe.to_data(), separators=(",", ":")).encode()),
@@ -107,11 +109,14 @@ def _settings() -> dict[str, Any]:
 
 def write_runtime(writer: Writer) -> dict[str, int]:
     """Write the run time's own objects for this kind of machine, by digest."""
-    texts = {"thread pool": native.ir(), "repeated calls": native_object.native_source("call")}
     return {
         native_object.digest_of(text): writer.add(native_object.native_object(what, text))
-        for what, text in texts.items()
+        for what, text in _runtime_texts().items()
     }
+
+
+def _runtime_texts() -> dict[str, str]:
+    return {"thread pool": native.ir(), "repeated calls": native_object.native_source("call")}
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -122,9 +127,9 @@ def load_runtime(file: ProgramFile, objects: Mapping[str, Any]) -> None:
 
     Objects of another version are left out where LLVM is installed, which compiles them.
     """
-    needed = native_object.digest_of(native.ir())
-    if needed in objects:
-        native_object.supply({str(digest): file.read(n) for digest, n in objects.items()})
+    needed = [native_object.digest_of(text) for text in _runtime_texts().values()]
+    if all(digest in objects for digest in needed):
+        native_object.supply({digest: file.read(objects[digest]) for digest in needed})
     elif llvm_version() == "none":
         reason = "its run time is that of another version, and LLVM is not installed"
         raise ProgramVersionError(path=file.path.name, reason=reason)
@@ -133,7 +138,8 @@ def load_runtime(file: ProgramFile, objects: Mapping[str, Any]) -> None:
 def choose_plans(file: ProgramFile, plans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the plans for the first instruction set in the file that this processor has.
 
-    Raises ProgramMachineError if there is none, ProgramVersionError for another calling convention.
+    Raises ProgramMachineError if there is none, ProgramVersionError for another calling convention
+    or form of plans.
     """
     reasons: dict[str, str] = {}
     for plan in plans:
@@ -143,8 +149,9 @@ def choose_plans(file: ProgramFile, plans: Sequence[Mapping[str, Any]]) -> list[
         if reason := _why_not_here(str(target["triple"]), target["features"]):
             reasons[target["isa"]] = reason
             continue
-        if plan["abi"] != ABI_VERSION:
-            reason = f"its code has calling convention {plan['abi']}, this version {ABI_VERSION}"
+        written, current = (plan["abi"], plan["form"]), (ABI_VERSION, RECIPE_FORMAT)
+        if written != current:
+            reason = f"its code and plans have the forms {written}, this version {current}"
             raise ProgramVersionError(path=file.path.name, reason=reason)
         return [p for p in plans if p["target"] == target]
     text = "; ".join(f"for {isa}, {reason}" for isa, reason in reasons.items())

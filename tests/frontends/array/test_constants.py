@@ -131,6 +131,25 @@ def test_expensive_work_on_captured_arrays_is_done_once():
     assert [x.type.shape for x in trace.captured] == [(60, 256)]
 
 
+def test_scaled_weights_stay_small_whatever_is_computed_before_them() -> None:
+    """Another constant that has to be computed does not compute them as well."""
+    data = [RNG.integers(-9, 9, (24, 24)).astype(np.int8) for _ in range(2)]
+    small = [sm.asarray(x, copy=True) for x in data]
+    rows = np.ones((5, 24), np.float32)
+
+    def f(x: Any) -> Any:
+        scaled = [sm.astype(w, sm.float32) * 0.5 for w in small]
+        norm = sm.sum(sm.astype(small[0], sm.float32), axis=0)  # many elements: it is computed
+        return (x + norm) @ scaled[0] @ scaled[1]
+
+    f = sm.jit(f)
+    wide = [x.astype(np.float32) * 0.5 for x in data]
+    want = (rows + data[0].sum(0)) @ wide[0] @ wide[1]
+    np.testing.assert_allclose(np.asarray(f(rows)), want, rtol=1e-5)
+    (traces,) = f.traces.values()
+    assert [x.type.dtype for x in traces[0].captured].count(sm.int8) == 2
+
+
 def test_what_is_pending_on_memory_of_others_is_computed_when_it_is_captured():
     data = RNG.integers(-100, 100, (60, 256)).astype(np.int8)
     wide = sm.astype(sm.asarray(data), sm.int32)

@@ -11,6 +11,7 @@ import smelt as sm
 from smelt import knobs
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.jit import Jit
+from smelt.graph.loop import Loop
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
@@ -275,6 +276,31 @@ def test_branches_read_arrays_from_outside_of_the_recording() -> None:
         result, product = f(np.asarray(p), x)
         np.testing.assert_allclose(result, expected)
         np.testing.assert_allclose(product, x @ w)
+
+
+def test_steps_read_widened_weights_with_their_short_elements() -> None:
+    """A cast around the loop or inside it is computed in each step; nothing long is stored."""
+    data = RNG.integers(-9, 9, (24, 24)).astype(np.int8)
+    weights = sm.asarray(data, copy=True)
+
+    @sm.jit
+    def f(x: Any, before: Any) -> Any:
+        wide = sm.astype(before, sm.float64)
+
+        def step(carry: Any, row: Any) -> Any:
+            y = (carry @ sm.astype(weights, sm.float64) + row @ wide) * 0.01
+            return y, y
+
+        return sm.scan(step, sm.zeros(24, dtype=sm.float64), x)[1]
+
+    x, carry, rows = RNG.normal(size=(5, 24)), np.zeros(24), []
+    for row in x:
+        carry = (carry @ data + row @ data) * 0.01
+        rows.append(carry)
+    np.testing.assert_allclose(f(x, weights), np.stack(rows))
+    (loop,) = {n.op for n in f.lower(x, weights).trace.graph.nodes() if isinstance(n.op, Loop)}
+    types = [i.type.dtype.name for i in loop.body.graph.inputs if len(i.type.shape) == 2]
+    assert types == ["i8", "i8"]
 
 
 # ---- errors --------------------------------------------------------------------------------------

@@ -322,6 +322,9 @@ def test_static_arguments() -> None:
     assert g(3, np.ones(2)).tolist() == [3.0, 3.0]
     assert g(4, np.ones(2)).tolist() == [4.0, 4.0]
     assert recordings(g) == 2
+    signed = sm.jit(lambda z, x: sm.copysign(x, z[0]), static_argnums=0)
+    for zero in (0.0, -0.0, 0.0):
+        assert signed((zero,), np.ones(1)).tolist() == [np.copysign(1.0, zero)]
 
 
 def test_methods() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from smelt.errors import (
     SaveError,
     SmeltError,
     StructureError,
+    UnsupportedError,
 )
 from smelt.frontends.array import load as loading
 from smelt.frontends.array.tree import flatten
@@ -128,7 +130,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, weights: Any) -> Path:
 def test_every_size_runs_one_too(saved: Path, weights: Any) -> None:
     layer = sm.load(saved)
     b = _f32(8, seed=1)
-    for n in (1, 2, 7, 300):
+    for n in (0, 1, 2, 7, 300):
         x = _f32(n, 24, seed=n)
         result = layer(x, b=b)
         want = np.maximum(x @ weights + b, 0) * np.float32(2)
@@ -224,6 +226,8 @@ def test_several_programs_and_plans(tmp_path: Path) -> None:
     x = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(np.asarray(both.double(x)), x * 2)
     assert float(both["total"](x)) == 45
+    with pytest.raises(UnsupportedError, match="2 programs: double, total"):
+        both(x)
     with pytest.raises(AttributeError, match="double, total"):
         _ = both.nothing
 
@@ -253,6 +257,21 @@ def test_containers_numbers_and_errors_of_a_run(tmp_path: Path) -> None:
         loaded(Pair(x, x), 4.0, np.array([0, 6]))
     assert caught.value.origin.file == Path(__file__).name
     assert "p.right[rows]" in caught.value.origin.text
+
+
+@dataclasses.dataclass
+class Hidden:
+    """A result whose field no named tuple can have."""
+
+    _left: Any
+    right: Any
+
+
+def test_dataclasses_with_hidden_fields(tmp_path: Path) -> None:
+    sm.save(lambda x: Hidden(x, x * 2), tmp_path / "f.smelt", sm.spec("f32[n]"))
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    result = loaded(_f32(3))
+    assert np.array_equal(np.asarray(result.right), 2 * np.asarray(result._left))
 
 
 def test_static_arguments_are_constants_of_the_file(tmp_path: Path) -> None:
@@ -306,6 +325,8 @@ def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
     path = tmp_path / "f.smelt"
     with pytest.raises(ArgumentError, match="isa"):
         sm.save(sm.sum, path, _f32(3), isa="avx1024")
+    with pytest.raises(ArgumentError, match=r"hints = m, expected of k, n"):
+        sm.save(sm.sum, path, sm.spec("f32[n,k]"), hints={"n": 3, "m": 4})
     with pytest.raises(ArgumentError, match="function"):
         sm.save(3, path)  # type: ignore[arg-type]
     static = sm.jit(lambda x, t: x, static_argnames="t")

@@ -3,14 +3,15 @@
 >>> def f(x, order, *, scale=1.0): ...
 >>> call = Options(f, static_argnames="order").bind((1.5, "C"), {"scale": 2.0})
 >>> call.leaves, call.names, call.statics
-([1.5, 2.0], ['x', 'scale'], ((1, <class 'str'>, 'C'),))
+([1.5, 2.0], ['x', 'scale'], ((1, <class 'str'>, 'C', ()),))
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 __all__ = ["BoundCall", "Options", "statics_to_data"]
 
 Slot = int | str
+Static = tuple[Slot, type, Hashable, tuple[float, ...]]
+"""A static argument: position or name, type, value, and the signs of zeros in it: zeros of both
+signs are equal, but their programs differ."""
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class BoundCall:
 
     leaves: list[Any]
     tree: Tree
-    statics: tuple[tuple[Slot, type, Hashable], ...]
+    statics: tuple[Static, ...]
     count: int
     options: Options
 
@@ -42,7 +46,7 @@ class BoundCall:
     def _keyed(self) -> Any:
         """Return the tree with positional arguments under their positions."""
         _, _, _, (positional, named) = self.tree  # type: ignore[misc]
-        fixed = {slot for slot, _, _ in self.statics}
+        fixed = {slot for slot, *_ in self.statics}
         slots = [k for k in range(self.count) if k not in fixed]
         _, _, names, children = named
         return "mapping", dict, (*slots, *names), (*positional[3], *children)
@@ -69,7 +73,7 @@ class BoundCall:
         """Call the function with other leaves."""
         positional, named = unflatten(self.tree, iter(leaves))
         args = list(positional)
-        for slot, _, value in self.statics:
+        for slot, _, value, _ in self.statics:
             if isinstance(slot, int):
                 args.insert(slot, value)
             else:
@@ -189,24 +193,24 @@ class Options:
 
         Raises StaticArgError for a static argument that is not hashable, or an array.
         """
-        statics: list[tuple[Slot, type, Hashable]] = []
+        statics: list[Static] = []
         dynamic: list[Any] = []
         for position, value in enumerate(args):
             if position in self.static:
-                statics.append((position, type(value), self._hashable(position, value)))
+                statics.append(self._static(position, value))
             else:
                 dynamic.append(value)
         named: dict[str, Any] = {}
         for name in sorted(kwargs):
             if name in self.static:
-                statics.append((name, type(kwargs[name]), self._hashable(name, kwargs[name])))
+                statics.append(self._static(name, kwargs[name]))
             else:
                 named[name] = kwargs[name]
         leaves, tree = flatten((tuple(dynamic), named))
         return BoundCall(leaves, tree, tuple(statics), len(args), self)
 
-    def _hashable(self, slot: Slot, value: Any) -> Hashable:
-        reason, result = "", value
+    def _static(self, slot: Slot, value: Any) -> Static:
+        reason = ""
         if isinstance(value, (Array, np.ndarray)):
             reason = "arrays are never static"
         else:
@@ -220,7 +224,15 @@ class Options:
                 type=type(value).__name__,
                 reason=reason,
             )
-        return result
+        return slot, type(value), cast("Hashable", value), _signs(value)
+
+
+def _signs(value: Any) -> tuple[float, ...]:
+    """Return the signs of the zeros among a value's numbers."""
+    if isinstance(value, (tuple, frozenset)):
+        return tuple(sign for x in cast("Iterable[Any]", value) for sign in _signs(x))
+    parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+    return tuple(math.copysign(1.0, x) for x in parts if isinstance(x, float) and x == 0)
 
 
 def statics_to_data(bound: BoundCall) -> list[list[Any]]:
@@ -228,7 +240,7 @@ def statics_to_data(bound: BoundCall) -> list[list[Any]]:
 
     Text tells zeros of both signs apart, and NaN equals itself.
     """
-    return [[slot, kind.__name__, repr(value)] for slot, kind, value in bound.statics]
+    return [[slot, kind.__name__, repr(value)] for slot, kind, value, _ in bound.statics]
 
 
 def _as_list(values: Any) -> list[Any]:

@@ -187,6 +187,7 @@ def flush_readers(*memory: Buffer) -> None:
 def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value, Exception]:
     """Compute values and what is pending; return the errors of what stays pending.
 
+    While a function is recorded, what it would record again rather than capture stays pending.
     A pending value that has such an error is computed again only if it is one of `values` or reads
     `memory`: other reads do not wait for another failure.
     """
@@ -197,7 +198,12 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
         _shorten_trail(STATE.trail_start)
     if STATE.loop is not None and STATE.loop[0].start:
         STATE.loop = Loop(0, STATE.loop[0].period), STATE.loop[1]
-    outputs = dict.fromkeys((*values, *_waiting_values(pending, memory))) if pending else values
+    outputs: Iterable[Value] = values
+    if pending:
+        scope, waits = STATE.scope, _waiting_values(pending, memory)
+        if scope is not None and not memory:
+            waits = [x for x in waits if not scope.is_recomputed(x)]
+        outputs = dict.fromkeys((*values, *waits))
     sampled: WeakSet[Foreign] | None = None
     if STATE.sampled and not STATE.tapes:  # derivatives will read the old elements
         sampled, STATE.sampled = STATE.sampled, WeakSet()

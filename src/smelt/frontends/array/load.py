@@ -350,6 +350,14 @@ class Programs(Mapping[str, LoadedFunction]):
     def __len__(self) -> int:
         return len(self._functions)
 
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise UnsupportedError: one of the programs has to be chosen."""
+        first = next(iter(self._functions))
+        raise UnsupportedError(
+            f"calling {self._file}, which has {len(self)} programs: {', '.join(self)}",
+            hint=f"Choose one: sm.load(path)[{first!r}](..).",
+        )
+
     def __getattr__(self, name: str) -> LoadedFunction:
         """Return a program by name; raises AttributeError."""
         functions = self.__dict__.get("_functions", {})

@@ -55,7 +55,7 @@ def save(
             share constants.
         path: the file, which appears whole or not at all.
         *args: arrays or `sm.spec`s, as for `lower`. The program is for all values of the sizes
-            that specs name, 1 among them.
+            that specs name, 1 and (one size at a time) 0 among them.
         isa: instruction sets to hold code for, best first: "host", "avx512", "avx2", "portable".
         hints: likely values of the sizes; several mappings make several plans, and a call takes
             the nearest.
@@ -66,6 +66,9 @@ def save(
         instruction set; what recording and compilation raise; OSError.
     """
     first_hints = hints if isinstance(hints, Mapping) else dict(*hints[:1])
+    _check_hints(
+        hints, [args, kwargs, function] if isinstance(function, Mapping) else [args, kwargs]
+    )
     programs = {
         name: [_draft(x) for x in lowered]
         for name, lowered in _recorded(function, args, kwargs, first_hints)
@@ -91,6 +94,17 @@ def _recorded(
             yield str(name), _variants(_jitted(program), tuple(arguments), {}, sizes)
 
 
+def _check_hints(hints: Mapping[str, int] | Sequence[Mapping[str, int]], arguments: Any) -> None:
+    """Raise ArgumentError for hints of sizes that no spec names."""
+    specs = [x for x in flatten(arguments)[0] if isinstance(x, Spec)]
+    names = {n for x in specs for d in x.shape for n in sizes_of(d)}
+    choices = [hints] if isinstance(hints, Mapping) else hints
+    unknown = [n for choice in choices for n in choice if names and n not in names]
+    if unknown:
+        listed = ", ".join(sorted(names))
+        raise ArgumentError(op="save", argument="hints", value=unknown[0], expected=f"of {listed}")
+
+
 def _jitted(function: Any) -> Jit[Any, Any]:
     if not callable(function):
         raise ArgumentError(
@@ -99,7 +113,7 @@ def _jitted(function: Any) -> Jit[Any, Any]:
     return function if isinstance(function, Jit) else Jit(Options(function))
 
 
-# ---- recordings for sizes of 1 -------------------------------------------------------------------
+# ---- recordings for sizes of 1 and 0 -------------------------------------------------------------
 
 
 def _variants(
@@ -108,15 +122,20 @@ def _variants(
     kwargs: dict[str, Any],
     sizes: Mapping[str, int],
 ) -> list[Lowered]:
-    """Record a program with sizes above 1, and with each choice of sizes of 1."""
+    """Record a program for sizes above 1, each choice of ones, and each zero."""
     leaves, tree = flatten(jitted.options.by_position(args, kwargs))
     leaves = [np.ascontiguousarray(x) if is_foreign_array(x) else x for x in leaves]
     dims = [d for x in leaves if isinstance(x, Spec) for d in x.shape]
     names = list(dict.fromkeys(n for d in dims for n in sizes_of(d)))
-    choices = [ones for count in range(len(names) + 1) for ones in combinations(names, count)]
+    choices = [
+        dict.fromkeys(ones, 1)
+        for count in range(len(names) + 1)
+        for ones in combinations(names, count)
+    ]
+    choices = choices[:MAX_VARIANTS] + [{name: 0} for name in names]
     variants: list[Lowered] = []
-    for ones in choices[:MAX_VARIANTS]:
-        fixed = [_with_ones(x, ones) if isinstance(x, Spec) else x for x in leaves]
+    for values in choices:
+        fixed = [_with_sizes(x, values) if isinstance(x, Spec) else x for x in leaves]
         positional, named = unflatten(tree, iter(fixed))
         try:
             variants.append(jitted.record(positional, named, sizes))
@@ -126,8 +145,7 @@ def _variants(
     return variants
 
 
-def _with_ones(spec: Spec, ones: Sequence[str]) -> Spec:
-    values = dict.fromkeys(ones, 1)
+def _with_sizes(spec: Spec, values: Mapping[str, int]) -> Spec:
     return Spec(tuple(substitute(d, values, "size") for d in spec.shape), spec.dtype)
 
 
@@ -190,6 +208,6 @@ def _parameters(options: Options) -> tuple[Parameter, ...]:
 
 
 def _check_statics(bound: BoundCall) -> None:
-    for slot, kind, value in bound.statics:
+    for slot, kind, value, _ in bound.statics:
         if kind not in (bool, int, float, str, type(None)):
             raise SaveError(what=f"the static argument {slot!r} of type {kind.__name__}: {value!r}")

@@ -276,9 +276,7 @@ class Scope(Sizes):
         captured = self.captured.get(x) or self._rerecorded.get(x)
         if captured is None and x in self.volatile_values:
             captured = self._record_again(x)
-        if captured is None and (
-            self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
-        ):
+        if captured is None and self.is_recomputed(x):
             captured = self._rerecorded[x] = self._record_here(x.op, self._operands(x))
         if captured is None:
             label, data = f"c{len(self.captured)}", evaluate(x)
@@ -330,6 +328,10 @@ class Scope(Sizes):
         self.open = False
         self.created.clear()
         self.volatile_values.clear()
+
+    def is_recomputed(self, x: Value) -> bool:
+        """Return whether capturing an outside value records it again, from smaller values."""
+        return self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
 
     def _is_view_or_cast(self, x: Value) -> bool:
         """Return whether a value only views or casts one private array, not computed yet.

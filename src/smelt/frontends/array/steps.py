@@ -33,6 +33,7 @@ from smelt.graph.loop import Body, with_sizes
 from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
+from smelt.ops.elementwise import Cast
 from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
 
@@ -69,7 +70,10 @@ class StepScope(Scope):
                 return x
         elif x.scope is not None and self.outer is None:
             raise LeakError(value=x.type_text, function=x.scope.name)
-        captured = self.captured.get(x)
+        captured = self.captured.get(x) or self._rerecorded.get(x)
+        if captured is None and _is_widened(x):
+            # A step reads the shorter elements each time; 8-bit weights remain 8-bit weights.
+            captured = self._rerecorded[x] = self._record_here(x.op, x.inputs)
         if captured is None:
             # Outside of `jit` its sizes are numbers: operators may have compared them already.
             type = x.type if self.outer is None else self.outer.type(x.type)
@@ -87,6 +91,13 @@ class StepScope(Scope):
 
     def outside(self, x: Value) -> None:
         """Do nothing: a value around the loop is an operand as of now."""
+
+
+def _is_widened(x: Value) -> bool:
+    """Return whether a recorded value is another one with longer elements."""
+    if x.scope is None or not isinstance(x.op, Cast):
+        return False
+    return x.inputs[0].type.dtype.bits < x.type.dtype.bits
 
 
 @dataclass(frozen=True, slots=True)

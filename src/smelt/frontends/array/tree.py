@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, make_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,7 +230,8 @@ def tree_to_data(tree: Any) -> Any:
 def tree_from_data(data: Any) -> Tree:
     """Return the tree of `tree_to_data`; raises KeyError, TypeError or ValueError for other data.
 
-    Named tuples and dataclasses become named tuples of that name and with those fields.
+    Named tuples become named tuples of that name and with those fields, and dataclasses too unless
+    a field's name begins with an underscore: these become dataclasses.
     """
     if data == LEAF:
         return LEAF
@@ -252,5 +253,7 @@ def tree_from_data(data: Any) -> Tree:
         return kind, _PLAIN_TYPES[name], keys, children
     if kind not in ("named", "record"):
         raise ValueError(f"a container of kind {kind!r}")
+    if kind == "record" and any(key.startswith("_") for key in keys):
+        return kind, make_dataclass(name, keys), keys, children
     fields: Any = [(key, Any) for key in keys]
     return "named", NamedTuple(name, fields), keys, children  # pyright: ignore[reportArgumentType]
