@@ -17,6 +17,7 @@ High-Performance Matrix Multiplication" (2008).
 
 from __future__ import annotations
 
+from smelt.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub, terms_of
 
 BLOCK = 2048
@@ -190,28 +191,42 @@ task packs: they stay in L2, in panels of several cache lines."""
 WIDE_RUN = 1024
 """Maximum columns of a wide product per task where results are many.  With small k the traffic of
 the epilogue dominates, and wants long runs."""
-DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
-"""K-blocked product: k block; k block where instruction issue is the bottleneck
-(`Target.starts_few`); and the row pitch of packed elements for each, no power of two, which
-would overuse some cache sets."""
-FEW_DEEP, FEW_PITCH = 96, 112
-"""k block and row pitch of a small-M product, whose panels stay in L1 with the rows of a tile."""
 L2_BYTES = 1 << 20
 """The L2 cache for which blocks of packed products are given; a smaller one has smaller blocks."""
-DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
-"""K-blocked product: maximum float32 rows and columns per task, and the multiple of its rows (whole
-tiles, and whole vectors of packed rows). Packed operands and accumulators take 1 MiB together;
-smaller blocks would pack data from L3 or memory more often."""
-LONG_ROWS, LONG_COLUMNS = 1056, 512
-"""As `DEEP_ROWS` and `DEEP_COLUMNS`, where instruction issue is the bottleneck and packing is
-expensive. The packed right operand, which every row of tiles reads again, takes half of 1 MiB of
-L2; accumulators, which a tile reads once, may come from L3."""
-ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
-"""k block, and float32 rows and columns per task, where the left operand is multiplied in place and
-L2 has room for the packed operand and the accumulators: larger blocks pack less often."""
-PANEL_ROWS, PANEL_COLUMNS = 192, 256
-"""Rows and columns per task where the right operand is prepacked in panels: nothing is packed that
-more rows would share, and all stays in L2 with the panels being prefetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmBlocking:
+    """Block sizes of a GEMM: `mc` x `nc` results per task at most, `kc` terms at a time.
+
+    Sizes are in float32 elements, for an L2 cache of `L2_BYTES`.  `pitch` is the elements between
+    packed rows: no power of two, which would overuse some cache sets.  0: not the row's to decide.
+    """
+
+    mc: int
+    nc: int
+    kc: int = 0
+    pitch: int = 0
+
+
+ROW_MULTIPLE = 48
+"""Multiple of the rows of a task: whole tiles, and whole vectors of packed rows."""
+K_BLOCKED = GemmBlocking(288, 384, 192, 208)
+"""Packed operands and accumulators take 1 MiB together; smaller blocks would pack data from L3 or
+memory more often."""
+ISSUE_BOUND = GemmBlocking(1056, 512, 256, 272)
+"""Where instruction issue is the bottleneck (`Target.starts_few`) and packing is expensive. The
+packed right operand, which every row of tiles reads again, takes half of 1 MiB of L2; accumulators,
+which a tile reads once, may come from L3."""
+LEFT_IN_PLACE = GemmBlocking(672, 256, 512)
+"""Where the left operand is multiplied in place and L2 has room for the packed operand and the
+accumulators: larger blocks pack less often."""
+PREPACKED_RIGHT = GemmBlocking(192, 256)
+"""Where the right operand is prepacked in panels: nothing is packed that more rows would share, and
+all stays in L2 with the panels being prefetched."""
+SMALL_M = GemmBlocking(SMALL, 768, 96, 112)
+"""A small-M product: panels stay in L1 with the rows of a tile, accumulators in L2."""
+
 PREPACKED = 1 << 22
 """Maximum elements of an operand that is packed once per call for all tasks: it takes that much
 memory and has to stay in the last-level cache."""
@@ -223,8 +238,6 @@ SWAPPED_COLUMNS, SWAPPED_PITCH = 48, 64
 """Small-M product with swapped operands (the columns of C are its rows): columns that are read
 together, whole tiles and whole vectors; and the pitch of its rows of accumulators, of which a
 tile's last vectors use more."""
-FEW_ACROSS = 768
-"""Maximum columns per task of a small-M product: their accumulators stay in L2."""
 SWAPPED_PACKED_BYTES = 1 << 20
 """Maximum bytes of the operand that every task of a swapped small-M product packs: it stays in L2.
 """

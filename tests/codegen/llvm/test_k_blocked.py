@@ -25,17 +25,10 @@ from tests.codegen.llvm.variants import (
 import smelt as sm
 from smelt import lower
 from smelt.blocks import (
-    DEEP,
-    DEEP_COLUMNS,
-    DEEP_EVEN,
-    DEEP_PITCH,
-    DEEP_ROWS,
-    LONG_COLUMNS,
-    LONG_DEEP,
-    LONG_ROWS,
-    ROOMY_COLUMNS,
-    ROOMY_DEPTH,
-    ROOMY_ROWS,
+    ISSUE_BOUND,
+    K_BLOCKED,
+    LEFT_IN_PLACE,
+    ROW_MULTIPLE,
     SMALL,
     TALL_COLUMNS,
     WIDE_DEPTH,
@@ -66,11 +59,11 @@ SIZES = (
     (12, 64, 4),
     (13, 33, 5),
     (7, 31, 17),
-    (17, 65, DEEP + 33),
-    (70, 47, DEEP),
-    (DEEP_EVEN + 1, 35, 2 * DEEP + 1),
-    (31, 2 * 32, 3 * DEEP - 1),
-    (DEEP_ROWS + 5, 19, 6),
+    (17, 65, K_BLOCKED.kc + 33),
+    (70, 47, K_BLOCKED.kc),
+    (ROW_MULTIPLE + 1, 35, 2 * K_BLOCKED.kc + 1),
+    (31, 2 * 32, 3 * K_BLOCKED.kc - 1),
+    (K_BLOCKED.mc + 5, 19, 6),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
@@ -100,7 +93,7 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
         (actual,) = kernel(*inputs)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
-            bound = (DEEP + k / DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
+            bound = (K_BLOCKED.kc + k / K_BLOCKED.kc + 1) * 2.0**-24 * (abs(x) @ abs(y))
             right_there = abs(actual - whole_sum) <= bound
         finite = np.isfinite(whole_sum)
         assert np.all(right_there[finite])
@@ -118,7 +111,14 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
     kernel = forced(code, isa, "k_blocked")
     is_right_with_what_surrounds(
-        kernel, ((1, 1, 1), (9, 16, 5), (35, 7, DEEP + 3), (70, 141, 20), (24, 64, DEEP))
+        kernel,
+        (
+            (1, 1, 1),
+            (9, 16, 5),
+            (35, 7, K_BLOCKED.kc + 3),
+            (70, 141, 20),
+            (24, 64, K_BLOCKED.kc),
+        ),
     )
 
 
@@ -136,7 +136,7 @@ def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> 
         f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}'
     )
     kernel = forced(code, isa, "k_blocked")
-    for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, DEEP + 20)):
+    for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, K_BLOCKED.kc + 20)):
         shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
         arrays = [whole_numbers(shapes[s], "f4", m) for s in (left, transposed, right)]
         actual = run_guarded(kernel, arrays, at_end=True)[0]
@@ -153,7 +153,10 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
     )
     variant = "panels" if left == "b,m,k" else "k_blocked"
     kernel = forced(code, isa, variant)
-    for sizes in ({"b": 3, "m": 50, "n": 37, "k": 9}, {"b": 2, "m": 13, "n": 64, "k": DEEP + 1}):
+    for sizes in (
+        {"b": 3, "m": 50, "n": 37, "k": 9},
+        {"b": 2, "m": 13, "n": 64, "k": K_BLOCKED.kc + 1},
+    ):
         x = whole_numbers(tuple(sizes[a] for a in left.split(",")), "f4", 1)
         y = whole_numbers((sizes["k"], sizes["n"]), "f4", 2)
         for at_end in (False, True):
@@ -198,7 +201,7 @@ def test_same_bits_for_any_threads_and_strides() -> None:
                 actual.append(np.asarray(f(a, b)).tobytes())
         assert len(set(actual)) == 1
         copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
-        bound = (DEEP + 2600 / DEEP) * 2.0**-23 * (abs(a) @ abs(b))
+        bound = (K_BLOCKED.kc + 2600 / K_BLOCKED.kc) * 2.0**-23 * (abs(a) @ abs(b))
         assert np.all(abs(np.asarray(copied) - np.asarray(f(a, b))) <= bound)
 
 
@@ -210,11 +213,11 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
             named = dict(zip("mn", sizes, strict=True))
             high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
             down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-            assert down * across >= tasks - 1 or high <= 3 * DEEP_EVEN
-            assert high % DEEP_EVEN == 0 and high - sizes[0] / down < DEEP_EVEN
-            assert wide % 32 == 0 and wide <= DEEP_COLUMNS
-            left = 0 if direct else high * DEEP_PITCH
-            assert 4 * (left + wide * DEEP + high * wide) <= 1.25 * 2**20
+            assert down * across >= tasks - 1 or high <= 3 * ROW_MULTIPLE
+            assert high % ROW_MULTIPLE == 0 and high - sizes[0] / down < ROW_MULTIPLE
+            assert wide % 32 == 0 and wide <= K_BLOCKED.nc
+            left = 0 if direct else high * K_BLOCKED.pitch
+            assert 4 * (left + wide * K_BLOCKED.kc + high * wide) <= 1.25 * 2**20
 
 
 def test_blocks_are_larger_where_few_instructions_start() -> None:
@@ -236,11 +239,11 @@ def test_blocks_are_larger_where_few_instructions_start() -> None:
                 [int(evaluate(e, named)) for e in x] for x in (usual, larger)
             )
             down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-            assert down * across >= tasks - 1 or high <= max(3 * DEEP_EVEN, before)
-            assert high % DEEP_EVEN == 0 and wide % 32 == 0
-            assert 4 * wide * LONG_DEEP <= CACHE_SHARE * 2**20
+            assert down * across >= tasks - 1 or high <= max(3 * ROW_MULTIPLE, before)
+            assert high % ROW_MULTIPLE == 0 and wide % 32 == 0
+            assert 4 * wide * ISSUE_BOUND.kc <= CACHE_SHARE * 2**20
             most.append((high, wide))
-    assert (LONG_ROWS, LONG_COLUMNS) in most
+    assert (ISSUE_BOUND.mc, ISSUE_BOUND.nc) in most
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -252,9 +255,9 @@ def test_numbers_in_larger_blocks(isa: str) -> None:
     assert few < more
     rng = np.random.default_rng(10)
     for m, n, k in (
-        (2 * LONG_ROWS + 5, 2 * LONG_COLUMNS + 33, LONG_DEEP + 1),
+        (2 * ISSUE_BOUND.mc + 5, 2 * ISSUE_BOUND.nc + 33, ISSUE_BOUND.kc + 1),
         (1100, 1000, 0),
-        (LONG_ROWS, LONG_COLUMNS, 2 * LONG_DEEP),
+        (ISSUE_BOUND.mc, ISSUE_BOUND.nc, 2 * ISSUE_BOUND.kc),
         (1, 3001, 5),
         (2003, 33, 9),
     ):
@@ -325,9 +328,9 @@ def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
     assert evaluate(large.tasks, sizes) != evaluate(usual.tasks, sizes)
     for m, n, k in (
         (1, 1, 1),
-        (13, 300, ROOMY_DEPTH + 1),
-        (ROOMY_ROWS + 5, 19, 6),
-        (700, ROOMY_COLUMNS + 33, 2 * ROOMY_DEPTH + 3),
+        (13, 300, LEFT_IN_PLACE.kc + 1),
+        (LEFT_IN_PLACE.mc + 5, 19, 6),
+        (700, LEFT_IN_PLACE.nc + 33, 2 * LEFT_IN_PLACE.kc + 3),
         (24, 64, 0),
     ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
@@ -398,7 +401,7 @@ def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     ]
     open_, copied, few = (text.count("llvm.prefetch") for text in texts)
     assert open_ < copied and few < copied
-    assert "192" in texts[1] and str(LONG_DEEP) in texts[2]
+    assert "192" in texts[1] and str(ISSUE_BOUND.kc) in texts[2]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -415,7 +418,7 @@ def test_narrow_machines_pack_the_rows_of_one_tile(isa: str) -> None:
         for changed in (few_ways(isa), narrow(isa))
     ]
     (all_rows, tile) = (more - few for few, more in taken)
-    assert 48 * 64 * 4 <= tile < 48 * 100 * 4 < 48 * DEEP_PITCH * 4 <= all_rows
+    assert 48 * 64 * 4 <= tile < 48 * 100 * 4 < 48 * K_BLOCKED.pitch * 4 <= all_rows
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i8"])
@@ -430,7 +433,13 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
         ' v = contract(d, y) {spec="m,k; k,n -> m,n"}\n return v\n}'
     )
     kernel, rng = elsewhere(code, isa, **narrow(isa)), np.random.default_rng(11)
-    for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
+    for m, n, k in (
+        (1, 1, 1),
+        (13, 300, ISSUE_BOUND.kc + 1),
+        (50, 33, 3),
+        (24, 64, 0),
+        (12, 530, 700),
+    ):
         shapes = ((m, k), (m, 1), (k,), (k, n))
         inputs = [
             rng.integers(-5, 5, shape).astype(NAMED[d])
@@ -456,11 +465,11 @@ def test_numbers_where_rows_are_copied(
     rng = np.random.default_rng(8)
     for m, n, k in (
         (1, 1, 1),
-        (13, 300, LONG_DEEP + 1),
-        (DEEP_ROWS + 5, 19, 6),
+        (13, 300, ISSUE_BOUND.kc + 1),
+        (K_BLOCKED.mc + 5, 19, 6),
         (24, 64, 0),
-        (300, DEEP_COLUMNS + 33, 2 * LONG_DEEP + 3),
-        (12, 32, DEEP),
+        (300, K_BLOCKED.nc + 33, 2 * ISSUE_BOUND.kc + 3),
+        (12, 32, K_BLOCKED.kc),
     ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         if k > 3:
@@ -482,10 +491,10 @@ def test_numbers_of_rows_of_known_stride(isa: str) -> None:
     A whole tile has one address; no row beyond the last one is read.
     """
     rng = np.random.default_rng(9)
-    for k in (1, 40, LONG_DEEP + 6):
+    for k in (1, 40, ISSUE_BOUND.kc + 6):
         code = PLAIN.replace("f32[m,k]", f"f32[m,{k}]").replace("f32[k,n]", f"f32[{k},n]")
         kernel = elsewhere(code, isa, **narrow(isa))
-        for m, n in ((1, 1), (12, 32), (13, 33), (25, 300), (DEEP_ROWS + 11, 64)):
+        for m, n in ((1, 1), (12, 32), (13, 33), (25, 300), (K_BLOCKED.mc + 11, 64)):
             x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
             x[m - 1, 0] = np.inf
             (actual,) = run_guarded(kernel, [x, y], at_end=True)

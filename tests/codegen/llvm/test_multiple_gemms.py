@@ -13,15 +13,7 @@ from tests.codegen.llvm.variants import forced
 
 import smelt as sm
 from smelt import driver
-from smelt.blocks import (
-    FEW_DEEP,
-    LONG_DEEP,
-    LONG_ROWS,
-    SMALL,
-    TALL_COLUMNS,
-    THIN,
-    WIDE_DEPTH,
-)
+from smelt.blocks import ISSUE_BOUND, SMALL, SMALL_M, TALL_COLUMNS, THIN, WIDE_DEPTH
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.fusion import plan
@@ -106,9 +98,9 @@ def test_rows_are_packed_once_for_all_that_read_them(variant: str, weights: str)
     for m, n, k in (
         *(s[:3] for s in SIZES),
         (97, 150, 0),
-        (13, 33, 2 * LONG_DEEP + 1),
-        (SMALL, 40, FEW_DEEP + 3),
-        (LONG_ROWS + 5, 19, 6),
+        (13, 33, 2 * ISSUE_BOUND.kc + 1),
+        (SMALL, 40, SMALL_M.kc + 3),
+        (ISSUE_BOUND.mc + 5, 19, 6),
     ):
         if variant == "small_m" and m > SMALL:
             continue

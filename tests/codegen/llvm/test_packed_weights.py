@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.variants import forced
 
 from smelt import driver
-from smelt.blocks import DEEP, PANEL_COLUMNS, PANEL_ROWS, SMALL, TALL_COLUMNS
+from smelt.blocks import K_BLOCKED, PREPACKED_RIGHT, SMALL, TALL_COLUMNS
 from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -93,7 +93,7 @@ def test_many_rows_meet_panels_block_by_block(isa):
 
 
 @pytest.mark.parametrize("isa", runnable())
-@pytest.mark.parametrize("columns", [129, 250, PANEL_COLUMNS + 40])
+@pytest.mark.parametrize("columns", [129, 250, PREPACKED_RIGHT.nc + 40])
 def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
     """Whole numbers, whose sums are exact, at the end of what may be touched."""
     width = WIDTH[isa]
@@ -104,11 +104,11 @@ def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
     for rows, depth in (
         (1, 1),
         (7, 0),
-        (12, DEEP),
-        (13, 2 * DEEP + 1),
+        (12, K_BLOCKED.kc),
+        (13, 2 * K_BLOCKED.kc + 1),
         (30, 5),
-        (PANEL_ROWS + 1, DEEP + 3),
-        (2 * PANEL_ROWS + 17, 31),
+        (PREPACKED_RIGHT.mc + 1, K_BLOCKED.kc + 3),
+        (2 * PREPACKED_RIGHT.mc + 17, 31),
     ):
         x = rng.integers(-9, 9, (rows, depth)).astype("f4")
         w = np.zeros((depth, count * width), "f4")
@@ -169,10 +169,10 @@ def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     if multiply == "fmadd":  # else a product waits for its sum in a register more
         assert not re.search(r"(?m)[xyz]mm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %[xyz]mm", tile)
     rows = {"m": 4000, "k": 500}
-    least = PANEL_ROWS * PANEL_COLUMNS * 4
+    least = PREPACKED_RIGHT.mc * PREPACKED_RIGHT.nc * 4
     assert evaluate(
         build(kernel.kernel, kernel.target, form="k_blocked").functions[0].scratch, rows
-    ) < (least + DEEP * PANEL_COLUMNS * 4)
+    ) < (least + K_BLOCKED.kc * PREPACKED_RIGHT.nc * 4)
 
 
 PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {

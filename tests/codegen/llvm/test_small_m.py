@@ -19,14 +19,7 @@ from tests.codegen.llvm.variants import (
 )
 
 from smelt import lower
-from smelt.blocks import (
-    FEW_DEEP,
-    LONG_SUM,
-    RUN,
-    SMALL,
-    TALL_COLUMNS,
-    THIN,
-)
+from smelt.blocks import LONG_SUM, RUN, SMALL, SMALL_M, TALL_COLUMNS, THIN
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -51,8 +44,8 @@ SIZES = (
     (SMALL + 5, 40, 6),
     (SMALL + 20, 70, 5),
     (17, 3 * TALL_COLUMNS + 50, 9),
-    (29, 70, FEW_DEEP + 1),
-    (16, 33, 2 * FEW_DEEP + 1),
+    (29, 70, SMALL_M.kc + 1),
+    (16, 33, 2 * SMALL_M.kc + 1),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 MASKED = [isa for isa in ISAS if Target.for_isa(isa).facts.has_mask_registers]
@@ -94,7 +87,7 @@ def test_every_layout(isa: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("k", [FEW_DEEP + 4, FEW_DEEP + 32, 2 * FEW_DEEP + 1])
+@pytest.mark.parametrize("k", [SMALL_M.kc + 4, SMALL_M.kc + 32, 2 * SMALL_M.kc + 1])
 def test_blocks_are_about_as_long(isa: str, k: int) -> None:
     """Blocks have nearly equal lengths.
 
@@ -103,8 +96,8 @@ def test_blocks_are_about_as_long(isa: str, k: int) -> None:
     x, y = np.ones((24, k), "f4"), np.ones((k, 70), "f4")
     x[:, 0] = 2.0**25
     (actual,) = run_guarded(forced(PLAIN, isa, "small_m"), [x, y], at_end=True)
-    blocks = -(-k // FEW_DEEP)
-    first = min((-(-k // blocks) + 31) // 32 * 32, FEW_DEEP)
+    blocks = -(-k // SMALL_M.kc)
+    first = min((-(-k // blocks) + 31) // 32 * 32, SMALL_M.kc)
     assert np.array_equal(actual, np.full_like(actual, np.float32(2.0**25 + k - first)))
 
 
@@ -147,7 +140,7 @@ def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         x, y, inputs = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
-        bound = (RUN + k / FEW_DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
+        bound = (RUN + k / SMALL_M.kc + 1) * 2.0**-24 * (abs(x) @ abs(y))
         assert np.all(abs(kernel(*inputs)[0] - x.astype("f8") @ y.astype("f8")) <= bound)
 
 
@@ -161,7 +154,7 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
     kernel = forced(code, isa, "small_m")
     is_right_with_what_surrounds(
-        kernel, ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20), (26, 45, 2 * FEW_DEEP))
+        kernel, ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20), (26, 45, 2 * SMALL_M.kc))
     )
 
 

@@ -26,7 +26,6 @@ from smelt.codegen.llvm.instructions.reductions import (
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
-from smelt.codegen.llvm.loops.batched_reduce import RowBatch
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.schedule.build_nests import Nest
@@ -54,7 +53,6 @@ class ReductionEmitter:
         considered."""
         self.fresh: set[Item] = set()
         """Reductions without loops of which no element has been reduced yet."""
-        self.rows: RowBatch | None = None
         """The batch of rows whose reductions end together with the current one, if any."""
 
     def _opens_at(self, reduction: Item) -> int:
@@ -226,8 +224,8 @@ class ReductionEmitter:
             else:
                 total = state
             total_lanes = lanes
-        if self.rows is not None:
-            self.rows.hold(home, reduction, total, total_lanes, scope)
+        if home.row_batch is not None:
+            home.row_batch.hold(home, reduction, total, total_lanes, scope)
             return
         total = reduce_lanes(acc, scalar, total, total_lanes)
         self._publish(reduction, acc.finish(scalar, total), scope)

@@ -6,10 +6,11 @@ by the drivers of `smelt.codegen.llvm.products`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import compare_lanes
@@ -54,7 +55,7 @@ from smelt.codegen.llvm.loopir.items import (
     accesses_of,
     cut_axes,
 )
-from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
+from smelt.codegen.llvm.loops.batched_reduce import RowBatch, batchable_rows, run_batched
 from smelt.codegen.llvm.loops.distribute import run_stages
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
@@ -91,6 +92,7 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
 from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
+from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.codegen.llvm.streams import edge
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
@@ -103,6 +105,33 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.function import FunctionEmitter
 
 Value = ir.Value
+AxisRanges = Mapping[str, tuple[Value, Value]]
+
+
+class Setting(TypedDict, total=False):
+    """What emission reads and a transformation may change for a part of the code."""
+
+    top: Scope
+    ranges: AxisRanges
+    starts: Mapping[tuple[Region | None, str], Value]
+    accesses: list[Access]
+    cached_gathers: Mapping[Item, CachedGather]
+    far: Mapping[Index, Value]
+    items: list[Item]
+    known_conditions: dict[Item, bool]
+    live_items: frozenset[Item]
+    load_groups: InterleavedLoads
+    nontemporal: int
+    prefetch_enabled: bool
+    prefetches_stores: bool
+    products: ProductDriver
+    proven_limits: frozenset[Limit]
+    range_targets: Sequence[RangeStoreTarget]
+    row_batch: RowBatch
+    saves: list[Item]
+    steps: Mapping[Visit, tuple[Value, Value]]
+    together: int
+    tree: Tree | None
 
 
 class NestEmitter:
@@ -112,41 +141,60 @@ class NestEmitter:
         self,
         b: ir.IRBuilder,
         home: FunctionEmitter,
-        ranges: dict[str, tuple[Value, Value]],
+        ranges: AxisRanges,
         scope: Scope,
     ) -> None:
         self.b, self.home, self.ranges, self.top = b, home, ranges, scope
-        self.s, self.storage = home.s, home.storage
+        self.s = home.s
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
         self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
         self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together in the code that is being emitted."""
-        self.far: dict[Index, Value] = {}
+        self.far: Mapping[Index, Value] = {}
         """Distances in elements of the prefetches of these rows, by their expression."""
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
         self.live_items: frozenset[Item] = frozenset()
         self.items: list[Item] = []
         self.saves: list[Item] = []
-        self.cached_gathers: dict[Item, CachedGather] = {}
+        self.cached_gathers: Mapping[Item, CachedGather] = {}
         """Loads whose gathers are cached across rows of the current loops."""
         self.known_conditions: dict[Item, bool] = {}
         """Conditions whose answer is known in the version that is being emitted."""
-        self.starts: dict[tuple[Region | None, str], Value] = {
+        self.starts: Mapping[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
-        self.steps: dict[Visit, tuple[Value, Value]] = {}
+        self.row_batch: RowBatch | None = None
+        """Rows whose reductions are finished together."""
+        self.steps: Mapping[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
         self.row_groups = [RowGroupEmitter(self, bands) for bands in find_row_groups(self.s)]
-        self.scratch = ScratchEmitter(self)
+        self.use_storage(home.storage)
         self.reductions = ReductionEmitter(self)
         self.range_targets: Sequence[RangeStoreTarget] = ()
         """Destinations of range stores in the tile that is being emitted."""
         self.direct = DirectStores(self)
         self.products: ProductDriver | None = None
         """The product that is being emitted, or the last one."""
+
+    def use_storage(self, storage: Storage) -> None:
+        """Use a part of scratch memory for what nests keep."""
+        self.storage = storage
+        self.scratch = ScratchEmitter(self)
+
+    @contextmanager
+    def within(self, **changes: Unpack[Setting]) -> Generator[None]:
+        """Emit code with some settings changed; afterwards they are as before."""
+        before = {name: getattr(self, name) for name in changes}
+        vars(self).update(changes)
+        yield
+        vars(self).update(before)
+
+    def narrowed(self, ranges: AxisRanges) -> AbstractContextManager[None]:
+        """Emit code with the ranges of some axes changed."""
+        return self.within(ranges={**self.ranges, **ranges})
 
     # ---- loops -----------------------------------------------------------------------------------
 
@@ -193,24 +241,24 @@ class NestEmitter:
             live_items(nest, self.known_conditions) if self.known_conditions else nest.items
         )
         self.live_items = frozenset(self.items)
-        self.accesses = self.find_accesses()
+        self.accesses = self.find_accesses(self.items)
         self.groups = {
             a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
         }
-        self.load_groups = self.find_load_groups()
+        self.load_groups = self.find_load_groups(self.items)
         self.reductions.before(nest)
         self.tree = decision_tree(self)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
 
-    def find_load_groups(self) -> InterleavedLoads:
-        """Return the groups of interleaved loads in the code that is being emitted."""
-        return group_loads(self.items, lambda a: self.step(a, self.nest.vector or ""))
+    def find_load_groups(self, items: Sequence[Item]) -> InterleavedLoads:
+        """Return the groups of interleaved loads among items of the current nest."""
+        return group_loads(items, lambda a: self.step(a, self.nest.vector or ""))
 
-    def find_accesses(self) -> list[Access]:
-        """Return the accesses of the code that is being emitted."""
-        return [*accesses_of(self.items), *(s.access for s in self.nest.stores)]
+    def find_accesses(self, items: Sequence[Item]) -> list[Access]:
+        """Return the accesses of items and of the current nest's stores."""
+        return [*accesses_of(items), *(s.access for s in self.nest.stores)]
 
     def _depth_of(self, atom: Atom) -> int:
         """Return how many loops must be open before a variable is available."""

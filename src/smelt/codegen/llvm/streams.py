@@ -6,6 +6,7 @@ were that short; an axis that is visited one position at a time is a scalar ther
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
@@ -44,7 +45,6 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
 
     Its own first segment is `at`.
     """
-    outer, ranges, starts = home.top, dict(home.ranges), dict(home.starts)
     after = at
 
     def inside(depth: int) -> None:
@@ -54,25 +54,25 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
         else:
             _visit(home, region, region.visits[depth], lambda: inside(depth + 1))
 
-    home.top = Scope(outer)
-    if region.where is not None:
-        with home.b.if_then(home.top.value(region.where)):
-            _narrow(home, region)
-            inside(0)
-    else:
-        _narrow(home, region)
-        inside(0)
-    home.top, home.ranges, home.starts = outer, ranges, starts
+    with home.within(top=Scope(home.top)):
+        if region.where is not None:
+            with home.b.if_then(home.top.value(region.where)), _bounded(home, region):
+                inside(0)
+        else:
+            with _bounded(home, region):
+                inside(0)
     return after
 
 
-def _narrow(home: NestEmitter, region: Region) -> None:
+def _bounded(home: NestEmitter, region: Region) -> AbstractContextManager[None]:
     """Narrow axes to the bounds of the current block, aligned to vector groups."""
+    ranges = dict[str, tuple[Value, Value]]()
     for visit in region.bounds:
         first, _ = home.ranges[visit.axis]
         low, stop = _span(home, visit)
         before = home.b.and_(home.b.sub(low, first), number(-BOUND_ALIGNMENT))
-        home.ranges[visit.axis] = home.b.add(first, before), stop
+        ranges[visit.axis] = home.b.add(first, before), stop
+    return home.narrowed(ranges)
 
 
 def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:
@@ -89,13 +89,13 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
             home.top.axes[visit.axis] = at
         end = stop if visit.size is None else _min(b, b.add(at, size), stop)
         at = at if aligned else _max(b, at, low)
-        home.ranges[visit.axis] = at, end
-        home.starts[region, visit.axis] = at
-        home.steps[visit] = block_start, begin
-        for group_emitter in home.row_groups:
-            if group_emitter.groups.visit is visit:
-                group_emitter.emit_ranges()
-        inside()
+        starts = {**home.starts, (region, visit.axis): at}
+        steps = {**home.steps, visit: (block_start, begin)}
+        with home.narrowed({visit.axis: (at, end)}), home.within(starts=starts, steps=steps):
+            for group_emitter in home.row_groups:
+                if group_emitter.groups.visit is visit:
+                    group_emitter.emit_ranges()
+            inside()
 
     home.loop(begin, stop, size, block)
 

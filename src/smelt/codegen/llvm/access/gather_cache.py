@@ -9,7 +9,7 @@ gathered vector is stored, and gathered again only when its offset changes:
 
 All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
-    home.cached_gathers = cache_gathers(home, row, side)    # before a loop over k
+    cached_gathers = cache_gathers(home, row, side)    # before a loop over k
     read_cached(home, item, scope, m, read)                 # inside
 """
 

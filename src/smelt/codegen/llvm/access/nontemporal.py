@@ -138,9 +138,8 @@ def _run_unequal(home: NestEmitter, addresses: Sequence[Value], walk: Callable[[
 
 def _run_nontemporal(home: NestEmitter, walk: Callable[[], None], alignment: int) -> None:
     """Emit a loop whose stores are non-temporal, to addresses of a known alignment."""
-    home.nontemporal = alignment
-    walk()
-    home.nontemporal = 0
+    with home.within(nontemporal=alignment):
+        walk()
 
 
 def _is_compute_bound(home: NestEmitter) -> bool:
@@ -152,9 +151,8 @@ def _is_compute_bound(home: NestEmitter) -> bool:
 
 
 def _run_prefetching(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.prefetches_stores = not _is_compute_bound(home)
-    walk()
-    home.prefetches_stores = False
+    with home.within(prefetches_stores=not _is_compute_bound(home)):
+        walk()
 
 
 def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: int) -> None:

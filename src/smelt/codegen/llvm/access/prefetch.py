@@ -128,16 +128,17 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
     return mul(step, max(PREFETCH_ROWS, home.together))
 
 
-def prepare_row_prefetch(home: NestEmitter, rows: int) -> None:
-    """Prepare prefetches for `rows` rows that are read together.
+def prefetch_distances(home: NestEmitter) -> dict[Index, Value]:
+    """Emit the distances of the prefetches of rows that are read together.
 
-    Their distances are made opaque, so that LLVM keeps no address register for each row.
+    They are opaque, so that LLVM keeps no address register for each row.
     """
-    home.together, home.far = rows, {}
+    distances: dict[Index, Value] = {}
     for access in home.accesses if home.prefetch_enabled else ():
         step = _next_block(home, access) or _next_run(home, access)
-        if step is not None and step not in home.far:
-            home.far[step] = opaque(home.b, home.home.index(step))
+        if step is not None and step not in distances:
+            distances[step] = opaque(home.b, home.home.index(step))
+    return distances
 
 
 def _next_block(home: NestEmitter, access: Access) -> Index | None:

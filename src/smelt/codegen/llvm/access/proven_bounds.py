@@ -108,7 +108,7 @@ def run_within_rows(
 
     Without these checks for vectors all of whose lanes pass them, and with them for the few others.
     """
-    b, assumed = home.b, home.proven_limits
+    b = home.b
     row_checks = [pair for pair in tests if separates_rows(pair[0], axis)]
     if not row_checks:
         body()
@@ -117,10 +117,8 @@ def run_within_rows(
     for pair in row_checks[1:]:
         mask = b.and_(mask, tests[pair].mask)
     with b.if_else(every_lane(b, mask)) as (inner, others):
-        with inner:
-            home.proven_limits = assumed | {*row_checks}
+        with inner, home.within(proven_limits=home.proven_limits | {*row_checks}):
             body()
-            home.proven_limits = assumed
         with others:
             body()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -47,6 +48,13 @@ class Scope:
     values: dict[Item, Value] = field(default_factory=dict)
     offsets: dict[Access, Value] = field(default_factory=dict)
     lanes: Lanes | None = None
+
+    @contextmanager
+    def branch(self) -> Generator[dict[Item, Value]]:
+        """Keep values that are computed in a branch apart; yields those available in it."""
+        outside, self.values = self.values, dict(self.values)
+        yield self.values
+        self.values = outside
 
     def axis(self, name: str) -> Any:
         """Return the current position on a loop axis (i64)."""

@@ -111,9 +111,8 @@ def run_batched(
     def run_batch(first: Value) -> None:
         end = b.add(first, number(count))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        home.reductions.rows = RowBatch(axis, first, addresses, reductions)
-        home.loop(first, end, 1, inside)
-        home.reductions.rows = None
+        with home.within(row_batch=RowBatch(axis, first, addresses, reductions)):
+            home.loop(first, end, 1, inside)
         for reduction, rows in reductions.items():
             for k in range(0, count, rows):
                 _finish_batch(home, reduction, rows, addresses[reduction], (first, k))

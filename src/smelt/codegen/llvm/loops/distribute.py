@@ -294,22 +294,20 @@ def _stage_body(
                 if item in nest.saves
                 else load_vector(m, address(item, position), item.dtype.compute, None)
             )
-        saved = home.items, home.saves, home.accesses, home.load_groups
         last = stage is nest.stages[-1]
-        home.accesses = accesses_of(stage.items)
-        home.accesses += [s.access for s in nest.stores] if last else []
-        home.items, home.saves = list(stage.items), list(stage.saves)
-        home.load_groups = home.find_load_groups()
-        home.enter(inner, depth + 1)
-        prefetch_next(position)
-        if last:
-            home.body(inner)
-        else:
-            home.save(inner)
-        for item in stage.keeps:
-            value = home.get(item, inner, True)
-            store_vector(m, address(item, position), value, item.dtype.compute, None)
-        home.items, home.saves, home.accesses, home.load_groups = saved
+        accesses = accesses_of(stage.items) + ([s.access for s in nest.stores] if last else [])
+        items, saves = list(stage.items), list(stage.saves)
+        groups = home.find_load_groups(items)
+        with home.within(accesses=accesses, items=items, saves=saves, load_groups=groups):
+            home.enter(inner, depth + 1)
+            prefetch_next(position)
+            if last:
+                home.body(inner)
+            else:
+                home.save(inner)
+            for item in stage.keeps:
+                value = home.get(item, inner, True)
+                store_vector(m, address(item, position), value, item.dtype.compute, None)
 
     return inside
 
@@ -348,10 +346,8 @@ def _strip_addresses(
     Computed once for all stages: in every loop, LLVM would spend more time on their induction
     variables than on all else.
     """
-    saved = home.items, home.accesses
-    home.items, home.accesses = [], list(accesses)
-    home.enter(scope, depth + 1)
-    home.items, home.accesses = saved
+    with home.within(items=[], accesses=list(accesses)):
+        home.enter(scope, depth + 1)
     return {
         a: element_address(
             home.b, home.home.buffers[a.buffer], scope.offset(a), home.home.dtypes[a.buffer]

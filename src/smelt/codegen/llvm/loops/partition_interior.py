@@ -354,10 +354,8 @@ def _run_bounds_versions(
         run(facts, False)
         return
     with home.b.if_else(hold) as (inside, border):
-        with inside:
-            before, home.proven_limits = home.proven_limits, home.proven_limits | limits
+        with inside, home.within(proven_limits=home.proven_limits | limits):
             run(facts, False)
-            home.proven_limits = before
         with border:
             run(facts, False)
 

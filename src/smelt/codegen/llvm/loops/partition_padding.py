@@ -55,15 +55,13 @@ def run_padded_row(
     first, last = (b.select(fits, x, high) for x in (span.first, span.last))
     final = b.sub(last, number(lanes))
     home.loop(low, first, lanes, at(lanes, True))
-    assumed = home.proven_limits
-    home.proven_limits = assumed | span.limits
-    home.loop(
-        first,
-        last,
-        lanes,
-        lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
-    )
-    home.proven_limits = assumed
+    with home.within(proven_limits=home.proven_limits | span.limits):
+        home.loop(
+            first,
+            last,
+            lanes,
+            lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
+        )
     home.loop(last, high, lanes, at(lanes, True))
     return True
 

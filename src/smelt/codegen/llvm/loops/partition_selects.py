@@ -14,8 +14,8 @@ checks that follow from the position are known; the vector in which it flips tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import product as cases
 from typing import TYPE_CHECKING
 
@@ -254,30 +254,18 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     return results.pop() if len(results) == 1 else None
 
 
-@contextmanager
-def assuming(home: NestEmitter, piece: Piece) -> Generator[None]:
+def assuming(home: NestEmitter, piece: Piece) -> AbstractContextManager[None]:
     """Emit code under what is known in a piece."""
-    saved = (
-        home.items,
-        home.live_items,
-        home.proven_limits,
-        home.known_conditions,
-        home.accesses,
-        home.load_groups,
+    conditions = {**home.known_conditions, **piece.taken}
+    items = [i for i in live_items(home.nest, conditions) if i in home.live_items]
+    return home.within(
+        known_conditions=conditions,
+        items=items,
+        live_items=frozenset(items),
+        proven_limits=home.proven_limits | piece.limits,
+        accesses=home.find_accesses(items),
+        load_groups=home.find_load_groups(items),
     )
-    home.known_conditions = home.known_conditions | piece.taken
-    home.items = [i for i in live_items(home.nest, home.known_conditions) if i in home.live_items]
-    home.live_items, home.proven_limits = frozenset(home.items), home.proven_limits | piece.limits
-    home.accesses, home.load_groups = home.find_accesses(), home.find_load_groups()
-    yield
-    (
-        home.items,
-        home.live_items,
-        home.proven_limits,
-        home.known_conditions,
-        home.accesses,
-        home.load_groups,
-    ) = saved
 
 
 def branch_on_pieces(

@@ -13,7 +13,7 @@ are not full cache lines, are stored by a loop of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -150,17 +150,15 @@ class StorePipeline:
 
     def begin(self, home: NestEmitter, late: NestEmitter) -> None:
         """Assign both tasks their scratch memory, and open the nest of the previous one."""
-        b, at, other = self.b, home.storage.at, copy(home.storage)
+        b, other = self.b, copy(home.storage)
         self.other = b.sub(self.stride, self.place)
-        home.storage.at, other.at = (
-            {key: b.gep(p, [by], source_etype=ir.IntType(8)) for key, p in at.items()}
-            for by in (self.place, self.other)
-        )
-        late.storage = late.scratch.storage = other
+        home.storage.move(b, self.place)
+        other.move(b, self.other)
+        late.use_storage(other)
         self.home, self.late, self.host = home, late, home.s.nests[-2]
         self.top = late.open(home.s.nests[-1])
 
-    def end(self, more: Value, later: dict[str, tuple[Value, Value]]) -> None:
+    def end(self, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
         """Store the rows of this task, unless the next task will.
 
         It will if there are `more` tasks, and the next one, whose ranges are `later`, has as many
@@ -229,8 +227,8 @@ class PipelinedStoreRow:
             late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.alignment)
             inner = Scope(self.row, {lanes.axis: lanes.base}, lanes=late_lanes)
             late.enter(inner, len(late.nest.order))
-            late.nontemporal = CACHE_LINE if lanes.mask is None and full_lines else 0
-            late.body(inner)
+            with late.within(nontemporal=CACHE_LINE if lanes.mask is None and full_lines else 0):
+                late.body(inner)
             if self.ahead.row_shares and lanes.mask is None:
                 self.ahead.emit(late.b.sub(lanes.base, self.low))
 

@@ -66,7 +66,7 @@ def _run_in_ranges(
     home: NestEmitter, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
 ) -> None:
     """Run a nest over the overlap with ranges, or over everything if `always`."""
-    b, outer = home.b, dict(home.ranges)
+    b, outer, inner = home.b, home.ranges, dict(home.ranges)
     overlaps: ir.Value | None = None
     for within in ranges:
         first, stop = range_ends(home, within)
@@ -80,13 +80,12 @@ def _run_in_ranges(
         if always is not None:
             start, end = b.select(always, low, start), b.select(always, high, end)
         if within.axis in outer:
-            home.ranges[within.axis] = start, end
+            inner[within.axis] = start, end
         one = b.icmp_signed("<", start, end)
         overlaps = one if overlaps is None else b.and_(overlaps, one)
     assert overlaps is not None
-    with b.if_then(overlaps):
+    with b.if_then(overlaps), home.within(ranges=inner):
         run()
-    home.ranges = outer
 
 
 def store_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import prepare_row_prefetch
+from smelt.codegen.llvm.access.prefetch import prefetch_distances
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -64,9 +64,8 @@ def run_jammed(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value
         rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
         for row in rows:
             home.enter(row, depth + 1)
-        prepare_row_prefetch(home, count)
-        _vector_loops(home, rows, depth + 1)
-        home.together, home.far = 1, {}
+        with home.within(together=count), home.within(far=prefetch_distances(home)):
+            _vector_loops(home, rows, depth + 1)
 
     home.loop(low, middle, count, jammed)
     home.loop(middle, high, 1, one)

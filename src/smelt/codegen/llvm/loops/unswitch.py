@@ -203,9 +203,8 @@ def run_unswitched(
     tree = home.tree
     if tree is None or tree.depth != depth:
         return False
-    home.tree = None
-    _emit_tree(home, tree.root, scope, run)
-    home.tree = tree
+    with home.within(tree=None):
+        _emit_tree(home, tree.root, scope, run)
     return True
 
 

@@ -63,23 +63,20 @@ def _name(item: Item) -> str:
 
 def run_versions(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], None]) -> None:
     """Emit a nest in two versions, and merge the values that both make available (phis)."""
-    b, top = home.b, home.top
-    outer_values = top.values
+    b, outer_values = home.b, home.top.values
     condition = home.get(question, scope, False)
     ends: list[tuple[Any, dict[Item, Value]]] = []
 
     def version(answer: bool) -> None:
-        top.values, home.known_conditions = dict(outer_values), {question: answer}
-        run()
-        ends.append((b.block, top.values))
-        home.known_conditions = {}
+        with home.top.branch() as values, home.within(known_conditions={question: answer}):
+            run()
+            ends.append((b.block, values))
 
     with b.if_else(condition) as (if_true, otherwise):
         with if_true:
             version(True)
         with otherwise:
             version(False)
-    top.values = outer_values
     new_items = [i for i in ends[0][1] if i in ends[1][1] and i not in outer_values]
     for item in new_items:
         phi = b.phi(ends[0][1][item].type)

@@ -197,7 +197,7 @@ class BlockedGemm:
 
         def columns() -> None:
             if self.panels is not None:
-                tiles.right.base = self._right_panels()
+                tiles.read_panels(self._right_panels())
             if c.reads_right_in_place():
                 tiles.open_right(right, scope)
             elif c.group is not None:

@@ -29,14 +29,14 @@ COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
 
 def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
-    b, ranges = home.b, dict(home.ranges)
+    b, ranges, collapsed = home.b, home.ranges, dict(home.ranges)
     for outer in _collapsed_axes(home, nest):
         (first, last), (low, high) = ranges[outer], home.ranges[nest.vector or ""]
         length = b.mul(b.sub(high, low), b.sub(last, first))
-        home.ranges[nest.vector or ""] = low, b.add(low, length)
-        home.ranges[outer] = first, b.add(first, number(1))
-    run()
-    home.ranges = ranges
+        collapsed[nest.vector or ""] = low, b.add(low, length)
+        collapsed[outer] = first, b.add(first, number(1))
+    with home.within(ranges=collapsed):
+        run()
 
 
 def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:

@@ -74,6 +74,10 @@ class Depthwise(Packer):
         if self.c.transposed_rows is not None:
             store_channel_rows(self)
 
+    def store_to(self, to: Value, strides: RowPosition) -> None:
+        """Store the results of the next tiles to an address, with strides along their axes."""
+        self.to, self.results = to, strides
+
     # ---- before the tiles ------------------------------------------------------------------------
 
     def pack_operands(self) -> None:
@@ -90,20 +94,19 @@ class Depthwise(Packer):
         self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         if c.rows_in_place is None:
             self._table()
-        ranges = dict(home.ranges)
-        home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
         left, right = self.nest.packs
-        self.pack(left)
-        self.widen_ranges(c.columns)
-        if c.rows_in_place is not None:
-            self.clear(self.sizes()[c.lane])
-        elif c.transposed_rows is not None:
-            if any(c.transposed_rows.bounds):
-                self.clear(home.home.index(product(c.packed(home.s.local))))
-            pack_pixel_rows(self, c.transposed_rows)
-        else:
-            self.pack(right)
-        home.ranges = ranges
+        taps = number(0), home.home.index(home.s.phase.axes[c.flat])
+        with home.narrowed({c.flat: taps}):
+            self.pack(left)
+            with home.narrowed(self.widened(c.columns)):
+                if c.rows_in_place is not None:
+                    self.clear(self.sizes()[c.lane])
+                elif c.transposed_rows is not None:
+                    if any(c.transposed_rows.bounds):
+                        self.clear(home.home.index(product(c.packed(home.s.local))))
+                    pack_pixel_rows(self, c.transposed_rows)
+                else:
+                    self.pack(right)
 
     def _places(self) -> tuple[Value, RowPosition]:
         """Return where tiles write, and the strides along all axes but the lanes'."""

@@ -95,30 +95,34 @@ def pack_by_rows(
     one row of their results in scratch.
     """
     home, starts = packer.home, {a: packer.home.ranges[a][0] for a in nest.order}
+    lane_starts = dict(home.starts)
     for stencil in fused:
-        home.products = stencil
-        stencil.pack_operands()
-        home.starts[None, stencil.c.lane] = home.ranges[stencil.c.lane][0]
+        with home.within(products=stencil, starts=lane_starts):
+            stencil.pack_operands()
+        lane_starts = {
+            **lane_starts,
+            (None, stencil.c.lane): home.ranges[stencil.c.lane][0],
+        }
 
     def rows(axes: Sequence[str]) -> None:
         if axes:
             strip_mine_axis(home, axes[0], 1, lambda: rows(axes[1:]))
             return
-        home.starts |= {(None, a): home.ranges[a][0] for a in outer}
-        for stencil in fused:
-            if stencil.epilogue is not None:
-                stencil.results = {
-                    k.axis: packer.packed_right_strides[k.axis] for k in stencil.c.columns[:-1]
-                }
-                stencil.to = packer.at(RIGHT_PART, packed_row_offset(packer, starts, outer))
-            stencil.full_tiles()
+        row_starts = {**lane_starts, **{(None, a): home.ranges[a][0] for a in outer}}
+        with home.within(products=fused[-1], starts=row_starts):
+            for stencil in fused:
+                if stencil.epilogue is not None:
+                    strides = packer.packed_right_strides
+                    stencil.store_to(
+                        packer.at(RIGHT_PART, packed_row_offset(packer, starts, outer)),
+                        {k.axis: strides[k.axis] for k in stencil.c.columns[:-1]},
+                    )
+                stencil.full_tiles()
         if any(stencil.epilogue is None for stencil in fused):
-            home.products = packer
-            packer.pack(nest, starts=starts)
+            with home.within(products=packer, starts=row_starts):
+                packer.pack(nest, starts=starts)
 
-    home_starts = dict(home.starts)
     rows(outer)
-    home.products, home.starts = packer, home_starts
 
 
 def packed_row_offset(

@@ -142,14 +142,16 @@ class Gemv:
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
         self.top = self.home.open(self.right, self.scope)
-        self.home.prefetch_enabled = False
+        with self.home.within(prefetch_enabled=False):
+            self._add_products(fresh)
+
+    def _add_products(self, fresh: Value | None) -> None:
         if sums_runs_apart(self.c, self.home.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:
             self._axpy()
         else:
             self._dot_products()
-        self.home.prefetch_enabled = True
 
     def _summed_runs(self, fresh: Value) -> None:
         """Emit the axpy form in runs of rows which end at fixed multiples."""

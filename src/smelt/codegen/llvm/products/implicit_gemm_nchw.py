@@ -77,39 +77,36 @@ class ImplicitGemmNchw(Packer):
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
         self._table()
-        ranges = dict(home.ranges)
-        self.widen_ranges(c.columns)
-        if c.depth:
-            low, high = home.ranges[c.depth]
-            with self.b.if_then(self.b.icmp_signed(">=", low, high)):
-                self._clear()
-            home.loop(low, high, c.block, self._block)
-        else:
-            self._reduction_block(number(0), number(1), ir.IntType(1)(1))
-        home.ranges = ranges
+        with home.narrowed(self.widened(c.columns)):
+            if c.depth:
+                low, high = home.ranges[c.depth]
+                with self.b.if_then(self.b.icmp_signed(">=", low, high)):
+                    self._clear()
+                home.loop(low, high, c.block, self._block)
+            else:
+                self._reduction_block(number(0), number(1), ir.IntType(1)(1))
 
     def _block(self, at: Value) -> None:
         """Emit the block of channels at a position."""
-        full_range = low, high = self.home.ranges[self.c.depth]
+        low, high = self.home.ranges[self.c.depth]
         end = self.b.add(at, number(self.c.block))
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
-        self.home.ranges[self.c.depth] = (at, end)
-        self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
-        self.home.ranges[self.c.depth] = full_range
+        with self.home.narrowed({self.c.depth: (at, end)}):
+            self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
 
     def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
         """Emit one block of the reduction: pack both operands and multiply."""
-        c, taps = self.c, number(self.c.taps)
+        home, c, taps = self.home, self.c, number(self.c.taps)
+        ranges = dict(home.ranges)
         if c.flat != c.depth and not c.packs_by_tap:
-            self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
+            ranges[c.flat] = self.b.mul(low, taps), self.b.mul(high, taps)
         left, right = self.nest.packs
-        self._locate_left(left)
-        column_ranges = {k.axis: self.home.ranges[k.axis] for k in c.columns}
-        for column in c.columns:  # the range of input pixels, even where these are the columns
-            self.home.ranges[column.axis] = self.home.ranges[column.position_axis]
-        self.pack(right)
-        self.home.ranges.update(column_ranges)
-        self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
+        with home.within(ranges=ranges):
+            self._locate_left(left)
+            # The range of input pixels, even where these are the columns.
+            with home.narrowed({k.axis: ranges[k.position_axis] for k in c.columns}):
+                self.pack(right)
+            self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
 
     def _locate_left(self, nest: Nest) -> None:
         """Locate this block of the left operand, in place or packed, and its row stride.

@@ -93,7 +93,6 @@ class ImplicitGemmNhwc(Packer):
         self._table()
         if contiguous_filters(c) is not None:
             self.filter_packer = TransposedFilterPacker(home, self.nest.packs[0], c)
-        ranges = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)
@@ -104,14 +103,14 @@ class ImplicitGemmNhwc(Packer):
             end = b.add(at, number(c.block))
             if not has_full_blocks:
                 end = b.select(b.icmp_signed("<", end, high), end, high)
-            home.ranges[c.depth] = (at, end)
-            self._pack_both()
-            ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
-            self._tiles(
-                b.sub(end, at),
-                ends,
-                self.filter_packer.pack if self.filter_packer else lambda *_: None,
-            )
+            with home.narrowed({c.depth: (at, end)}):
+                self._pack_both()
+                ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
+                self._tiles(
+                    b.sub(end, at),
+                    ends,
+                    self.filter_packer.pack if self.filter_packer else lambda *_: None,
+                )
 
         def blocks() -> None:
             home.loop(low, high, c.block, block)
@@ -123,7 +122,6 @@ class ImplicitGemmNhwc(Packer):
             blocks()
         if c.transposes_result:
             store_nchw(self)
-        home.ranges = ranges
 
     def skips_padding(self) -> bool:
         """Return whether taps which reach no row of the image are skipped."""
@@ -140,10 +138,26 @@ class ImplicitGemmNhwc(Packer):
         """Pack the filter and the input of the current block of channels."""
         home, c = self.home, self.c
         left, right = self.nest.packs
-        if c.flat:
-            home.ranges[c.flat] = number(0), number(c.steps)
-        self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
-        ranges = dict(home.ranges)
+        taps = {c.flat: (number(0), number(c.steps))} if c.flat else {}
+        with home.narrowed(taps):
+            self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
+            self._pack_filter(left)
+            if c.few_channels:  # all elements of the row, from the first pixel to the last one
+                low, high = home.ranges[c.columns[-1].axis]
+                end = self.b.add(high, number(c.columns[-1].halo))
+                each = number(c.columns[-1].step if c.transposes_image else c.pitch)
+                taps = {c.row_axis: (self.b.mul(low, each), self.b.mul(end, each))}
+            with home.narrowed(taps | self.widened(c.columns)):
+                if self.depthwise:
+                    pack_by_rows(self, right, self.depthwise, [k.axis for k in c.columns[:-1]])
+                elif c.transposes_image:
+                    pack_nchw(self, right)
+                else:
+                    self.pack(right)
+
+    def _pack_filter(self, left: Nest) -> None:
+        """Pack the filter of the current block of channels, unless its tiles do."""
+        home, c = self.home, self.c
         if c.flat:
             strip_mine_axis(home, c.n, c.tile.columns, lambda: self.pack(left))
         elif not c.prepacked and self.filter_packer is None:
@@ -158,20 +172,6 @@ class ImplicitGemmNhwc(Packer):
                     lambda: self._pack_taps(left, c.others, number(0), Scope(home.top)),
                 ),
             )
-        home.ranges = dict(ranges)
-        if c.few_channels:  # all elements of the row, from the first pixel reached to the last one
-            low, high = home.ranges[c.columns[-1].axis]
-            end = self.b.add(high, number(c.columns[-1].halo))
-            each = number(c.columns[-1].step if c.transposes_image else c.pitch)
-            home.ranges[c.row_axis] = self.b.mul(low, each), self.b.mul(end, each)
-        self.widen_ranges(c.columns)
-        if self.depthwise:
-            pack_by_rows(self, right, self.depthwise, [k.axis for k in c.columns[:-1]])
-        elif c.transposes_image:
-            pack_nchw(self, right)
-        else:
-            self.pack(right)
-        home.ranges = ranges
 
     def _pack_taps(
         self, left: Nest, inner_axes: tuple[str, ...], done: Value, scope: Scope

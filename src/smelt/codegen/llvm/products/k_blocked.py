@@ -120,32 +120,21 @@ class KBlockedGemm(TallSkinnyGemm):
         if products[-1].c is not c:
             return
         low, high = home.ranges[c.k]
-        home.prefetch_enabled = False
         each = self._even_block(b.sub(high, low))
 
         def block(at: Value) -> None:
             end = b.add(at, each)
             end = b.select(b.icmp_signed("<", end, high), end, high)
-            home.ranges[c.k] = at, end
-            position = (
-                b.sub(end, at),
-                *(b.icmp_signed("==", *pair) for pair in ((at, low), (end, high))),
-            )
+            depth, is_first = b.sub(end, at), b.icmp_signed("==", at, low)
+            ends = is_first, b.icmp_signed("==", end, high)
             for product in products:
-                home.products = product
-                product.k_begin, product.k_end, product.block_depth, product.first_row = (
-                    low,
-                    high,
-                    each,
-                    home.ranges[c.m][0],
-                )
-                product.depth, product.is_first_block, product.is_last_block = position
-                product._block()
-            home.ranges[c.k] = low, high
+                with home.narrowed({c.k: (at, end)}), home.within(products=product):
+                    product._enter_block((low, high), each, depth, ends)
+                    product._block()
 
         once = b.add(low, number(1))
-        home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), each, block)
-        home.prefetch_enabled = True
+        with home.within(prefetch_enabled=False):
+            home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), each, block)
 
     def _sharing(self) -> list[Self]:
         """Return the products which read the same packed left operand, in order."""
@@ -174,6 +163,13 @@ class KBlockedGemm(TallSkinnyGemm):
         b = self.b
         left = b.sub(self.k_end, self.home.ranges[self.c.k][1])
         return b.select(b.icmp_signed("<", left, self.block_depth), left, self.block_depth)
+
+    def _enter_block(
+        self, span: tuple[Value, Value], each: Value, depth: Value, ends: tuple[Value, Value]
+    ) -> None:
+        (self.k_begin, self.k_end), self.block_depth, self.depth = span, each, depth
+        self.is_first_block, self.is_last_block = ends
+        self.first_row = self.home.ranges[self.c.m][0]
 
     def _block(self) -> None:
         """Emit one block of k: pack, multiply, and the epilogue of the last block."""
@@ -219,11 +215,11 @@ class KBlockedGemm(TallSkinnyGemm):
         They are in L1 then, and leave L2 to the right operand.
         """
         home, b, c = self.home, self.b, self.c
-        low, high = home.ranges[c.m]
+        _, high = home.ranges[c.m]
         end = b.add(row, number(c.tile.rows))
-        home.ranges[c.m] = row, b.select(b.icmp_signed("<", end, high), end, high)
-        self.pack(self.nest.packs[0])
-        home.ranges[c.m] = low, high
+        end = b.select(b.icmp_signed("<", end, high), end, high)
+        with home.narrowed({c.m: (row, end)}):
+            self.pack(self.nest.packs[0])
         self._prepare_tiles()
         self._tiles(row)
 

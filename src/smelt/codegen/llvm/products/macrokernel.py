@@ -6,6 +6,7 @@ operand is either packed or read in place: an origin and two strides say where.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.blocks import RUN
@@ -95,15 +96,9 @@ class Macrokernel(Microkernel):
         if c.m is not None and c.units:
             self.left = self._unit_rows(self._open(left, c.left, (c.m, c.k), scope))
             return
-        self.left = OperandLayout(
-            home.storage.at.get((c.item, LEFT_PART)),
-            number(0),
-            (number(c.steps[0]), number(c.steps[1])),
-            dtype,
-            True,
-        )
+        base, offset = home.storage.at.get((c.item, LEFT_PART)), number(0)
         if c.direct:
-            self.left.base = home.storage.at[c.left, 0]
+            base = home.storage.at[c.left, 0]
             offset = self._positions_before(c.left, c.k)
             offset = self.b.mul(offset, number(c.pitch)) if c.m_contiguous else offset
             if self.row_axis is not None:
@@ -111,7 +106,12 @@ class Macrokernel(Microkernel):
                     self._positions_before(c.left, self.row_axis), number(c.steps[0])
                 )
                 offset = self.b.add(offset, row_offset)
-            self.left.origin = offset
+        steps = number(c.steps[0]), number(c.steps[1])
+        self.left = OperandLayout(base, offset, steps, dtype, True)
+
+    def read_panels(self, base: Value) -> None:
+        """Read the right operand in panels from an address."""
+        self.right = replace(self.right, base=base)
 
     def _positions_before(self, item: Item, axis: str) -> Value:
         """Return how many positions a scratch array has before the range of an axis."""
@@ -157,7 +157,8 @@ class Macrokernel(Microkernel):
             short, reads_well_in_place(self.home, c, (first, row_stride), self.rows)
         )
         steps = b.select(self.right_in_place, row_stride, packed.steps[0]), packed.steps[1]
-        packed.base, packed.steps = b.select(self.right_in_place, first, packed.base), steps
+        base = b.select(self.right_in_place, first, packed.base)
+        self.right = replace(packed, base=base, steps=steps)
         if self.home.s.region(c.item):  # a stream reads each block only a few times
             self.prefetch_bytes = b.mul(steps[0], number(SHORT_ROW_DISTANCE * place.dtype.itemsize))
         return self.right_in_place

@@ -65,7 +65,7 @@ UNROLL = 4
 """Positions along k per loop iteration, on processors which issue few instructions."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class OperandLayout:
     """Layout of an operand: element (a, b) is at origin + a*steps[0] + b*steps[1]."""
 

@@ -175,11 +175,8 @@ def _emit_inside_and_outside(
     def side(k: Value) -> None:
         before = b.icmp_signed("==", k, number(0))
         emit_rows(b.select(before, low, last), b.select(before, first, high), outside)
-        with b.if_then(before):
-            assumed = home.proven_limits
-            home.proven_limits = assumed | {*tests.rows}
+        with b.if_then(before), home.within(proven_limits=home.proven_limits | {*tests.rows}):
             emit_rows(first, last, {})
-            home.proven_limits = assumed
 
     home.loop(number(0), number(2), 1, side)
 

@@ -79,12 +79,13 @@ class Packer:
                 total = b.add(total, b.mul(self.packed_right_strides[name], number(count)))
         return total
 
-    def widen_ranges(self, columns: Sequence[WindowAxis]) -> None:
-        """Set the ranges of input positions: those of the task's outputs plus the halo."""
-        ranges = self.home.ranges
-        for c in columns:
-            low, high = ranges[c.axis]
-            ranges[c.position_axis] = (low, self.b.add(high, number(c.halo)))
+    def widened(self, columns: Sequence[WindowAxis]) -> dict[str, tuple[Value, Value]]:
+        """Return the ranges of input positions: those of the task's outputs plus the halo."""
+        ranges = {c: self.home.ranges[c.axis] for c in columns}
+        return {
+            c.position_axis: (low, self.b.add(high, number(c.halo)))
+            for c, (low, high) in ranges.items()
+        }
 
     def pack(
         self, nest: Nest, scope: Scope | None = None, starts: dict[str, Value] | None = None

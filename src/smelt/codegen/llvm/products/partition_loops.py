@@ -103,17 +103,15 @@ def for_each_segment(
 
     def part(end: Value, piece: Piece | None) -> None:
         """Emit one segment up to `end`, or what is between two segments."""
-        taken, assumed = home.known_conditions, home.proven_limits
-        home.ranges[axis.name] = begin, end
-        with b.if_then(b.icmp_signed("<", begin, end)):
-            if piece is not None:
-                home.known_conditions, home.proven_limits = (
-                    taken | piece.taken,
-                    assumed | piece.limits,
-                )
+        taken, limits = home.known_conditions, home.proven_limits
+        if piece is not None:
+            taken, limits = {**taken, **piece.taken}, limits | piece.limits
+        with (
+            b.if_then(b.icmp_signed("<", begin, end)),
+            home.narrowed({axis.name: (begin, end)}),
+            home.within(known_conditions=taken, proven_limits=limits),
+        ):
             for_each_segment(home, axes[1:], run)
-        home.known_conditions, home.proven_limits = taken, assumed
-        home.ranges[axis.name] = low, high
 
     def within(at: Value) -> Value:
         """Clamp a position between the end of the last segment and that of the range."""

@@ -233,9 +233,8 @@ class SmallMGemm(KBlockedGemm):
             self.packed_on_use = b.select(
                 has_full_tiles, self._round_down(self.columns, c.tile.columns), number(0)
             )
-        home.ranges[c.n] = b.add(columns[0], self.packed_on_use), columns[1]
-        super()._pack_right()
-        home.ranges[c.n] = columns
+        with home.narrowed({c.n: (b.add(columns[0], self.packed_on_use), columns[1])}):
+            super()._pack_right()
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element.

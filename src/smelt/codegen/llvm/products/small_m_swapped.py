@@ -69,23 +69,22 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         products = [*self.others, self]
         low, high = home.ranges[c.m]
         for product in products:
-            product._prepare()
-        home.prefetch_enabled = False
+            with home.within(products=product):
+                product._prepare()
 
         def column_block(at: Value) -> None:
             end = b.add(at, number(SWAPPED_COLUMNS))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             for product in products:
-                home.products, product.first_column = product, at
-                home.loop(at, end, c.tile.rows, partial(product._columns, end))
+                with home.within(products=product):
+                    home.loop(at, end, c.tile.rows, partial(product._columns, at, end))
             self._epilogue_rows(at, end)
 
-        home.loop(low, high, SWAPPED_COLUMNS, column_block)
-        home.prefetch_enabled = True
+        with home.within(prefetch_enabled=False):
+            home.loop(low, high, SWAPPED_COLUMNS, column_block)
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
-        self.home.products = self
         if self.c.leader is None:
             self._zero_panel_tail()
             self._pack_right()
@@ -107,14 +106,14 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     # ---- tiles -----------------------------------------------------------------------------------
 
-    def _columns(self, end: Value, row: Value) -> None:
+    def _columns(self, first: Value, end: Value, row: Value) -> None:
         """Emit all rows for the columns of a tile: convert these if needed, and multiply."""
         b, c, home = self.b, self.c, self.home
-        all_columns, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
-        home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
-        self.first_row = row
-        self._pack_left()
-        home.ranges[c.m] = all_columns
+        self.first_column, self.first_row = first, row
+        following = b.add(row, number(c.tile.rows))
+        following = b.select(b.icmp_signed("<", following, end), following, end)
+        with home.narrowed({c.m: (row, following)}):
+            self._pack_left()
         for_each_column_tile(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
     def _tile_at(self, row: Value, at: Value, vectors: int) -> None:

@@ -125,18 +125,18 @@ class OutputRanges:
         self, aimed: SelectedOutputs, row: Value, count: int, run: Callable[[int], None]
     ) -> None:
         """Emit `run(i)`, the epilogue of each of `count` rows, for columns inside one range."""
-        home, b, accesses = self.home, self.home.b, self.home.accesses
-        home.accesses = [a for a in accesses if a not in self.accesses]
+        home, b = self.home, self.home.b
+        accesses = [a for a in home.accesses if a not in self.accesses]
         firsts = [
             element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
         ]
         for i in range(count):
-            home.range_targets = [
+            targets = [
                 replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
                 for aim, x in zip(aimed.aims, firsts, strict=True)
             ]
-            run(i)
-        home.range_targets, home.accesses = [], accesses
+            with home.within(accesses=accesses, range_targets=targets):
+                run(i)
 
 
 __all__ = ["OutputRanges", "SelectedOutputs"]

@@ -74,15 +74,16 @@ class TallSkinnyGemm(TallPacker):
             return
         products = [*self._kept_products(), self]
         for product in products:
-            product._prepare()
-        home.prefetch_enabled = False
+            with home.within(products=product):
+                product._prepare()
 
         def row_block() -> None:
             for product in products:
-                product._row_block(*home.ranges[c.m])
+                with home.within(products=product):
+                    product._row_block(*home.ranges[c.m])
 
-        strip_mine_axis(home, c.m, c.rows_per_pass, row_block)
-        home.prefetch_enabled = True
+        with home.within(prefetch_enabled=False):
+            strip_mine_axis(home, c.m, c.rows_per_pass, row_block)
 
     def _kept_products(self) -> list[Self]:
         """Return the other products, whose sums are kept for this product's epilogue."""
@@ -92,14 +93,13 @@ class TallSkinnyGemm(TallPacker):
 
     def _prepare(self) -> None:
         """Emit what precedes all rows: pack the right operand and locate the left one."""
-        self.home.products = self
         self._pack_right()
         self._locate_left()
 
     def _row_block(self, low: Value, high: Value) -> None:
         """Emit a block of rows: sums and epilogue."""
         home, b, c = self.home, self.b, self.c
-        home.products, self.first_row = self, low
+        self.first_row = low
         self._pack_left()
         self.top = home.open(self.nest, Scope(home.top))
         self._set_row_strides()

@@ -202,7 +202,7 @@ class TallPacker(Packer):
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
             limits = known_limits(home, outer)
-            home.cached_gathers = cache_gathers(home, k)
+            gathers = cache_gathers(home, k)
             vector_lanes = Lanes(column, at, count, mask, tested_limits=limits)
 
             def inside(position: Value) -> None:
@@ -218,8 +218,8 @@ class TallPacker(Packer):
                         distance = number(PREFETCH_PANELS * count + nth * lanes)
                         self._prefetch_element(access, b.add(inner.offset(access), distance))
 
-            run_within_rows(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
-            home.cached_gathers = {}
+            with home.within(cached_gathers=gathers):
+                run_within_rows(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
 
         done = low
         if spans_rows and self.c.tile.vectors > 1:

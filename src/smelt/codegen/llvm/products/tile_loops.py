@@ -68,14 +68,12 @@ def strip_mine_axis(
     at_multiples: bool = False,
 ) -> None:
     """Emit `inside` for each block of an axis, whose range is narrowed to it."""
-    full_range = home.ranges[axis]
 
     def narrowed(*part: Value) -> None:
-        home.ranges[axis] = part[0], part[1]
-        inside()
-        home.ranges[axis] = full_range
+        with home.narrowed({axis: (part[0], part[1])}):
+            inside()
 
-    strip_mine(home, full_range, size, narrowed, at_multiples=at_multiples)
+    strip_mine(home, home.ranges[axis], size, narrowed, at_multiples=at_multiples)
 
 
 def strip_mine_transpose_tiles(

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from smelt.blocks import ROOMY_COLUMNS, ROOMY_DEPTH, ROOMY_ROWS, TALL_COLUMNS
+from smelt.blocks import LEFT_IN_PLACE, TALL_COLUMNS
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
@@ -203,7 +203,9 @@ def epilogue_items(phase: Phase, products: Collection[Item]) -> list[Item]:
 
 def has_large_cache(target: Target) -> bool:
     """Return whether L2 holds the panels and sums of larger blocks."""
-    return CACHE_SHARE * target.l2_bytes >= 4 * ROOMY_COLUMNS * (ROOMY_DEPTH + ROOMY_ROWS)
+    return CACHE_SHARE * target.l2_bytes >= 4 * LEFT_IN_PLACE.nc * (
+        LEFT_IN_PLACE.kc + LEFT_IN_PLACE.mc
+    )
 
 
 def is_strided(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> bool:

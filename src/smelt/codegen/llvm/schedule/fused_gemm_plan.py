@@ -9,26 +9,15 @@ from collections.abc import Iterator
 from typing import Literal
 
 from smelt.blocks import (
-    DEEP,
-    DEEP_COLUMNS,
-    DEEP_EVEN,
-    DEEP_PITCH,
-    DEEP_ROWS,
-    FEW_ACROSS,
-    FEW_DEEP,
-    FEW_PITCH,
+    ISSUE_BOUND,
+    K_BLOCKED,
     L2_BYTES,
-    LONG_COLUMNS,
-    LONG_DEEP,
-    LONG_PITCH,
-    LONG_ROWS,
-    PANEL_COLUMNS,
-    PANEL_ROWS,
-    ROOMY_COLUMNS,
-    ROOMY_DEPTH,
-    ROOMY_ROWS,
+    LEFT_IN_PLACE,
+    PREPACKED_RIGHT,
+    ROW_MULTIPLE,
     ROWS,
     SMALL,
+    SMALL_M,
     SWAPPED_COLUMNS,
     SWAPPED_PITCH,
     TALL_BYTES,
@@ -41,6 +30,7 @@ from smelt.blocks import (
     WIDE_PANEL,
     WIDE_RUN,
     WIDE_STAGED,
+    GemmBlocking,
     ceiling,
     even_block,
     wide_blocks,
@@ -99,25 +89,23 @@ def k_blocked_task(
     >>> k_blocked_task(1024, 1024, 1 << 20, 4, 16, 4, direct=False, l2_bytes=512 << 10)
     (192, 256)
     """
-    words, max_rows, max_columns = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
-    if roomy or panels:
-        max_rows, max_columns = (
-            (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
-        )
+    blocking = PREPACKED_RIGHT if panels else LEFT_IN_PLACE if roomy else K_BLOCKED
+    doubles_rows = direct and blocking is K_BLOCKED
+    words, max_rows, max_columns = itemsize // 4, blocking.mc << doubles_rows, blocking.nc
     # Blocks of both operands and of the sums grow with the product of two sides.
     part = min(1.0, l2_bytes / L2_BYTES) ** 0.5
     max_rows, max_columns = int(max_rows * part), int(max_columns * part)
     fitting: Index = max(max_columns // (words * products), tile)
     if long and not (direct and panels):
         # Packed blocks are shared, as long as enough tasks are left.
-        max_rows = max(max_rows, LONG_ROWS)
-        limit = max(LONG_COLUMNS // (words * products), tile)
+        max_rows = max(max_rows, ISSUE_BOUND.mc)
+        limit = max(ISSUE_BOUND.nc // (words * products), tile)
         fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
     task_columns = mul(tile, ceiling(even_block(columns, ceiling(columns, fitting)), tile))
-    limit = max(max_rows // words // DEEP_EVEN * DEEP_EVEN, DEEP_EVEN)
+    limit = max(max_rows // words // ROW_MULTIPLE * ROW_MULTIPLE, ROW_MULTIPLE)
     task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
     blocks = ceiling(rows, task_rows)
-    return mul(DEEP_EVEN, ceiling(even_block(rows, blocks), DEEP_EVEN)), task_columns
+    return mul(ROW_MULTIPLE, ceiling(even_block(rows, blocks), ROW_MULTIPLE)), task_columns
 
 
 def small_m_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
@@ -218,13 +206,17 @@ class FusedGemmPlan(PlainPacking):
     def depth(self) -> int:
         """Reduced positions of one K block."""
         if self.small_m:
-            return FEW_DEEP
-        return ROOMY_DEPTH if self.large_blocks else LONG_DEEP if self.issue_bound else DEEP
+            return SMALL_M.kc
+        return LEFT_IN_PLACE.kc if self.large_blocks else self._packed_blocking.kc
 
     @property
     def pitch(self) -> int:
         """Elements between packed rows of a K block."""
-        return FEW_PITCH if self.small_m else LONG_PITCH if self.issue_bound else DEEP_PITCH
+        return SMALL_M.pitch if self.small_m else self._packed_blocking.pitch
+
+    @property
+    def _packed_blocking(self) -> GemmBlocking:
+        return ISSUE_BOUND if self.issue_bound else K_BLOCKED
 
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
@@ -384,13 +376,13 @@ class FusedGemmPlan(PlainPacking):
         if self.swapped:
             return self.tasks, (SWAPPED_COLUMNS, MANY), (SMALL, SMALL), MANY
         if self.small_m:
-            return self.tasks, (SMALL, SMALL), (tile, max(FEW_ACROSS // products, tile)), MANY
+            return self.tasks, (SMALL, SMALL), (tile, max(SMALL_M.nc // products, tile)), MANY
         if self.k_blocked:
-            rows, columns = DEEP_ROWS * (2 if self.direct else 1), DEEP_COLUMNS
+            rows, columns = K_BLOCKED.mc * (2 if self.direct else 1), K_BLOCKED.nc
             if self.prepacked or self.large_blocks:
-                rows, columns = ROOMY_ROWS, ROOMY_COLUMNS
+                rows, columns = LEFT_IN_PLACE.mc, LEFT_IN_PLACE.nc
             elif self.issue_bound:
-                rows, columns = LONG_ROWS, LONG_COLUMNS
+                rows, columns = ISSUE_BOUND.mc, ISSUE_BOUND.nc
             part, words = min(1.0, self.l2_bytes / L2_BYTES) ** 0.5, size // 4
             rows, columns = (int(n * part) // words for n in (rows, columns // products))
             return self.tasks, (ROWS, max(rows, ROWS)), (columns, columns), MANY
@@ -413,7 +405,7 @@ class FusedGemmPlan(PlainPacking):
                 n, m, result_positions, self.tasks, self.tile.columns
             )
             max_columns = (
-                FEW_ACROSS // (1 + len(self.others)) // self.tile.columns * self.tile.columns
+                SMALL_M.nc // (1 + len(self.others)) // self.tile.columns * self.tile.columns
             )
             return {
                 self.m: SMALL,

@@ -22,6 +22,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import (
+    Access,
     Edge,
     Item,
     Phase,
@@ -261,20 +262,21 @@ class RowGroupEmitter:
     def emit_ranges(self) -> None:
         """Emit the column ranges of all row groups in the current block: rounded, and exact."""
         home, b, groups = self.home, self.home.b, self.groups
-        top, ranges = home.top, dict(home.ranges)
+        top, ranges = home.top, home.ranges
         low, high = ranges[groups.columns]
         stale = _dependencies(groups.visit.start) | _dependencies(groups.visit.stop)
 
         def fine(k: Value) -> None:
-            home.ranges[groups.rows] = _band_range(b, k, ranges[groups.rows], groups.fine)
-            home.top = _without_stale(top, stale)
-            for nest in groups.guides:
-                home.run(nest)
+            band = _band_range(b, k, ranges[groups.rows], groups.fine)
+            inner = _without_stale(top, stale)
+            with home.narrowed({groups.rows: band}), home.within(top=inner):
+                for nest in groups.guides:
+                    home.run(nest)
             start, stop = low, high
             if groups.visit.start is not None:
-                start = _max(b, home.top.value(groups.visit.start), low)
+                start = _max(b, inner.value(groups.visit.start), low)
             if groups.visit.stop is not None:
-                stop = _min(b, home.top.value(groups.visit.stop), high)
+                stop = _min(b, inner.value(groups.visit.stop), high)
             none = b.icmp_signed(">=", start, stop)
             start, stop = b.select(none, high, start), b.select(none, low, stop)
             self._store_range(k, groups.fine, start, stop, exact=True)
@@ -294,7 +296,6 @@ class RowGroupEmitter:
         home.loop(number(0), count, 1, fine)
         last = b.sub(count, number(1))
         home.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
-        home.top, home.ranges = top, ranges
 
     def each(self, nest: Nest, inside: Callable[[], None]) -> None:
         """Run a nest for each row group, with its rows and columns as the ranges.
@@ -302,23 +303,23 @@ class RowGroupEmitter:
         If the mask leaves a row group none of the columns, its reductions are set to their
         identities.
         """
-        home, ranges, groups = self.home, dict(self.home.ranges), self.groups
+        home, ranges, groups = self.home, self.home.ranges, self.groups
 
         def run_group(k: Value) -> None:
-            home.ranges[groups.rows] = _band_range(home.b, k, ranges[groups.rows], size)
-            seen = home.ranges[groups.columns] = self._columns_of(k, size, ranges[groups.columns])
-            if not _only_reduces(nest, groups.columns):
-                inside()
-                return
-            with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, empty):
-                with some:
+            band = _band_range(home.b, k, ranges[groups.rows], size)
+            seen = self._columns_of(k, size, ranges[groups.columns])
+            with home.narrowed({groups.rows: band, groups.columns: seen}):
+                if not _only_reduces(nest, groups.columns):
                     inside()
-                with empty:
-                    home.reductions.store_identities(nest)
+                    return
+                with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, empty):
+                    with some:
+                        inside()
+                    with empty:
+                        home.reductions.store_identities(nest)
 
         size = groups.size
         home.loop(number(0), _count(home.b, ranges[groups.rows], size), 1, run_group)
-        home.ranges = ranges
 
     def over(
         self,
@@ -404,13 +405,13 @@ def _only_reduces(nest: Nest, columns: str) -> bool:
 
 def _without_stale(scope: Scope | None, stale: set[Item]) -> Scope:
     """Return a flat copy of a scope and the enclosing ones without some items."""
-    flat = Scope()
+    axes, values, offsets = dict[str, Value](), dict[Item, Value](), dict[Access, Value]()
     while scope is not None:
-        flat.axes = scope.axes | flat.axes
-        flat.values = {i: v for i, v in scope.values.items() if i not in stale} | flat.values
-        flat.offsets = scope.offsets | flat.offsets
+        axes = scope.axes | axes
+        values = {i: v for i, v in scope.values.items() if i not in stale} | values
+        offsets = scope.offsets | offsets
         scope = scope.parent
-    return flat
+    return Scope(axes=axes, values=values, offsets=offsets)
 
 
 def _min(b: ir.IRBuilder, x: Value, y: Value) -> Value:

@@ -9,7 +9,7 @@ Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2
 
 from __future__ import annotations
 
-from smelt.blocks import DEEP_EVEN
+from smelt.blocks import ROW_MULTIPLE
 from smelt.dataclass import dataclass
 from smelt.target import Target
 
@@ -39,7 +39,7 @@ def register_tile(target: Target, lanes: int) -> Tile:
     [12, 6, 12]
     """
     free = target.registers - 3
-    rows = next(h for h in range(free // 2, 0, -1) if DEEP_EVEN % h == 0)
+    rows = next(h for h in range(free // 2, 0, -1) if ROW_MULTIPLE % h == 0)
     return Tile(rows, 2, lanes)
 
 

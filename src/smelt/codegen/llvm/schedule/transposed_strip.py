@@ -92,17 +92,17 @@ def for_each_strip(home: NestEmitter, nest: Nest, inside: Callable[[], None]) ->
     if not nest.strips:
         inside()
         return
-    b, row, ranges = home.b, nest.order[-2], dict(home.ranges)
+    b, row = home.b, nest.order[-2]
     rows = min(strip_rows(i.dtype, home.s.lanes) for i in nest.transposed)
-    low, high = ranges[row]
+    low, high = home.ranges[row]
 
     def run_strip(first: ir.Value) -> None:
         end = b.add(first, number(rows))
-        home.ranges[row] = first, b.select(b.icmp_signed("<", end, high), end, high)
-        inside()
+        end = b.select(b.icmp_signed("<", end, high), end, high)
+        with home.narrowed({row: (first, end)}):
+            inside()
 
     home.loop(low, high, rows, run_strip)
-    home.ranges = ranges
 
 
 __all__ = ["for_each_strip", "pitches", "strip_loads", "strip_rows"]

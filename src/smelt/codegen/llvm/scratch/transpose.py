@@ -21,7 +21,7 @@ from functools import cache, reduce
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.gather_cache import cache_gathers
+from smelt.codegen.llvm.access.gather_cache import CachedGather, cache_gathers
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
@@ -428,12 +428,11 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
     def by_tiles() -> None:
         for item in filter(home.live_items.__contains__, home.nest.transposed):
             fill_transposed_tile(home, item, scope)
+        gathers: dict[Item, CachedGather] = {}
         if not home.nest.strips:
-            home.cached_gathers = cache_gathers(
-                home, home.nest.order[-2], transpose_side(home.s.lanes)
-            )
-        loops()
-        home.cached_gathers = {}
+            gathers = cache_gathers(home, home.nest.order[-2], transpose_side(home.s.lanes))
+        with home.within(cached_gathers=gathers):
+            loops()
 
     if home.nest.strips or not _is_plain(home):
         by_tiles()
@@ -446,8 +445,7 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
         direct,
         otherwise,
     ):
-        with direct:
-            home.nontemporal = CACHE_LINE
+        with direct, home.within(nontemporal=CACHE_LINE):
             emit_transposed(
                 home,
                 item,
@@ -456,7 +454,6 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
                 across=True,
                 full_squares=True,
             )
-            home.nontemporal = 0
         with otherwise:
             by_tiles()
 

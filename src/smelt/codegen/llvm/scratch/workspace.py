@@ -246,6 +246,12 @@ class Storage:
                 last = offset
             self.at[key] = b.gep(scratch, [offsets[offset]], source_etype=ir.IntType(8))
 
+    def move(self, b: ir.IRBuilder, nbytes: Value) -> None:
+        """Move all arrays by a number of bytes."""
+        self.at = {
+            key: b.gep(p, [nbytes], source_etype=ir.IntType(8)) for key, p in self.at.items()
+        }
+
 
 def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
     """Yield left operands which are multiplied in place, with the arrays whose memory they reuse.
