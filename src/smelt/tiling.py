@@ -183,6 +183,14 @@ class Tiling:
 
     # ---- streams -------------------------------------------------------------------------------
 
+    def stream_block(self, row_bytes: int, *, is_contracted: bool) -> tuple[int, int]:
+        """Return the rows per task of a stream and its elements per visit.
+
+        `is_contracted` says that a contraction reduces the latter, rather than produces them;
+        `row_bytes` are those of the states of a row.
+        """
+        return self.contracted_block if is_contracted else self.produced_block
+
     def stream_task_rows(self, width: int) -> int:
         """Return the streamed rows of `width` elements per visit of a stream with contractions.
 

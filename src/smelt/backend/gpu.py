@@ -39,6 +39,7 @@ __all__ = [
     "POINTER_COPIES",
     "SCAN_STEP",
     "SECTOR_BYTES",
+    "STATE_BYTES",
     "THREAD_BYTES",
     "Gpu",
     "GpuTiling",
@@ -47,6 +48,8 @@ __all__ = [
     "combined_bytes",
 ]
 
+STATE_BYTES = 128 << 10
+"""Most bytes of states that a program of a stream carries in registers and shared memory."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""
 SCATTER_PROGRAMS = 4
@@ -195,6 +198,13 @@ class GpuTiling(Tiling):
     def splits_stream(self, grid: Iterable[int], visits: int) -> bool:
         """Return whether to split a stream with contractions: each processor has work for two."""
         return 2 * prod(grid) <= self.min_product_tasks and visits >= self.min_stream_visits
+
+    def stream_block(self, row_bytes: int, *, is_contracted: bool) -> tuple[int, int]:
+        """Return rows per program, fewer where their states would not fit, and elements a visit."""
+        rows, elements = super().stream_block(row_bytes, is_contracted=is_contracted)
+        while rows > MIN_MATRIX_SIDE and rows * row_bytes > STATE_BYTES:
+            rows //= 2
+        return rows, elements
 
     def stream_parts(self, blocks: Index, tasks: int) -> Index:
         """Return the parts of a split stream: as many as processors take at a time."""

@@ -26,6 +26,7 @@ from smelt.fusion.fuse_chains import chains
 from smelt.fusion.gain_cache import NEVER, GainCache
 from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
 from smelt.fusion.reachability import Reach
+from smelt.fusion.recompute import recompute_large_values
 from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, State, Verdict
@@ -114,6 +115,9 @@ class Search(State):
         self.reach = Reach({c: self.successors(c) for c in self.clusters})
         self._join(self.clusters)
         changed = Refinement(self, self.decisions).run()
+        if self.model.recomputes_products:
+            changed += recompute_large_values(self, self.decisions)
+            changed = [c for c in changed if c in self.clusters]
         if changed:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
             self.gain_cache.reset()

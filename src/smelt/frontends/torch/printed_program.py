@@ -119,16 +119,16 @@ class PrintedProgram:
         self, number: int, named: Mapping[str, int], sizes: tuple[int, ...]
     ) -> Callable[..., Any]:
         """Return the launcher of a kernel for these sizes, printed when it is first needed."""
-        known = self._launches.get((number, sizes))
-        if known is None:
+        launch = self._launches.get((number, sizes))
+        if launch is None:
             text = self._print(self._steps[number][1], named)
             self.files.append(text)
             launcher = _loaded(text)
             keywords = inspect.signature(launcher).parameters.values()
             extra = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY]
             passed = {name: named[name.removeprefix("size_")] for name in extra}
-            known = self._launches[number, sizes] = partial(launcher, **passed)
-        return known
+            launch = self._launches[number, sizes] = partial(launcher, **passed)
+        return launch
 
     def _print(self, kernel: Kernel, named: Mapping[str, int]) -> str:
         compiler = None
@@ -137,12 +137,16 @@ class PrintedProgram:
         return select(kernel, named, rates_of(self.gpu), compiler, self._policy).source
 
 
-def printed_program(graph: Graph, hints: Mapping[str, int], device: torch.device) -> PrintedProgram:
-    """Plan a graph for a device of torch; the CPU stands for Triton's interpreter.
+def printed_program(
+    graph: Graph, hints: Mapping[str, int], device: torch.device, machine: Gpu | None = None
+) -> PrintedProgram:
+    """Plan a graph for a device of torch, or for a machine as which the device serves.
 
+    The CPU stands for Triton's interpreter.
     Raises DeviceKernelError and UnsupportedError for what no program does.
     """
-    machine = gpu(_INTERPRETED) if device.type == "cpu" else _gpu_of_torch(device)
+    if machine is None:
+        machine = gpu(_INTERPRETED) if device.type == "cpu" else _gpu_of_torch(device)
     compiler = SelectingCompiler(rates_of(machine), TritonCompiler(None), policy_in_force())
     return PrintedProgram(plan_for_device(graph, hints, machine, compiler, Journal()), device)
 
@@ -160,7 +164,7 @@ def _gpu_of_torch(device: torch.device) -> Gpu:
 def compile_printed(
     graph: Graph, hints: Mapping[str, int], device: torch.device
 ) -> tuple[PrintedProgram, Mapping[str, Index]]:
-    """Return a graph's program and its sizes in terms of the graph's; see `printed_program`."""
+    """Return a graph's program, and its sizes by those of the graph."""
     program = printed_program(graph, hints, device)
     return program, {n: size(n) for n in program.size_names}
 

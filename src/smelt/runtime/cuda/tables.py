@@ -85,7 +85,7 @@ class DeviceStep:
 
 
 def renamed_sizes(names: Mapping[str, str], named: Sizes) -> dict[str, int]:
-    """Return a plan's sizes with those of a code's names, which are sizes or numbers of it."""
+    """Return a plan's sizes with those under a code's names."""
     renamed = {
         k: int(evaluate(size_or_number(n), named))
         for k, n in names.items()
