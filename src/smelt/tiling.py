@@ -106,6 +106,11 @@ class Tiling:
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
 
+    recomputes_products: bool = False
+    """Whether kernels may compute a value that exceeds every cache again, with its products.
+
+    Matrix units do so faster than memory moves what they compute."""
+
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
     thin: int = blocks.THIN

@@ -27,7 +27,7 @@ _KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Processor:
-    """What a processor of an architecture does per cycle, and a listed GPU with its other facts.
+    """What a processor of an architecture does per cycle, and a similar listed GPU.
 
     The CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", and the white
     papers of the architectures; figures of an integrated GPU are for cards without a report.
@@ -62,8 +62,9 @@ _PROCESSORS = {
 
 
 def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
-    """Return a GPU with the figures that its driver reports; a missing one or 0 is unknown.
+    """Return a GPU with the figures that its driver reports.
 
+    What is missing or 0 is unknown.
     `facts` has processors, clock_khz, memory_khz, bus_bits, memory_bytes, cache_bytes,
     shared_bytes (of a processor), registers (of a processor, 32 bits) and double_ratio (float32
     operations by float64 ones). An unknown architecture is taken as the newest older one.
@@ -71,13 +72,13 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     number = int(arch.removeprefix("sm_"))
     one = _PROCESSORS[max((n for n in _PROCESSORS if n <= number), default=min(_PROCESSORS))]
     like = GPUS[one.like]
-    known = {k: v for k, v in facts.items() if v > 0}
-    processors = known.get("processors", like.processors)
+    reported = {k: v for k, v in facts.items() if v > 0}
+    processors = reported.get("processors", like.processors)
     # Drivers state the highest clock; peaks of server cards are published at the boost clock.
-    clock = known.get("clock_khz", like.clock_ghz * 1e6) / 1e6
+    clock = reported.get("clock_khz", like.clock_ghz * 1e6) / 1e6
     clock = min(clock, like.clock_ghz) if like.arch == arch else clock
     cycles = processors * clock
-    double_lanes = one.lanes / known["double_ratio"] if "double_ratio" in known else 0
+    double_lanes = one.lanes / reported["double_ratio"] if "double_ratio" in reported else 0
     # GeForce sums products of half types in float32 at half the rate of the other cards.
     half = one.matrix_flops * cycles / (2 if "GeForce" in name else 1)
     integer = one.matrix_flops * one.integer_ratio * cycles
@@ -89,12 +90,12 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
         processors=processors,
         clock_ghz=clock,
         lanes=one.lanes,
-        registers_bytes=4 * known.get("registers", like.registers_bytes // 4),
-        shared_bytes=known.get("shared_bytes", one.shared_kib * _KIB),
-        cache_bytes=known.get("cache_bytes", like.cache_bytes),
+        registers_bytes=4 * reported.get("registers", like.registers_bytes // 4),
+        shared_bytes=reported.get("shared_bytes", one.shared_kib * _KIB),
+        cache_bytes=reported.get("cache_bytes", like.cache_bytes),
         cache_gbs=like.cache_gbs * cycles / (like.processors * like.clock_ghz),
-        memory_bytes=known.get("memory_bytes", like.memory_bytes),
-        memory_gbs=_memory_gbs(like, processors, known, is_slice=" MIG " in name),
+        memory_bytes=reported.get("memory_bytes", like.memory_bytes),
+        memory_gbs=_memory_gbs(like, processors, reported, is_slice=" MIG " in name),
         vector_gflops=2 * one.lanes * cycles,
         double_gflops=2 * (double_lanes or one.double_lanes) * cycles,
         matrix_gflops=(*((t, half) for t in _HALF_TYPES), ("i8", integer), ("u8", integer)),
@@ -104,16 +105,18 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     )
 
 
-def _memory_gbs(like: Gpu, processors: int, known: Mapping[str, int], *, is_slice: bool) -> float:
+def _memory_gbs(
+    like: Gpu, processors: int, reported: Mapping[str, int], *, is_slice: bool
+) -> float:
     """Return the rate of a memory that moves data twice per cycle.
 
     Without a report each processor has the share of the listed GPU. A slice has at most the part
     of its GPU's rate that it has of the cache, since both are divided alike.
     """
-    if {"memory_khz", "bus_bits"} <= known.keys():
-        rate = 2 * known["memory_khz"] * _KILO * known["bus_bits"] / 8 / _GIGA
+    if {"memory_khz", "bus_bits"} <= reported.keys():
+        rate = 2 * reported["memory_khz"] * _KILO * reported["bus_bits"] / 8 / _GIGA
     else:
         rate = like.memory_gbs * min(processors / like.processors, 1.0)
-    if is_slice and "cache_bytes" in known:
-        rate = min(rate, like.memory_gbs * min(known["cache_bytes"] / like.cache_bytes, 1.0))
+    if is_slice and "cache_bytes" in reported:
+        rate = min(rate, like.memory_gbs * min(reported["cache_bytes"] / like.cache_bytes, 1.0))
     return rate

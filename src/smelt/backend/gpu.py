@@ -50,6 +50,10 @@ __all__ = [
 
 STATE_BYTES = 128 << 10
 """Most bytes of states that a program of a stream carries in registers and shared memory."""
+CHUNK_PARTS = 256
+"""Parts of a device's memory of which a value between kernels may take one.
+
+A chunk of a large product reads its weights again: it is to have some hundred rows for them."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""
 SCATTER_PROGRAMS = 4
@@ -338,8 +342,8 @@ class Gpu:
 
     @property
     def chunk_bytes(self) -> int | None:
-        """None: without a limit of memory, values between kernels stay in the device's."""
-        return None
+        """Part of the device's memory, whose chunks still fill every processor."""
+        return self.memory_bytes // CHUNK_PARTS
 
     @property
     def peak_gflops(self) -> float:
@@ -497,6 +501,7 @@ def _tiling(processors: int) -> GpuTiling:
         min_stream_rows=16,
         min_stream_visits=8,
         splits_stored_streams=True,
+        recomputes_products=True,
         thin=8,
         thin_columns=128,
         thin_dot_rows=128,

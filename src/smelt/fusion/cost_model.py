@@ -96,10 +96,6 @@ class CostModel(ABC):
     Those that store along their axis, or visit a second one. A few tasks of a CPU are enough."""
     packed_stream_factor = 1.04
     """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
-    recomputes_products = False
-    """Whether values that exceed every cache may be recomputed in kernels that read them.
-
-    Where matrix units are fast, products cost less than memory for what they compute."""
     shared_reductions = 0
     """Reductions that start together with others by the same formula, rather than with readers."""
 

@@ -68,7 +68,6 @@ class DeviceModel(CostModel):
     counts_lanes = False
     packed_stream_factor = 1.0
     splits_any_stream = False
-    recomputes_products = True
 
     def __init__(self, units: Units, machine: Gpu, hints: Hints, extra_bytes: int = 0) -> None:
         super().__init__(units, machine, hints, extra_bytes, 1, machine.warp_size)

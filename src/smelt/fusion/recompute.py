@@ -24,37 +24,20 @@ from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
 
 __all__ = ["recompute_large_values"]
 
+
 MOST_SLOWER = 2.0
-"""Largest slowdown accepted where nothing larger than an input or result remains in memory."""
+"""Largest slowdown accepted where uncached values are computed again."""
 
 
-def recompute_large_values(state: State, decisions: Decisions) -> list[int]:
+def recompute_large_values(state: State, decisions: Decisions, slowdown: float) -> list[int]:
     """Replace clusters that store large values by some that recompute them; return these.
 
-    A call has to fit its inputs and results. A value that is larger than each of them limits the
-    sizes that fit the device at all: if no such value remains, the kernels may be slower.
+    Each exchange gains, or takes at most `slowdown` times as long.
     """
-    before = {c: state.clusters[c].verdict for c in state.clusters}
-    objective_ns = _objective_ns(before.values())
-    exchanges = list(_exchanges(state, MOST_SLOWER))
-    slower = _objective_ns(c.verdict for c in state.clusters.values()) - objective_ns
-    if slower > 0 and (slower > (MOST_SLOWER - 1) * objective_ns or _keeps_much(state)):
-        for c in [*state.clusters]:
-            state.remove(c)
-        for c, verdict in before.items():
-            state.add_evaluated(c, verdict)
-        exchanges = list(_exchanges(state, 1.0))
-    for exchange in exchanges:
+    before = {*state.clusters}
+    for exchange in _exchanges(state, slowdown):
         decisions.refined(exchange.old, [v.key[0] for v in exchange.new], exchange.gain)
     return [c for c in state.clusters if c not in before]
-
-
-def _keeps_much(state: State) -> bool:
-    """Return whether a value between kernels is larger than every input and result."""
-    nbytes, units = state.model.nbytes, state.units
-    outside = max([*nbytes[: len(units.inputs)], *(nbytes[u] for u in bits(units.outputs))])
-    stored = (v for c in state.clusters.values() for v in bits(c.stored & state.uncached_values))
-    return any(nbytes[v] > outside for v in stored)
 
 
 class _Exchange(NamedTuple):
@@ -64,7 +47,7 @@ class _Exchange(NamedTuple):
 
 
 def _exchanges(state: State, slowdown: float) -> Iterator[_Exchange]:
-    """Carry out exchanges that gain, or take at most `slowdown` times as long; yield them."""
+    """Carry out and yield the exchanges that gain, or cost little enough."""
     pending = topological_order({c: state.successors(c) for c in state.clusters})
     while pending:
         c = pending.pop(0)

@@ -18,6 +18,7 @@ import hashlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,12 +56,17 @@ _PROPERTIES = {
     "registers": "regs_per_multiprocessor",
 }
 """What rates follow from, by torch's names; older versions have some of them."""
+_WHOLE = 1 << 60
+"""Memory for which no plan has chunks of rows, which only Smelt's own launches run."""
 _INTERPRETED = "h100"
 """The GPU whose plans Triton's interpreter runs."""
 
 
 class PrintedProgram:
-    """A plan whose kernels are files with a launcher; has what a segment reads of an executable."""
+    """Plan whose kernels are files with a launcher.
+
+    It has what a segment reads of an executable.
+    """
 
     prelude = None
 
@@ -140,13 +146,14 @@ class PrintedProgram:
 def printed_program(
     graph: Graph, hints: Mapping[str, int], device: torch.device, machine: Gpu | None = None
 ) -> PrintedProgram:
-    """Plan a graph for a device of torch, or for a machine as which the device serves.
+    """Plan a graph for a device of torch.
 
-    The CPU stands for Triton's interpreter.
+    A `machine` is planned for instead of the device. The CPU stands for Triton's interpreter.
     Raises DeviceKernelError and UnsupportedError for what no program does.
     """
     if machine is None:
         machine = gpu(_INTERPRETED) if device.type == "cpu" else _gpu_of_torch(device)
+    machine = replace(machine, memory_bytes=_WHOLE)
     compiler = SelectingCompiler(rates_of(machine), TritonCompiler(None), policy_in_force())
     return PrintedProgram(plan_for_device(graph, hints, machine, compiler, Journal()), device)
 
@@ -170,7 +177,10 @@ def compile_printed(
 
 
 class PrintedSegment(Segment):
-    """Printed files with tensors of a GPU in and out; a call waits where positions are checked."""
+    """Printed files with tensors of a GPU in and out.
+
+    A call waits for the device where positions are checked.
+    """
 
     compiled: Any
 
