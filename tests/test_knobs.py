@@ -48,6 +48,7 @@ OTHER = {
     "opt_level": ("1", 1),
     "probe": ("now", "now"),
     "device_code": ("off", False),
+    "device_launch": ("torch", "torch"),
     "verify": ("yes", True),
     "bounds_check": ("true", True),
     "check_positions": ("off", False),

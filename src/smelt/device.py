@@ -177,7 +177,7 @@ class DeviceProgram:
             compiler.plan_for_device,
             self._source,
             self._hints,
-            self._device.arch,
+            compiler.gpu_of_device(self._device),
             _COMPILER.get(),
             self.journal,
             self._donate,
@@ -216,15 +216,16 @@ class DeviceProgram:
         def code_at(sizes: Sizes) -> LoadedCode:
             # A compiler may choose by the sizes, so code is named by all of them.
             named = "".join(f" {n}={s}" for n, s in sorted(sizes.items()))
-            parts = f"{use.stem.hex()}{named} {self._identity} {device.arch} {package_identity()}"
-            name = hashlib.sha256(f"smelt gpu code 1\0{parts} {self._settings}".encode()).digest()
+            parts = f"{use.stem.hex()}{named} {self._identity} {_machine(device)}"
+            source = f"smelt gpu code 2\0{parts} {package_identity()} {self._settings}"
+            name = hashlib.sha256(source.encode()).digest()
             return find_loaded(
                 device, name, lambda: self._compiled.code(number, sizes, device, journal), journal
             )
 
         def table_at(arrays: int, divisor: int) -> LoadedCode:
-            parts = f"{use.flat} {arrays} {divisor} {self._identity} {device.arch}"
-            source = f"smelt gpu table 1\0{parts} {package_identity()}\0{self._settings}"
+            parts = f"{use.flat} {arrays} {divisor} {self._identity} {_machine(device)}"
+            source = f"smelt gpu table 2\0{parts} {package_identity()}\0{self._settings}"
             return find_loaded(
                 device,
                 hashlib.sha256(source.encode()).digest(),
@@ -252,6 +253,11 @@ def _compiler_identity() -> str:
     return f"triton {triton_version()}" if has_triton() else f"llvm {llvmlite.__version__}"
 
 
+def _machine(device: Device) -> str:
+    """Return all that plans and schedules depend on of a device."""
+    return f"{device.model} {device.arch} {sorted(device.facts.items())}"
+
+
 def _plan_key(
     graph: Graph, hints: Mapping[str, int], device: Device, identity: str, donate: Donate
 ) -> bytes | None:
@@ -268,7 +274,7 @@ def _plan_key(
         "settings": f"{settings} strict={knobs.STRICT.get()}",
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "compiler": identity,
-        "device": device.arch,
+        "device": _machine(device),
         "donate": donate,
     }
     return hashlib.sha256(json.dumps(["smelt gpu plan 1", parts]).encode()).digest()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Literal
 
 from smelt import fusion, knobs, lower, passes
-from smelt.backend.gpus import GPUS, Gpu
+from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend.gpus import Gpu
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler
-from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
 from smelt.driver import donated_inputs, make_recipe
@@ -46,7 +46,7 @@ from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate, mul, product, sizes_of
 
-__all__ = ["CompiledForDevice", "plan_for_device"]
+__all__ = ["CompiledForDevice", "gpu_of_device", "plan_for_device"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,8 @@ class CompiledForDevice:
     recipe: Recipe
     """The executable as serialisable data; a kernel's stem is the digest of its text."""
     compiler: DeviceCompiler
-    arch: str
+    gpu: Gpu
+    """The device with its rates."""
     clusters: tuple[Cluster, ...]
     """Those of the kernels, which parts that the host drives may be around."""
     plain: tuple[Kernel, ...]
@@ -88,12 +89,12 @@ class CompiledForDevice:
         key = self._key(text)
         compiler = self.compiler
         if not isinstance(compiler, SchedulingCompiler):
-            return key, lambda: compile_for(self.arch)
+            return key, lambda: compile_for(self.gpu.arch)
         if self.tune == "off":
-            return _derived("not raced", key), lambda: compile_for(self.arch)
+            return _derived("not raced", key), lambda: compile_for(self.gpu.arch)
         raced = _derived(f"raced on {device.model}", key)
         if self.tune == "remembered":
-            return key, lambda: stored_code(raced) or compile_for(self.arch)
+            return key, lambda: stored_code(raced) or compile_for(self.gpu.arch)
 
         def run_race() -> DeviceCode:
             code = race(kernel, sizes, compiler, device, self.race_seconds, journal)
@@ -122,12 +123,14 @@ class CompiledForDevice:
         texts = "\0".join(text for text, _ in prepared)
 
         def compiled() -> DeviceCode:
-            return joined_code([compile_for(self.arch) for _, compile_for in prepared], workspaces)
+            return joined_code(
+                [compile_for(self.gpu.arch) for _, compile_for in prepared], workspaces
+            )
 
         return self._key(texts), compiled
 
     def _key(self, text: str) -> bytes:
-        parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
+        parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.gpu.arch}\0{text}"
         return hashlib.sha256(parts.encode()).digest()
 
 
@@ -135,23 +138,23 @@ def _derived(what: str, key: bytes) -> bytes:
     return hashlib.sha256(f"smelt gpu {what}\0".encode() + key).digest()
 
 
-def default_compiler(arch: str) -> DeviceCompiler:
-    """Return Triton for an architecture if it is installed, else LLVM.
+def gpu_of_device(device: Device) -> Gpu:
+    """Return a device with the figures that its driver reports."""
+    return gpu_of_driver(device.model, device.arch, device.facts)
 
-    Candidate schedules are compared for architectures whose rates are known.
-    """
+
+def default_compiler(machine: Gpu) -> DeviceCompiler:
+    """Return Triton with the candidate schedules of a GPU if it is installed, else LLVM."""
     if not has_triton():
         return ThreadCompiler()
     triton = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    if arch in GPUS:
-        return SelectingCompiler(rates_of(GPUS[arch]), triton, policy_in_force())
-    return KernelCompiler(cast("Any", triton))  # its cached property is a protocol's property
+    return SelectingCompiler(rates_of(machine), triton, policy_in_force())
 
 
 def plan_for_device(
     graph: Graph,
     hints: Mapping[str, int],
-    arch: str,
+    gpu: Gpu,
     compiler: DeviceCompiler | None,
     journal: Journal,
     donate: Donate = (),
@@ -160,9 +163,9 @@ def plan_for_device(
 
     Without a compiler the default one is taken.
     """
-    compiler = default_compiler(arch) if compiler is None else compiler
+    compiler = default_compiler(gpu) if compiler is None else compiler
     # A GPU's plans stream and split rows; without such programs, those of a CPU have whole ones.
-    machine = nearest_gpu(arch) if compiler.has_streams else host()
+    machine = gpu if compiler.has_streams else host()
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
@@ -192,7 +195,7 @@ def plan_for_device(
         tuple(kernels.values()),
         make_recipe(plan, kernels, use),
         compiler,
-        arch,
+        gpu,
         tuple(clusters),
         tuple(plain.kernel for plain, _ in named.values()),
         knobs.TUNE.get(),
@@ -219,19 +222,6 @@ def _flat_clusters(
             yield from _flat_clusters(loop.plan, step)
         else:
             yield cluster, sizes
-
-
-def nearest_gpu(arch: str) -> Gpu:
-    """Return the GPU whose figures plans use: the newest that is not newer than `arch`.
-
-    >>> nearest_gpu("sm_86").arch, nearest_gpu("sm_120").arch, nearest_gpu("sm_75").arch
-    ('sm_80', 'sm_100', 'sm_80')
-    """
-    if arch in GPUS:
-        return GPUS[arch]
-    listed = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
-    older = [a for a in listed if int(a[3:]) <= int(arch.removeprefix("sm_"))]
-    return GPUS[older[-1] if older else listed[0]]
 
 
 def _lower(cluster: Cluster, sizes: Mapping[str, int], tiling: Tiling) -> Kernel:

@@ -106,6 +106,11 @@ class Tiling:
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
 
+    recomputes_products: bool = False
+    """Whether kernels may compute a value that exceeds every cache again, with its products.
+
+    Matrix units do so faster than memory moves what they compute."""
+
     unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
     thin: int = blocks.THIN
@@ -182,6 +187,14 @@ class Tiling:
         return maximum(minimum(parts, self.max_scatter_parts), 1)
 
     # ---- streams -------------------------------------------------------------------------------
+
+    def stream_block(self, row_bytes: int, *, is_contracted: bool) -> tuple[int, int]:
+        """Return the rows per task of a stream and its elements per visit.
+
+        `is_contracted` says that a contraction reduces the latter, rather than produces them;
+        `row_bytes` are those of the states of a row.
+        """
+        return self.contracted_block if is_contracted else self.produced_block
 
     def stream_task_rows(self, width: int) -> int:
         """Return the streamed rows of `width` elements per visit of a stream with contractions.

@@ -89,8 +89,9 @@ def test_every_program_is_planned_lowered_and_printed(name: str):
     plan, sizes = planned(name)
     predicted = costs(plan, DEVICE, sizes)
     assert all(c.total >= DEVICE.launch_ns for c in predicted)
+    every = {n: k for at in cluster_sizes(plan, sizes) for n, k in at.items()}  # chunks' rows, too
     for kernel in lowered(plan, sizes):
-        assert "def launch(" in GpuBackend().text(kernel, "triton", DEVICE, sizes)
+        assert "def launch(" in GpuBackend().text(kernel, "triton", DEVICE, every)
 
 
 REDUCTIONS = ("B1", "B2 RMSNorm", "B4 rows", "B4 long", "B5 all", "G1 layernorm", "H1 sum")
@@ -126,8 +127,10 @@ def test_linear_cross_entropy_is_fused_where_programs_fill_the_device():
     graph = linear_cross_entropy(g)
     plan = fusion.plan(graph, DEVICE, None, g.sizes)
     assert len(plan.clusters) == 1 and stored(plan, g.sizes) == 0
-    long = {**g.sizes, "d": 1024}  # smaller tiles cost more than the logits save
-    assert len(fusion.plan(graph, DEVICE, None, long).clusters) == 2
+    long = {**g.sizes, "d": 1024}  # smaller tiles cost more than the logits save: chunks of rows
+    chunked = fusion.plan(graph, DEVICE, None, long)
+    assert [c.body is None for c in chunked.clusters] == [False, True]
+    assert stored(chunked, long) == 8 * g.sizes["n"]
     few = {**g.sizes, "n": 1024}
     separate = fusion.plan(graph, DEVICE, Journal(), few)
     assert len(separate.clusters) == 2

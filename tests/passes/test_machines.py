@@ -119,7 +119,7 @@ def test_a_report_has_the_kernels_that_the_device_runs():
     specs = [sm.spec("f32[4,8,28,28]"), sm.spec("f32[8,1,3,3]"), sm.spec("f32[64,8,1,1]")]
     report = sm.explain(blocks, *specs, target="sm_90")
     trace = sm.jit(blocks).lower(*specs).trace
-    ran = plan_for_device(trace.graph, trace.hints, "sm_90", None, Journal())
+    ran = plan_for_device(trace.graph, trace.hints, gpu("sm_90"), None, Journal())
     shown = [kernel_text(k.kernel) for k in report.kernels if k.kernel is not None]
     assert shown == [kernel_text(k) for k in ran.kernels]
     host = sm.explain(blocks, *specs)

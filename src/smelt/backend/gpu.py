@@ -39,6 +39,7 @@ __all__ = [
     "POINTER_COPIES",
     "SCAN_STEP",
     "SECTOR_BYTES",
+    "STATE_BYTES",
     "THREAD_BYTES",
     "Gpu",
     "GpuTiling",
@@ -47,6 +48,12 @@ __all__ = [
     "combined_bytes",
 ]
 
+STATE_BYTES = 128 << 10
+"""Most bytes of states that a program of a stream carries in registers and shared memory."""
+CHUNK_PARTS = 256
+"""Parts of a device's memory of which a value between kernels may take one.
+
+A chunk of a large product reads its weights again: it is to have some hundred rows for them."""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""
 SCATTER_PROGRAMS = 4
@@ -196,6 +203,13 @@ class GpuTiling(Tiling):
         """Return whether to split a stream with contractions: each processor has work for two."""
         return 2 * prod(grid) <= self.min_product_tasks and visits >= self.min_stream_visits
 
+    def stream_block(self, row_bytes: int, *, is_contracted: bool) -> tuple[int, int]:
+        """Return rows per program, fewer where their states would not fit, and elements a visit."""
+        rows, elements = super().stream_block(row_bytes, is_contracted=is_contracted)
+        while rows > MIN_MATRIX_SIDE and rows * row_bytes > STATE_BYTES:
+            rows //= 2
+        return rows, elements
+
     def stream_parts(self, blocks: Index, tasks: int) -> Index:
         """Return the parts of a split stream: as many as processors take at a time."""
         return minimum(blocks, max(self.min_product_tasks // max(tasks, 1), 1))
@@ -328,8 +342,8 @@ class Gpu:
 
     @property
     def chunk_bytes(self) -> int | None:
-        """None: without a limit of memory, values between kernels stay in the device's."""
-        return None
+        """Part of the device's memory, whose chunks still fill every processor."""
+        return self.memory_bytes // CHUNK_PARTS
 
     @property
     def peak_gflops(self) -> float:
@@ -487,6 +501,7 @@ def _tiling(processors: int) -> GpuTiling:
         min_stream_rows=16,
         min_stream_visits=8,
         splits_stored_streams=True,
+        recomputes_products=True,
         thin=8,
         thin_columns=128,
         thin_dot_rows=128,

@@ -139,7 +139,9 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     printed = sum(p.source is not None for _, p in shown)
     title = f"{data.name} on {target.name} ({target.arch}): "
     title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
-    lines = [title, NOTE, *_too_large(data, target), ""]
+    stored = show_bytes(data.memory.temp) if data.memory.temp else "nothing"
+    between = f"stores {stored} between kernels"
+    lines = [title, NOTE, between, *_too_large(data, target), ""]
     for kernel, program in shown:
         if program.table_sources:
             lines.append(_shared_line([data.kernels[k] for k in program.shared_with]))

@@ -31,6 +31,7 @@ from smelt.fusion.chunking import (
 from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import chunked_cost, costs
+from smelt.fusion.recompute import MOST_SLOWER
 from smelt.fusion.rematerialize import rematerialize_cheap
 from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import trace
@@ -55,8 +56,6 @@ and with the operands that are streamed.
 """
 MAX_SLOWDOWN = 1.04
 """Largest slowdown accepted for chunks that keep less memory."""
-MOST_SLOWER = 2.0
-"""Largest slowdown accepted where uncached values are computed twice."""
 BUDGET_DIVISORS = (4, 16, 64, 1)
 """Divisors of the kept bytes that are tried as budgets.
 
@@ -119,6 +118,13 @@ def _plan(
             return unchunked
         return _frugal_plan(unchunked, target, journal, hints, donated)
     candidate = _fitting_plan(unchunked, target, defaults, donated, available)
+    if available is None and target.tiling.recomputes_products:
+        again = _recomputing_plan(unchunked, candidate, target, hints, donated)
+        if again is not None:
+            if journal is not None:
+                for decision in again.decisions:
+                    journal.record(decision)
+            return again
     if available is not None:
         kept = candidate if isinstance(candidate, Plan) else unchunked
         if total_kept_bytes(kept, defaults) + ALIGNED > available:
@@ -133,6 +139,36 @@ def _plan(
         verify(candidate)
     decision = candidate.decisions[-1]
     return _with_decision(replace(candidate, decisions=candidate.decisions[:-1]), decision, journal)
+
+
+def _recomputing_plan(
+    unchunked: Plan,
+    chunked: Plan | Decision | None,
+    target: Machine,
+    hints: Mapping[str, int],
+    donated: Donated,
+) -> Plan | None:
+    """Return a plan that recomputes large values instead of storing them, or chunks of them.
+
+    None if no value is large, if the plan keeps one, or is slower than chunks, or much slower.
+    """
+    defaults = Hints(hints)
+    most = target.chunk_bytes or target.cache_bytes
+
+    def keeps_large(plan: Plan) -> bool:
+        slots = (s for s in plan.slots if s.offset is not None)
+        return any(at_hints(s.nbytes, defaults) > most for s in slots)
+
+    def objective_ns(plan: Plan) -> float:
+        return sum(c.objective_ns for c in costs(plan, target, defaults))
+
+    if not keeps_large(unchunked):
+        return None
+    again = plan_single.plan(unchunked.graph, target, None, hints, donated=donated, recomputes=True)
+    most_ns = MOST_SLOWER * objective_ns(unchunked)
+    if isinstance(chunked, Plan):
+        most_ns = min(most_ns, objective_ns(chunked))
+    return None if keeps_large(again) or objective_ns(again) > most_ns else again
 
 
 def _frugal_plan(
@@ -195,11 +231,8 @@ def _chunked_plan(
 
     If there is none, the decision that says why, or None where nobody would expect chunks.
     """
-    value_bytes = (
-        target.cache_bytes
-        if available is None
-        else min(max(available // CACHE_PARTS, 1), target.cache_bytes)
-    )
+    most = target.chunk_bytes or target.cache_bytes
+    value_bytes = most if available is None else min(max(available // CACHE_PARTS, 1), most)
     large = [
         s.node
         for s in unchunked.slots

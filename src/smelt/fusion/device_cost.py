@@ -26,6 +26,7 @@ from smelt.backend.gpu import (
     CACHE_LATENCY_NS,
     INSTRUCTIONS,
     SECTOR_BYTES,
+    STATE_BYTES,
     THREAD_BYTES,
     Gpu,
     KernelWork,
@@ -55,8 +56,6 @@ POSITION_BYTES = 8
 """Bytes of a position at which an update is combined with a result."""
 HALVED_TILE_ROWS = 64
 """Rows of the smallest tile of a stream with many rows: schedules try it and one of 128."""
-STATE_BYTES = 128 << 10
-"""Most bytes of states that a program carries in registers and shared memory."""
 
 
 class DeviceModel(CostModel):

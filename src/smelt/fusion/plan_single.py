@@ -55,18 +55,20 @@ def plan(
     donated: Donated = NOTHING,
     thrifty: bool = False,
     frugal: bool = False,
+    recomputes: bool = False,
 ) -> Plan:
     """Return the plan of a graph: correct for all sizes, chosen for those of `hints`.
 
     `hints` are the sizes seen at the first call; a missing one is guessed. With `fuse` False every
     operator becomes a kernel. Results may take the place of inputs in `donated`. A `thrifty` plan
     overwrites large values where it can, whatever the time; a `frugal` one recomputes values
-    rather than store them. Decisions go into the plan and into `journal`.
+    rather than store them, and one that `recomputes` does so for those that exceed every cache, in
+    twice the time at most. Decisions go into the plan and into `journal`.
     """
     start = perf_counter()
     recording = journal is None or journal.keep or bool(knobs.REQUIRE_FUSED.get())
     search_result = _search_layers(
-        graph, _SearchOptions(target, Hints(hints), fuse, thrifty, frugal, recording)
+        graph, _SearchOptions(target, Hints(hints), fuse, thrifty, frugal, recomputes, recording)
     )
     sizes = Hints(search_result.sizes or hints)
     late = target.tiling.least_late_bytes
@@ -103,6 +105,7 @@ class _SearchOptions:
     fuse: bool
     thrifty: bool
     frugal: bool
+    recomputes: bool
     recording: bool
     shorter: bool = False
     """Whether the graph is a shortened version of the program."""
@@ -145,7 +148,15 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     def new_search(sizes: Hints) -> Search:
         model = cost_model(units, target, sizes, options.beside)
         decisions = Decisions(model, recording=options.recording)
-        return Search(units, model, wishes, decisions, crowded, frugal=options.frugal)
+        return Search(
+            units,
+            model,
+            wishes,
+            decisions,
+            crowded,
+            frugal=options.frugal,
+            recomputes=options.recomputes,
+        )
 
     search, chosen = new_search(options.sizes), Hints()
     if options.fuse:

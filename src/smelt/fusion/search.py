@@ -26,6 +26,7 @@ from smelt.fusion.fuse_chains import chains
 from smelt.fusion.gain_cache import NEVER, GainCache
 from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
 from smelt.fusion.reachability import Reach
+from smelt.fusion.recompute import MOST_SLOWER, recompute_large_values
 from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, State, Verdict
@@ -91,10 +92,12 @@ class Search(State):
         crowded: int = 0,
         *,
         frugal: bool = False,
+        recomputes: bool = False,
     ) -> None:
         super().__init__(units, model, wishes, frugal=frugal)
         decisions.views()
         self.decisions = decisions
+        self.recomputes = recomputes
         self.always_stored = units.outputs | crowded
         """Values that are always stored: results, and those with readers outside the graph."""
         self.gain_cache = GainCache()
@@ -114,6 +117,11 @@ class Search(State):
         self.reach = Reach({c: self.successors(c) for c in self.clusters})
         self._join(self.clusters)
         changed = Refinement(self, self.decisions).run()
+        if self.model.tiling.recomputes_products:
+            changed += recompute_large_values(
+                self, self.decisions, MOST_SLOWER if self.recomputes else 1.0
+            )
+            changed = [c for c in changed if c in self.clusters]
         if changed:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
             self.gain_cache.reset()

@@ -17,7 +17,7 @@ from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
 from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
-from smelt.fusion.cascade.states import State
+from smelt.fusion.cascade.states import State, state_row_bytes
 from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
 from smelt.fusion.cost import OVERLAP
@@ -305,9 +305,8 @@ class _Prediction:
                 self.model.units.unit(u).trace.dots and self.a in ends
                 for u, ends in self.region.reduced_axis_order.items()
             )
-            self.cut[row_axis], block = (
-                tiling.contracted_block if is_consumed else tiling.produced_block
-            )
+            carried = state_row_bytes(self.cascade.states, self.sizes, self.grid)
+            self.cut[row_axis], block = tiling.stream_block(carried, is_contracted=is_consumed)
             return block
         in_task = {n: s for n, s in self.sizes.items() if n not in self.grid}
         row_elements = width(self.made.all_terms, self.name, in_task)

@@ -319,6 +319,14 @@ DEVICE_CODE = _switch(
     True,
     "Compile the programs of reports for a GPU, where Triton is installed.",
 )
+DEVICE_LAUNCH: Knob[Literal["driver", "torch"]] = Knob(
+    "device_launch",
+    values.choice("driver", "torch"),
+    "driver",
+    "Who launches the programs of torch's tensors on a GPU: Smelt's runtime, or printed files by "
+    "Triton's launcher (AMD, virtual GPUs, placing a fault).",
+    values="driver | torch",
+)
 VERIFY = _switch("verify", False, "Check every representation after every step.")
 BOUNDS_CHECK = _switch(
     "bounds_check",

@@ -28,6 +28,7 @@ from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
+from smelt.fusion.cascade.states import state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.ir import (
     Apply,
@@ -492,7 +493,8 @@ class _Streamed:
         rows = rows_axis(self._row_axes(), names, sizes)
         if rows is not None:
             has_contraction = any(f.kind == "dot" for f in self.cascade.finals)
-            cut, size = tiling.contracted_block if has_contraction else tiling.produced_block
+            carried = state_row_bytes(self.cascade.states, sizes, names)
+            cut, size = tiling.stream_block(carried, is_contracted=has_contraction)
             return [Block(a, cut if a == rows else 1) for a in names], size
         contiguous = assign_axes.fastest_axes(self.d)
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})

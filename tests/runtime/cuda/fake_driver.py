@@ -67,6 +67,7 @@ WITHOUT_CONTEXT = {
     *("cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"),
     *("cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute"),
     *("cuDevicePrimaryCtxRetain", "cuDeviceGetDefaultMemPool", "cuMemPoolSetAttribute"),
+    "cuDeviceTotalMem_v2",
     *("cuMemPoolTrimTo", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
     "cuThreadExchangeStreamCaptureMode",
 }
@@ -149,6 +150,10 @@ class FakeDriver:
             memory,
             arch,
         )
+        self.model = "Fake GPU"
+        self.figures = {16: 132, 13: 1_980_000, 36: 2_619_000, 37: 5120, 38: 50 << 20}
+        self.figures |= {81: 228 << 10, 82: 65536, 87: 2}
+        """Attributes by number: those of an H100."""
         self.calls: list[str] = []
         self.launches: list[dict[str, Any]] = []
         self.failing: dict[str, int] = {}
@@ -258,11 +263,18 @@ class FakeDriver:
         _put_int(place, ordinal)
 
     def cuDeviceGetName(self, text: int, length: int, device: int) -> None:
-        ctypes.memmove(text, b"Fake GPU\0", 9)
+        name = self.model.encode() + b"\0"
+        ctypes.memmove(text, name, len(name))
 
-    def cuDeviceGetAttribute(self, place: int, attribute: int, device: int) -> None:
-        values = {16: 132, 75: self.arch // 10, 76: self.arch % 10, 88: self.reads_pageable}
+    def cuDeviceGetAttribute(self, place: int, attribute: int, device: int) -> int:
+        values = {75: self.arch // 10, 76: self.arch % 10, 88: self.reads_pageable, **self.figures}
+        if attribute not in values:
+            return INVALID
         _put_int(place, values[attribute])
+        return OK
+
+    def cuDeviceTotalMem_v2(self, place: int, device: int) -> None:
+        _put_word(place, self.capacity)
 
     def cuDevicePrimaryCtxRetain(self, place: int, device: int) -> None:
         _put_word(place, 0xC0 + device)

@@ -93,6 +93,12 @@ def test_an_unknown_device_lists_those_here(fake):
 def test_a_device_has_its_properties(device):
     assert (device.arch, device.model, device.multiprocessors) == ("sm_90", "Fake GPU", 132)
     assert device.memory() == (1 << 30, 1 << 30)
+    assert device.facts["processors"] == 132 and device.facts["memory_bytes"] == 1 << 30
+
+
+def test_figures_that_a_driver_does_not_know_are_zero(fake, device):
+    del fake.figures[36]
+    assert device.facts["memory_khz"] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")

@@ -9,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
 from smelt.device import compile_for_device, use_compiler
+from smelt.device_compiler import gpu_of_device, plan_for_device
 from smelt.graph.text import parse
 from smelt.journal import CacheHit, CacheMiss, Journal
+from smelt.kernel.device_code import SchedulingCompiler
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda import code as device_code
+from smelt.runtime.cuda.driver import system_driver, use_library
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
@@ -122,6 +126,20 @@ def compiled(device, *, engine=None, source=None, **settings):
         program = compile_for_device(source or graph(), {"n": 6}, device, journal)
         program.executable.prepared((6,))
     return program, journal
+
+
+@pytest.mark.parametrize("arch", [90, 86, 120, 103])
+def test_plans_follow_the_processors_of_the_card(arch):
+    for processors in (132, 16):
+        fake = FakeDriver(arch=arch)
+        fake.figures[16] = processors
+        with use_library(fake):
+            device = system_driver().device(0)
+            _, journal = compiled(device)
+            assert journal.of(CacheMiss)
+            planned = plan_for_device(graph(), {"n": 6}, gpu_of_device(device), None, Journal())
+        assert (planned.gpu.arch, planned.gpu.processors) == (f"sm_{arch}", processors)
+        assert isinstance(planned.compiler, SchedulingCompiler)
 
 
 def test_what_decides_a_plan_is_part_of_its_key(fake, device, monkeypatch):

@@ -104,9 +104,11 @@ def _amd(shared_kib: int) -> DeviceLimits:
 _LIMITS: Final = {
     "sm_80": _nvidia(164, 64, 32),
     "sm_86": _nvidia(100, 48, 16),
+    "sm_87": _nvidia(164, 48, 16),
     "sm_89": _nvidia(100, 48, 24),
     "sm_90": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="nested"),
     "sm_100": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="flattened"),
+    "sm_110": _nvidia(228, 48, 24, has_tensor_copies=True),
     "sm_120": _nvidia(100, 48, 24, has_tensor_copies=True),
     "gfx942": _amd(64),
     "gfx950": _amd(160),
@@ -114,8 +116,15 @@ _LIMITS: Final = {
 
 
 def device_limits(arch: str) -> DeviceLimits:
-    """Return the limits of an architecture; raise KeyError for an unknown one."""
-    return _LIMITS[arch]
+    """Return the limits of an architecture; NVIDIA's have those of the newest older one.
+
+    Raises KeyError for an unknown architecture of AMD.
+    """
+    if arch in _LIMITS or not arch.startswith("sm_"):
+        return _LIMITS[arch]
+    listed = sorted(int(a[3:]) for a in _LIMITS if a.startswith("sm_"))
+    older = [n for n in listed if n <= int(arch[3:])]
+    return _LIMITS[f"sm_{older[-1] if older else listed[0]}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

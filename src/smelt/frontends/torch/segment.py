@@ -192,6 +192,11 @@ class _NativeCalls:
 
 
 _DUMMY = torch.zeros(1)
+_DEVICE_SEGMENTS = {
+    "driver": ("device_segment", "DeviceSegment", "compile_plan"),
+    "torch": ("printed_program", "PrintedSegment", "compile_printed"),
+}
+"""By the setting `device_launch`: module, class and compiler of what has tensors of a GPU."""
 
 
 def _copying_overlaps(run: Runner, in_place: InPlaceInputs) -> Runner:
@@ -362,9 +367,10 @@ def make_segment(
     ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
     kind, plan_and_sizes = Segment, None
     if device is not None and device.type == "cuda":
-        module = fork_safe_import("smelt.frontends.torch.device_segment")
-        kind = module.DeviceSegment
-        plan_and_sizes = module.compile_plan(ready.graph, ready.hints, device)
+        name, kind_name, compile_name = _DEVICE_SEGMENTS[knobs.DEVICE_LAUNCH.get()]
+        module = fork_safe_import(f"smelt.frontends.torch.{name}")
+        kind = getattr(module, kind_name)
+        plan_and_sizes = getattr(module, compile_name)(ready.graph, ready.hints, device)
     else:
         plan_and_sizes = plans.find_plan(ready.graph, ready.hints, allowance, donate)
     if plan_and_sizes is None:

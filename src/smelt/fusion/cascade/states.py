@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
+from math import prod
+
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import COMBINES, FIRST
@@ -33,6 +36,13 @@ class State:
         if self.best_state is not None:
             return self.reduction.over[0] == axis
         return self.carry is None and len(self.block.args) == 1
+
+
+def state_row_bytes(states: Iterable[State], sizes: Mapping[str, int], grid: Container[str]) -> int:
+    """Return the bytes of the states at one position of a grid."""
+    return sum(
+        prod([sizes[a] for a in s.block.axes if a not in grid]) * s.dtype.itemsize for s in states
+    )
 
 
 class States:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from smelt.cached_property import cached_property
 from smelt.errors import (
     CaptureError,
     DeviceError,
@@ -53,6 +54,7 @@ SIGNATURES: Final = {
     "cuDeviceGet": "pi",
     "cuDeviceGetName": "pii",
     "cuDeviceGetAttribute": "pii",
+    "cuDeviceTotalMem_v2": "pi",
     "cuDevicePrimaryCtxRetain": "pi",
     "cuCtxGetCurrent": "p",
     "cuCtxPushCurrent_v2": "p",
@@ -112,6 +114,17 @@ MAJOR: Final = 75
 """Attribute of a device: the first number of its architecture."""
 MINOR: Final = 76
 """Attribute of a device: the second number of its architecture."""
+FACTS: Final = {
+    "processors": MULTIPROCESSORS,
+    "clock_khz": 13,
+    "memory_khz": 36,
+    "bus_bits": 37,
+    "cache_bytes": 38,
+    "shared_bytes": 81,
+    "registers": 82,
+    "double_ratio": 87,
+}
+"""Attributes of a device that its rates follow from."""
 ERROR_LOG: Final = 5
 """Option of loading: where to write what is wrong with an image."""
 ERROR_LOG_BYTES: Final = 6
@@ -319,6 +332,19 @@ class Device:
         text = ctypes.create_string_buffer(256)
         self.driver.call("cuDeviceGetName", text, len(text), self.handle)
         return text.value.decode()
+
+    @cached_property
+    def facts(self) -> dict[str, int]:
+        """What rates follow from (`FACTS`) and `memory_bytes`; 0 is unknown to the driver."""
+        place, facts = ctypes.c_uint64(), {}
+        self.driver.result("cuDeviceTotalMem_v2", ctypes.byref(place), self.handle)
+        for name, number in FACTS.items():
+            value = ctypes.c_int()
+            code = self.driver.result(
+                "cuDeviceGetAttribute", ctypes.byref(value), number, self.handle
+            )
+            facts[name] = 0 if code else value.value
+        return {**facts, "memory_bytes": place.value}
 
     def attribute(self, number: int) -> int:
         """Return an attribute of the device by its number in the driver's interface."""

@@ -40,6 +40,7 @@ __all__ = [
     "PreparedLaunches",
     "Segment",
     "prepare_launches",
+    "renamed_sizes",
 ]
 
 MOST_DEVICE_ELEMENTS: Final = (1 << 31) - 1
@@ -80,12 +81,17 @@ class DeviceStep:
 
     def sizes(self, named: Sizes) -> dict[str, int]:
         """Return the plan's sizes under the code's names."""
-        renamed = {
-            k: int(evaluate(size_or_number(n), named))
-            for k, n in self.names.items()
-            if n.isdigit() or n in named
-        }
-        return {**named, **renamed}
+        return renamed_sizes(self.names, named)
+
+
+def renamed_sizes(names: Mapping[str, str], named: Sizes) -> dict[str, int]:
+    """Return a plan's sizes with those under a code's names."""
+    renamed = {
+        k: int(evaluate(size_or_number(n), named))
+        for k, n in names.items()
+        if n.isdigit() or n in named
+    }
+    return {**named, **renamed}
 
 
 class HostPart(Protocol):

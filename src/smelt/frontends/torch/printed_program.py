@@ -1,0 +1,227 @@
+"""Run a plan's printed files by Triton's own launcher, on torch's tensors.
+
+    program = printed_program(graph, {"n": 1000}, torch.device("cuda", 0))
+    results = program.run([tensor], (1000,))
+
+Nothing of Smelt's runtime is between the file and the device: this places a wrong result or a crash
+in the code or in the runtime, and runs where torch and Triton do and the runtime does not (AMD,
+virtual GPUs, unknown drivers). It costs microseconds of Python a kernel. In Triton's interpreter
+(`TRITON_INTERPRET=1`) tensors are the CPU's.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from smelt import knobs
+from smelt.backend import Gpu, gpu
+from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.codegen.triton.ahead import TritonCompiler
+from smelt.codegen.triton.select import SelectingCompiler, select
+from smelt.device_compiler import CompiledForDevice, plan_for_device
+from smelt.errors import UnsupportedError
+from smelt.explain.device_code import policy_in_force, rates_of
+from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
+from smelt.graph.ir import Graph
+from smelt.journal import Journal
+from smelt.kernel.ir import Kernel
+from smelt.runtime.cache import Cache
+from smelt.runtime.cuda.tables import renamed_sizes
+from smelt.runtime.executable_format import KernelUse
+from smelt.types.expr import Index, evaluate, size
+
+__all__ = ["PrintedProgram", "PrintedSegment", "compile_printed", "printed_program"]
+
+_PROPERTIES = {
+    "processors": "multi_processor_count",
+    "clock_khz": "clock_rate",
+    "memory_khz": "memory_clock_rate",
+    "bus_bits": "memory_bus_width",
+    "cache_bytes": "L2_cache_size",
+    "memory_bytes": "total_memory",
+    "shared_bytes": "shared_memory_per_multiprocessor",
+    "registers": "regs_per_multiprocessor",
+}
+"""What rates follow from, by torch's names; older versions have some of them."""
+_WHOLE = 1 << 60
+"""Memory for which no plan has chunks of rows, which only Smelt's own launches run."""
+_INTERPRETED = "h100"
+"""The GPU whose plans Triton's interpreter runs."""
+
+
+class PrintedProgram:
+    """Plan whose kernels are files with a launcher.
+
+    It has what a segment reads of an executable.
+    """
+
+    prelude = None
+
+    def __init__(self, compiled: CompiledForDevice, device: torch.device) -> None:
+        """Check that kernels are all that the plan has.
+
+        Raises UnsupportedError for loops and chunks, which the runtime drives.
+        """
+        self.device, self.recipe = device, compiled.recipe
+        self.values, self.outputs = self.recipe.values, self.recipe.outputs
+        self.size_names = self.recipe.size_names
+        steps = [s for s in self.recipe.steps if isinstance(s, KernelUse)]
+        if len(steps) < len(self.recipe.steps):
+            raise UnsupportedError(
+                "the plan has loops or chunks, which Smelt's own launches alone run",
+                hint='Set device_launch="driver".',
+            )
+        self._steps = list(zip(steps, compiled.plain, strict=True))
+        self.gpu, self._policy = compiled.gpu, policy_in_force()
+        last = {n: k for k, (use, _) in enumerate(self._steps) for n in use.values.values()}
+        self._unused = {k: [n for n in last if last[n] == k] for k in last.values()}
+        """By step: the values that no later one reads."""
+        self.files: list[str] = []
+        """The texts that have run so far, in the order of their first launches."""
+        self._launches: dict[tuple[int, tuple[int, ...]], Callable[..., Any]] = {}
+
+    @property
+    def executable(self) -> PrintedProgram:
+        """The program itself."""
+        return self
+
+    def run(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[Any]:
+        """Queue the kernels in torch's current stream and return what they compute.
+
+        `tensors` are the plan's inputs in order, `sizes` the values of `size_names`; those behind
+        the tensors only pass sizes. Raises DeviceKernelError for what is not printed.
+        """
+        named = dict(zip(self.size_names, sizes, strict=True))
+        inputs = [n for n, v in enumerate(self.values) if v.place == "input"]
+        here = dict(zip(inputs, tensors, strict=False))
+        for n in inputs[len(tensors) :]:
+            shape = tuple(int(evaluate(e, named)) for e in self.values[n].shape)
+            here[n] = torch.empty(1, device=self.device).expand(shape)
+        kept = {n for n, v in enumerate(self.values) if v.place == "output"}
+        for k, (use, kernel) in enumerate(self._steps):
+            launch = self._launch(k, renamed_sizes(use.names, named), sizes)
+            results = launch(*[here[use.values[p.name]] for p in kernel.inputs])
+            results = results if isinstance(results, tuple) else (results,)
+            here |= zip((use.values[p.name] for p in kernel.outputs), results, strict=True)
+            for n in self._unused.get(k, ()):
+                if n not in kept:
+                    del here[n]
+        return [here[n] for n in sorted(kept)]
+
+    def _launch(
+        self, number: int, named: Mapping[str, int], sizes: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        """Return the launcher of a kernel for these sizes, printed when it is first needed."""
+        launch = self._launches.get((number, sizes))
+        if launch is None:
+            text = self._print(self._steps[number][1], named)
+            self.files.append(text)
+            launcher = _loaded(text)
+            keywords = inspect.signature(launcher).parameters.values()
+            extra = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY]
+            passed = {name: named[name.removeprefix("size_")] for name in extra}
+            launch = self._launches[number, sizes] = partial(launcher, **passed)
+        return launch
+
+    def _print(self, kernel: Kernel, named: Mapping[str, int]) -> str:
+        compiler = None
+        if self.device.type != "cpu":
+            compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
+        return select(kernel, named, rates_of(self.gpu), compiler, self._policy).source
+
+
+def printed_program(
+    graph: Graph, hints: Mapping[str, int], device: torch.device, machine: Gpu | None = None
+) -> PrintedProgram:
+    """Plan a graph for a device of torch.
+
+    A `machine` is planned for instead of the device. The CPU stands for Triton's interpreter.
+    Raises DeviceKernelError and UnsupportedError for what no program does.
+    """
+    if machine is None:
+        machine = gpu(_INTERPRETED) if device.type == "cpu" else _gpu_of_torch(device)
+    machine = replace(machine, memory_bytes=_WHOLE)
+    compiler = SelectingCompiler(rates_of(machine), TritonCompiler(None), policy_in_force())
+    return PrintedProgram(plan_for_device(graph, hints, machine, compiler, Journal()), device)
+
+
+def _gpu_of_torch(device: torch.device) -> Gpu:
+    """Return the figures of a device as torch reports them."""
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return gpu(str(properties.gcnArchName).partition(":")[0])
+    facts = {k: int(getattr(properties, name, 0) or 0) for k, name in _PROPERTIES.items()}
+    arch = f"sm_{properties.major}{properties.minor}"
+    return gpu_of_driver(str(properties.name), arch, facts)
+
+
+def compile_printed(
+    graph: Graph, hints: Mapping[str, int], device: torch.device
+) -> tuple[PrintedProgram, Mapping[str, Index]]:
+    """Return a graph's program, and its sizes by those of the graph."""
+    program = printed_program(graph, hints, device)
+    return program, {n: size(n) for n in program.size_names}
+
+
+class PrintedSegment(Segment):
+    """Printed files with tensors of a GPU in and out.
+
+    A call waits for the device where positions are checked.
+    """
+
+    compiled: Any
+
+    def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> Any:
+        """Refuse to view tensors as arrays: the host does not see their elements."""
+        raise UnsupportedError("kernels of a GPU are not measured on arrays of the host yet")
+
+    def _runner(
+        self, finish: Finish | None, extra_inputs: int, permutations: Permutations
+    ) -> Runner:
+        program: PrintedProgram = self.compiled
+
+        def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
+            passed = [
+                t if (order := permutations.get(k)) is None else t.permute(order)
+                for k, t in enumerate(tensors)
+            ]
+            results: Sequence[Any] = program.run(passed, sizes)
+            results = results if finish is None else finish(results, tensors)
+            if self.bounds_checks.flag is None:
+                return results
+            return [*results[:-1], bool(results[-1])]
+
+        return run
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """Return the folder of the files, which Triton reads again; it goes with the process."""
+    return TemporaryDirectory(prefix="smelt-printed-")
+
+
+@cache
+def _loaded(text: str) -> Callable[..., Any]:
+    """Return the launcher of a printed file."""
+    name = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path = Path(_folder().name) / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    launch: Callable[..., Any] = module.launch
+    return launch

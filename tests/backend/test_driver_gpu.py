@@ -1,0 +1,89 @@
+"""GPUs that no table lists: their figures from what a driver reports, against published ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from smelt.backend import GPUS
+from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.codegen.triton.device_limits import device_limits
+from smelt.explain.device_code import rates_of
+
+MIB = 1 << 20
+CARDS: dict[str, tuple[str, tuple[int, ...], tuple[float, float, float]]] = {
+    # name: architecture; processors, MHz, memory MHz, bus bits, MiB of L2, double ratio;
+    # published GB/s, and Tflop/s of float32 and of dense bfloat16 products
+    "NVIDIA H100 PCIe": ("sm_90", (114, 1755, 1593, 5120, 50, 2), (2039, 51, 756)),
+    "NVIDIA H20": ("sm_90", (78, 1980, 3201, 5120, 60, 2), (4000, 40, 148)),
+    "NVIDIA H200": ("sm_90", (132, 1980, 3201, 6144, 60, 2), (4800, 67, 989)),
+    "NVIDIA A100-SXM4-40GB": ("sm_80", (108, 1410, 1215, 5120, 40, 2), (1555, 19.5, 312)),
+    "NVIDIA L4": ("sm_89", (58, 2040, 6251, 192, 48, 64), (300, 30.3, 121)),
+    "NVIDIA A10": ("sm_86", (72, 1695, 6251, 384, 6, 32), (600, 31.2, 125)),
+    "NVIDIA GeForce RTX 3090": ("sm_86", (82, 1695, 9751, 384, 6, 32), (936, 35.6, 71)),
+    "NVIDIA GeForce RTX 4090": ("sm_89", (128, 2520, 10501, 384, 72, 64), (1008, 82.6, 165)),
+    "NVIDIA GeForce RTX 5090": ("sm_120", (170, 2407, 14001, 512, 96, 64), (1792, 104.8, 209)),
+    "NVIDIA B300": ("sm_103", (148, 1920, 3996, 8192, 126, 64), (8000, 75, 2250)),
+    "NVIDIA GB10": ("sm_121", (48, 2418, 0, 0, 24, 64), (273, 30, 125)),
+}
+UNPUBLISHED = {("NVIDIA H20", 2), ("NVIDIA H20", 1), ("NVIDIA GB10", 0)}
+"""Makers limit an H20's rates below those of its processors; a GB10 reports no memory clock."""
+
+
+def facts(card: str) -> dict[str, int]:
+    processors, clock, memory, bus, cache, ratio = CARDS[card][1]
+    return {
+        "processors": processors,
+        "clock_khz": clock * 1000,
+        "memory_khz": memory * 1000,
+        "bus_bits": bus,
+        "cache_bytes": cache * MIB,
+        "double_ratio": ratio,
+    }
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_card_has_its_published_rates(card: str):
+    gpu = gpu_of_driver(card, CARDS[card][0], facts(card))
+    rates = (gpu.memory_gbs, gpu.vector_gflops / 1e3, dict(gpu.matrix_gflops)["bf16"] / 1e3)
+    for k, (rate, published) in enumerate(zip(rates, CARDS[card][2], strict=True)):
+        if (card, k) not in UNPUBLISHED:
+            assert rate == pytest.approx(published, rel=0.1), k
+    assert gpu.processors == CARDS[card][1][0] and gpu.arch == CARDS[card][0]
+    assert 0 < gpu.memory_gbs < gpu.cache_gbs
+    assert rates_of(gpu).limits is device_limits(gpu.arch)
+
+
+@pytest.mark.parametrize("key", ["a100", "4090", "h100", "h200", "b200"])
+def test_a_listed_card_is_the_same_from_its_driver(key: str):
+    listed = GPUS[key]
+    reported = {"processors": listed.processors, "clock_khz": round(listed.clock_ghz * 1e6)}
+    reported |= {"memory_khz": round(listed.memory_gbs * 1e6 / 1024 * 8 / 2), "bus_bits": 1024}
+    gpu = gpu_of_driver(listed.name, listed.arch, reported)
+    for field in ("memory_gbs", "cache_gbs", "vector_gflops", "clock_ghz", "lanes", "shared_bytes"):
+        assert getattr(gpu, field) == pytest.approx(getattr(listed, field), rel=0.1), field
+    pairs: Any = zip(gpu.matrix_gflops, listed.matrix_gflops, strict=True)
+    for (name, rate), (same, published) in pairs:
+        assert name == same and rate == pytest.approx(published, rel=0.01)
+
+
+def test_a_driver_that_reports_nothing_leaves_the_architecture_s_listed_card():
+    gpu, listed = gpu_of_driver("unknown", "sm_90", {"memory_khz": 0}), GPUS["h100"]
+    assert (gpu.processors, gpu.memory_gbs) == (listed.processors, listed.memory_gbs)
+
+
+def test_a_slice_has_its_part_of_the_memory_s_rate():
+    name = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+    reported = {"processors": 14, "memory_khz": 1_593_000, "bus_bits": 5120}
+    gpu = gpu_of_driver(name, "sm_80", {**reported, "cache_bytes": 5 * MIB})
+    assert gpu.memory_gbs == pytest.approx(GPUS["a100"].memory_gbs / 8)
+
+
+@pytest.mark.parametrize(
+    ("arch", "same"), [("sm_75", "sm_80"), ("sm_103", "sm_100"), ("sm_121", "sm_120")]
+)
+def test_an_architecture_without_limits_has_those_of_the_newest_older_one(arch: str, same: str):
+    assert device_limits(arch) is device_limits(same)
+    with pytest.raises(KeyError):
+        device_limits("gfx90a")

@@ -1,0 +1,67 @@
+"""What plans for GPUs store between kernels: no scores, and no logits of all tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import smelt as sm
+from smelt import fusion, passes
+from smelt.backend import Gpu, gpu
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.compose import total_kept_bytes
+from smelt.journal import Journal
+
+TARGETS = ("h100", "a100", "4090", "b200", "mi300x")
+LENGTH, HEADS = 4096, 16
+
+
+def kept_bytes(function: Any, specs: list[str], machine: Gpu) -> int:
+    """Return the bytes that a plan keeps between kernels, those of a chunk included."""
+    trace = sm.jit(function).lower(*map(sm.spec, specs)).trace
+    graph = passes.run(trace.graph, Journal(), "eager", trace.hints, machine.tiling)
+    plan = fusion.plan(graph, machine, Journal(), trace.hints)
+    return total_kept_bytes(plan, Hints(trace.hints))
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return sm.nn.attention(q, k, v, causal=True)
+
+
+def attention_gradient(q: Any, k: Any, v: Any, g: Any) -> Any:
+    return sm.vjp(attention, q, k, v)[1](g)
+
+
+def loss(x: Any, w: Any, labels: Any) -> Any:
+    return sm.nn.cross_entropy(x @ w, labels)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("width", [64, 128, 256, 512])
+def test_attention_stores_no_scores(width: int, target: str):
+    specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 3
+    machine = gpu(target)
+    assert kept_bytes(attention, specs, machine) <= 2 * machine.chunk_bytes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("width", [64, 128])
+def test_the_gradient_of_attention_stores_no_scores(width: int, target: str):
+    specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 4
+    scores = 4 * HEADS * LENGTH**2
+    assert kept_bytes(attention_gradient, specs, gpu(target)) < scores / 2
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_nothing_grows_with_the_scores_where_products_are_fast(width: int):
+    specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 4
+    assert kept_bytes(attention_gradient, specs, gpu("h100")) < LENGTH * HEADS * 64
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_classifier_s_loss_stores_a_chunk_of_its_logits(target: str):
+    tokens, words = 8192, 128256
+    machine = gpu(target)
+    specs = [f"bf16[{tokens},4096]", f"bf16[4096,{words}]", f"i64[{tokens}]"]
+    assert kept_bytes(loss, specs, machine) <= machine.chunk_bytes < 2 * tokens * words
