@@ -25,6 +25,7 @@ from smelt.codegen.build import panels
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.bitsets import Hints, at_hints
+from smelt.fusion.packing_cost import prepacked_ns
 from smelt.fusion.plan import Cluster, Plan
 from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph, Node
@@ -39,9 +40,6 @@ from smelt.runtime.prelude import Allowance, Part, Step
 from smelt.target import Target
 from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
-
-PACK_SHARING_ROWS = 128
-"""Rows that share a packed block: a task packs it once for so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +201,7 @@ class PreludeBuilder:
                 value = _KeptValue(cluster.inputs[n], replace(panel, param=""))
                 nbytes = prod(_shape(value)) * value.node.type.dtype.itemsize
                 candidate = candidates.setdefault(value, _Candidate(nbytes))
-                pack_count = -(-at_hints(rows, sizes) // PACK_SHARING_ROWS)
-                candidate.saves_ns += pack_count * target.transfer_ns(nbytes, nbytes, "l3", 1)
+                candidate.saves_ns += prepacked_ns(target, nbytes, at_hints(rows, sizes))
                 candidate.readers.append((k, replace(panel, param=kernel.inputs[n].name)))
         return candidates
 

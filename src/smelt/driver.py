@@ -179,7 +179,7 @@ def _compile(
     count = len(plan.clusters)
     kernels = (
         *ahead.pack_operands(
-            plan.clusters, lowered[:count], canonical_forms[:count], target, sizes, journal
+            plan.clusters, lowered[:count], canonical_forms[:count], target.planning, sizes, journal
         ),
         *lowered[count:],
     )

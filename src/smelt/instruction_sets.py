@@ -13,7 +13,15 @@ from typing import Literal
 
 from smelt.dataclass import dataclass
 
-__all__ = ["INSTRUCTION_SETS", "PROCESSORS", "InstructionSet", "Isa", "ProcessorFacts", "classify"]
+__all__ = [
+    "INSTRUCTION_SETS",
+    "PROCESSORS",
+    "InstructionSet",
+    "Isa",
+    "ProcessorFacts",
+    "Speeds",
+    "classify",
+]
 
 Isa = Literal["avx512", "avx2", "portable", "neon", "neon-bf16"]
 Permutes = Literal["fixed", "one register", "two registers"]
@@ -138,6 +146,28 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
 
 
 @dataclass(frozen=True)
+class Speeds:
+    """Published speeds of a class of processors: a core's bytes per cycle at each unit.
+
+    `dram_gbs` is what one core draws from main memory, and `exp_cost` the time of an operator
+    row's unit of cost relative to a multiply-add: below 1 where other operations have ports of
+    their own. Sources: AMD's software optimization guides (families 17h, 19h, 1Ah), Intel's
+    optimization reference manual, Arm's optimization guides for Neoverse, and Agner Fog's tables.
+    """
+
+    ghz: float
+    """Clock of a server while all cores use vectors of the full width."""
+    fma_bytes: int
+    l1_read_bytes: int
+    l1_write_bytes: int
+    l2_bytes: int
+    l3_bytes: float
+    """Sustained, while the other cores use their share of the ring or mesh."""
+    dram_gbs: float
+    exp_cost: float = 1.0
+
+
+@dataclass(frozen=True)
 class ProcessorFacts:
     """Facts about processors that have no name among features."""
 
@@ -153,19 +183,44 @@ class ProcessorFacts:
     in a microkernel, such as prefetches of lines that are in L2 already, displace FMAs."""
     prefetches_across_pages: bool = True
     """Whether hardware prefetching crosses pages; else a single stream stalls at each."""
+    speeds: Speeds | None = None
+    """Speeds to plan by until they are measured; those of the instruction set if None."""
 
 
-_SKYLAKE = ProcessorFacts(is_issue_bound=True, prefetches_across_pages=False)
+# fmt: off
+_HASWELL_SPEEDS  = Speeds(2.8,  64,  64, 32, 32, 10, 12)
+_SKYLAKE_SPEEDS  = Speeds(2.8, 128, 128, 64, 48,  9, 12)
+_ICE_LAKE_SPEEDS = Speeds(3.0, 128, 128, 64, 48,  9, 13)
+_ZEN2_SPEEDS     = Speeds(3.2,  64,  64, 32, 32, 24, 20, 0.75)
+_ZEN3_SPEEDS     = Speeds(3.4,  64,  64, 32, 32, 26, 25, 0.75)
+_ZEN4_SPEEDS     = Speeds(3.7,  64,  64, 32, 32, 26, 30, 0.75)
+_ZEN5_SPEEDS     = Speeds(4.1, 128, 128, 64, 64, 31, 38, 0.85)
+_NEOVERSE_SPEEDS = Speeds(2.6,  32,  32, 16, 24, 10, 18)
+_NEOVERSE_V_SPEEDS = Speeds(2.7, 64, 48, 32, 32, 12, 25)
+# fmt: on
+_SKYLAKE = ProcessorFacts(
+    is_issue_bound=True, prefetches_across_pages=False, speeds=_SKYLAKE_SPEEDS
+)
 PROCESSORS: dict[str, ProcessorFacts] = {
+    **dict.fromkeys(("haswell", "broadwell", "skylake"), ProcessorFacts(speeds=_HASWELL_SPEEDS)),
     "skylake-avx512": _SKYLAKE,
     "cascadelake": _SKYLAKE,
     "cooperlake": ProcessorFacts(
-        has_slow_bf16_dot=True, is_issue_bound=True, prefetches_across_pages=False
+        has_slow_bf16_dot=True,
+        is_issue_bound=True,
+        prefetches_across_pages=False,
+        speeds=_SKYLAKE_SPEEDS,
     ),
+    "icelake-server": ProcessorFacts(speeds=_ICE_LAKE_SPEEDS),
     **dict.fromkeys(
         ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d"),
-        ProcessorFacts(has_slow_bf16_dot=True),
+        ProcessorFacts(has_slow_bf16_dot=True, speeds=_ICE_LAKE_SPEEDS),
     ),
-    "znver5": ProcessorFacts(has_fast_division=True),
+    "znver2": ProcessorFacts(speeds=_ZEN2_SPEEDS),
+    "znver3": ProcessorFacts(speeds=_ZEN3_SPEEDS),
+    "znver4": ProcessorFacts(speeds=_ZEN4_SPEEDS),
+    "znver5": ProcessorFacts(has_fast_division=True, speeds=_ZEN5_SPEEDS),
+    **dict.fromkeys(("neoverse-n1", "neoverse-n2"), ProcessorFacts(speeds=_NEOVERSE_SPEEDS)),
+    **dict.fromkeys(("neoverse-v1", "neoverse-v2"), ProcessorFacts(speeds=_NEOVERSE_V_SPEEDS)),
 }
 """Facts by LLVM's name of the processor; the defaults hold for others."""

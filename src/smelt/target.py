@@ -4,7 +4,9 @@ The planner weighs bytes against arithmetic, so it needs a machine's rates; the 
 the instruction set; the object cache needs to know which of the two an artifact depends on.
 `fingerprint()` covers the instruction set only, since a new measurement must never discard compiled
 code. Nothing is measured in this module (`smelt.runtime.probe` does that): the figures here are
-defaults of a Zen 5 server core, scaled to the vector width, until a measurement replaces them.
+what is published about the processor's class, for an unknown one those of a Zen 5 server core
+scaled to the vector width, until a measurement replaces them. Plans are made by `planning`, the
+figures of the class alone.
 
 >>> target = Target.for_isa("avx2")
 >>> target.vector_bytes, target.registers, target.has("fma")
@@ -20,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
 
 from smelt import knobs
@@ -31,6 +33,7 @@ from smelt.instruction_sets import (
     InstructionSet,
     Isa,
     ProcessorFacts,
+    Speeds,
     classify,
 )
 from smelt.processor import (
@@ -271,6 +274,20 @@ class Target:
         """Float32 operations per nanosecond of all cores."""
         return self.fma_gflops * self.cores
 
+    @property
+    def planning(self) -> Target:
+        """The machine with figures to plan by: those of its class.
+
+        Measured figures differ from machine to machine and from one measurement to the next, and a
+        program should get the same plan on all machines of a class, before any measurement and
+        after each.
+
+        >>> slow = replace(Target.for_isa("avx2"), measured=True, fma_gflops=20.0)
+        >>> slow.planning == Target.for_isa("avx2").planning
+        True
+        """
+        return _class_target(self) if self.measured else self
+
     def with_cache(self, nbytes: int) -> Target:
         """Return the same machine with a last-level cache of `nbytes`."""
         return replace(self, l3_bytes=nbytes)
@@ -429,8 +446,11 @@ class Target:
         )
 
     @classmethod
-    def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
-        """Return a generic machine of an instruction set with default figures, for tests."""
+    def for_isa(cls, isa: Isa, cores: int = 2, cpu: str | None = None) -> Target:
+        """Return a machine of an instruction set with default figures, for tests.
+
+        `cpu` is LLVM's name of a processor, whose class's figures it has; by default it is generic.
+        """
         if isa not in INSTRUCTION_SETS:
             raise ValueError(
                 f"unknown instruction set {isa!r}: choose from {', '.join(INSTRUCTION_SETS)}"
@@ -440,7 +460,7 @@ class Target:
         target = cls(
             name=isa,
             triple=f"{row.arch}-unknown-linux-gnu",
-            cpu=row.cpu,
+            cpu=cpu or row.cpu,
             features=row.features,
             isa=isa,
             vector_bytes=row.vector_bytes,
@@ -457,14 +477,19 @@ def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
     """
     width = vector_bytes / 64
     shared = min(threads, 8) ** 0.9
-    near = Rates(580 * width * threads, 290 * width * threads, 580 * width * threads)
-    rows = [near]
-    for level in (
+    return _never_rising(
+        Rates(580 * width * threads, 290 * width * threads, 580 * width * threads),
         Rates(280.0 * threads, 280.0 * threads, 280.0 * threads),
         Rates(126.0 * shared, 125.0 * shared, 130.0 * shared),
         Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
-    ):
-        above = rows[-1]  # a level is never faster than the level above it
+    )
+
+
+def _never_rising(*levels: Rates) -> Bandwidth:
+    """Return the rates of the levels, none above that of an inner level."""
+    rows: list[Rates] = []
+    for level in levels:
+        above = rows[-1] if rows else level
         rows.append(
             Rates(
                 min(level.read, above.read),
@@ -512,15 +537,76 @@ def _of_processor(cpu: Processor, cores: int) -> Target:
 
 
 def _with_defaults(target: Target, sizes: CacheSizes, cores: int) -> Target:
-    """Return `target` with its topology and the default figures for its vector width."""
+    """Return `target` with its topology and its class's figures."""
+    return _with_class_figures(
+        replace(
+            target,
+            cores=cores,
+            l1_bytes=sizes.l1,
+            l2_bytes=sizes.l2,
+            l3_bytes=sizes.l3,
+            line_bytes=sizes.line,
+        )
+    )
+
+
+_NONTEMPORAL_GAIN = 1.3
+"""Rate of non-temporal stores relative to others, which read what they overwrite."""
+_DRAM_WRITE_SHARE = 0.85
+"""Rate of writes to main memory relative to reads."""
+
+
+def _with_class_figures(target: Target) -> Target:
+    """Return `target` with the figures of its processor's class, or of its instruction set."""
+    speeds = PROCESSORS.get(target.cpu, _USUAL).speeds
+    if speeds is None:
+        return replace(
+            target,
+            one_thread=default_bandwidth(target.vector_bytes, 1),
+            all_threads=default_bandwidth(target.vector_bytes, target.cores),
+            fma_gflops=288.0 * target.vector_bytes / 64,
+        )
+    fma_bytes = min(speeds.fma_bytes, 2 * target.vector_bytes)
+    many = _class_bandwidth(speeds, target.vector_bytes, target.cores)
     return replace(
         target,
-        cores=cores,
-        l1_bytes=sizes.l1,
-        l2_bytes=sizes.l2,
-        l3_bytes=sizes.l3,
-        line_bytes=sizes.line,
-        one_thread=default_bandwidth(target.vector_bytes, 1),
-        all_threads=default_bandwidth(target.vector_bytes, cores),
-        fma_gflops=288.0 * target.vector_bytes / 64,
+        one_thread=_class_bandwidth(speeds, target.vector_bytes, 1),
+        all_threads=many,
+        nt_store_gbs=_NONTEMPORAL_GAIN * many.dram.write,
+        nt_copy_gbs=_NONTEMPORAL_GAIN * many.dram.copy,
+        fma_gflops=speeds.ghz * fma_bytes / 4 * 2,
+        op_cost_scale=speeds.exp_cost,
     )
+
+
+def _class_bandwidth(speeds: Speeds, vector_bytes: int, threads: int) -> Bandwidth:
+    """Return the bandwidth of `threads` threads together on a class of processors.
+
+    Main memory grows with the root of the threads, between a desktop, whose memory one core
+    nearly fills, and a server with a channel for each few cores.
+    """
+    alone = speeds.ghz * threads
+    shared = speeds.ghz * min(threads, 8) ** 0.9
+    l1_read = min(speeds.l1_read_bytes, 2 * vector_bytes) * alone
+    l1_write = min(speeds.l1_write_bytes, vector_bytes) * alone
+    l2, l3, dram = speeds.l2_bytes * alone, speeds.l3_bytes * shared, speeds.dram_gbs * threads**0.5
+    return _never_rising(
+        Rates(l1_read, l1_write, l1_read),
+        Rates(l2, l2, l2),
+        Rates(l3, l3, l3),
+        Rates(dram, dram * _DRAM_WRITE_SHARE, dram),
+    )
+
+
+_IDENTITY = (
+    *("name", "triple", "cpu", "features", "isa", "vector_bytes", "registers", "disabled"),
+    *("cores", "l1_bytes", "l2_bytes", "l3_bytes", "line_bytes"),
+)
+"""The fields that nothing measures."""
+
+
+@lru_cache(maxsize=16)
+def _class_target(target: Target) -> Target:
+    """Return a measured machine with its class's figures instead."""
+    identity: Any = {name: getattr(target, name) for name in _IDENTITY}
+    return _with_class_figures(Target(**identity))

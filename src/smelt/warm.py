@@ -194,7 +194,7 @@ def _key_parts(
         "version": f"{package_identity()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{' proofs' * has_system()}",
         "processor": target.fingerprint(),
-        "figures of this machine": target.to_json(),
+        "figures of this machine": target.planning.to_json(),
         "library of products": library_identity(target),
     }
 

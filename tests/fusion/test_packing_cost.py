@@ -6,11 +6,23 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.fusion.formulas import MACHINE, Formula
 
 import smelt as sm
-from smelt.fusion.packing_cost import SHARED_BYTES, Operand, packing_ns, staged_ns
-from smelt.fusion.units import is_contraction
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.cost import Model
+from smelt.fusion.packing_cost import (
+    SHARED_BYTES,
+    Operand,
+    packing_ns,
+    prepacked_ns,
+    staged_ns,
+)
+from smelt.fusion.region import build_region
+from smelt.fusion.streams import cheapest_stream
+from smelt.fusion.units import Units, is_contraction
+from smelt.graph.text import parse
 from smelt.target import Rates
 
 STEPS, LANES = 10**8, MACHINE.vector_bytes // 4
@@ -136,3 +148,24 @@ def test_sums_of_a_chain_are_charged_for_by_the_vector_and_for_lanes_without_a_c
     assert 0.0 < whole == staged_ns(MACHINE, 1e6, 4 * LANES, 1024, 4)
     assert staged_ns(MACHINE, 1e6, 2 * LANES, 64, 8) == 2 * whole
     assert staged_ns(MACHINE, 1e6, LANES, 64, 4) > whole
+
+
+def test_a_stream_pays_for_packing_constants_in_each_call() -> None:
+    """Other kernels read them as packed before all calls."""
+
+    def predicted_ns(constant: str) -> float:
+        graph = parse(f"""graph f(x: f32[n,300], w: f32[256,300]{constant}, v: f32[40,256]) {{
+  a = contract(x, w) {{spec="m,k; n,k -> m,n"}}
+  b = erf(a)
+  y = contract(b, v) {{spec="m,k; n,k -> m,n"}}
+  return y
+}}""")
+        units = Units(graph)
+        region = build_region(units, sum(1 << u.number for u in units.units), units.outputs)
+        cost = cheapest_stream(Model(units, MACHINE, Hints(n=200)), region, beyond=False)
+        assert cost is not None
+        return cost.arithmetic
+
+    saved_ns = prepacked_ns(MACHINE, 4 * 256 * 300, 200) / MACHINE.cores
+    difference_ns = predicted_ns(" constant") - predicted_ns("")
+    assert difference_ns == pytest.approx(saved_ns, rel=1e-3)

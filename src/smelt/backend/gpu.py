@@ -326,6 +326,11 @@ class Gpu:
         return False
 
     @property
+    def planning(self) -> Gpu:
+        """The GPU itself: nothing replaces published figures."""
+        return self
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """The shared cache (`l2`) and main memory."""
         return ("l2", "dram")

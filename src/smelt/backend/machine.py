@@ -49,6 +49,11 @@ class Machine(Protocol):
         ...
 
     @property
+    def planning(self) -> Self:
+        """The machine with the figures that plans are made by."""
+        ...
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of memory with a rate of their own, from the smallest."""
         ...

@@ -82,6 +82,7 @@ def plan(
     operators are required to be one kernel. Checks of the graph are planned separately if they read
     little.
     """
+    target = target.planning
     split = split_checks(graph, Hints(hints)) if fuse else None
     if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)

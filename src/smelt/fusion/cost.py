@@ -268,7 +268,7 @@ class Model(CostModel):
         times: Callable[[frozenset[str]], float],
     ) -> float:
         """Return the time of packing the operands of a contraction into panels."""
-        return term_packing_ns(self.target, t, sizes, still, loads, times)
+        return term_packing_ns(self.target, t, sizes, still, loads, times, self.units.constants)
 
     def stream_threads(self, work: float, floor: float, tasks: int) -> int:
         """Return one thread for little work, else one for each task."""

@@ -21,7 +21,7 @@ def cost_model(units: Units, machine: Machine, hints: Hints, extra_bytes: int = 
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
     if isinstance(machine, Target):
-        return Model(units, machine, hints, extra_bytes)
+        return Model(units, machine.planning, hints, extra_bytes)
     if isinstance(machine, Gpu):
         return DeviceModel(units, machine, hints, extra_bytes)
     raise InternalError(f"no cost model for {machine.name}")

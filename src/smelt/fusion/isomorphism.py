@@ -92,6 +92,7 @@ class Isomorphism:
             model.itemsize[v],
             model.resting_level[v],
             v in self.units.strided_inputs,
+            v in self.units.constants,
         )
 
     def _inner(self, unit: Unit) -> int:

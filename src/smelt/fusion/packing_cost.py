@@ -11,7 +11,7 @@ stored in arrays of the task for the next nest, with columns padded to full tile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 
 from smelt.dataclass import dataclass
@@ -36,6 +36,8 @@ TILE_VECTORS, TILE = 2, 1 << 10
 
 Outside of chains the last tile may be a single vector wide.
 """
+SHARING_ROWS = 128
+"""Rows that share a packed block: a task packs it once for so many rows."""
 SHARED_BYTES = 384
 """Bytes of a column of the other operand over which packing is amortised.
 
@@ -114,6 +116,14 @@ def packing_ns(
     return sum(operand_ns) - max(
         (n for n, x in zip(operand_ns, operands, strict=True) if x.is_contiguous), default=0.0
     )
+
+
+def prepacked_ns(target: Target, nbytes: int, rows: int) -> float:
+    """Return the nanoseconds that a call saves if an operand is packed before all calls.
+
+    The operand has `nbytes` and is multiplied with `rows`.
+    """
+    return -(-rows // SHARING_ROWS) * target.transfer_ns(nbytes, nbytes, "l3", 1)
 
 
 def _element_ns(target: Target, nbytes: int, itemsize: int) -> float:
@@ -223,8 +233,12 @@ def term_packing_ns(
     fixed: frozenset[str],
     loads: Mapping[Term, tuple[int, tuple[Index, ...]]],
     evaluations: Callable[[frozenset[str]], float],
+    constants: Collection[int] = (),
 ) -> float:
-    """Return the packing nanoseconds of a stream's contraction, 0 for other terms."""
+    """Return the packing nanoseconds of a stream's contraction, 0 for other terms.
+
+    A stream packs its `constants` in each call; other kernels would do it once, before all calls.
+    """
     if not (over := summed_axes(t)):
         return 0.0
     left, right = t.args
@@ -240,7 +254,16 @@ def term_packing_ns(
     )
     steps = evaluations(left.axes | right.axes)
     depth = prod(sizes[n] for n in ends)
-    return packing_ns(target, (left_operand, right_operand), depth, steps, t.dtype.compute.itemsize)
+    itemsize = t.dtype.compute.itemsize
+    total_ns = packing_ns(target, (left_operand, right_operand), depth, steps, itemsize)
+    most, most_depth = target.tiling.unpacked_product
+    for x, other in ((left, right), (right, left)):
+        columns, rows = (prod(sizes[n] for n in y.axes - shared) for y in (x, other))
+        is_packed = rows > target.tiling.thin and (columns > most or depth > most_depth)
+        if is_packed and x in loads and loads[x][0] in constants:
+            nbytes = prod(sizes[n] for n in x.axes) * itemsize
+            total_ns += prepacked_ns(target, nbytes, rows)
+    return total_ns
 
 
 def _has_windows(region: Region, unit: Unit) -> bool:

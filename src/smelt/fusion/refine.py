@@ -391,11 +391,12 @@ class Refinement:
 
         These are each of its reductions and results, and the operands of reductions that read
         finished reductions, for rows end there: one at a time and all together, since several are
-        needed where several numbers of each row are summed.
+        needed where several numbers of each row are summed. The operands count only where such
+        reductions leave few tasks, or where rows are uncached.
         """
         candidates = cluster.members & self.units.reductions
         operands = 0
-        if self.state.uncached_ns(cluster.reads):
+        if self._has_few_tasks(cluster) or self.state.uncached_ns(cluster.reads):
             for u in bits(candidates):
                 if cluster.region.levels.get(u, 0) > 1:
                     operands |= self.units.operands[u] & cluster.members
@@ -404,6 +405,10 @@ class Refinement:
         yield from (1 << u for u in bits(candidates | operands))
         if operands & (operands - 1):
             yield operands
+
+    def _has_few_tasks(self, cluster: Cluster) -> bool:
+        """Return whether reductions leave too few tasks, or split an axis to have enough."""
+        return cluster.cost.split or cluster.cost.tasks < self.state.model.cores
 
     def _split_at(self, cluster: Cluster, cut: int) -> tuple[tuple[int, int], ...]:
         """Split a cluster at some members: up to them, and the rest, which reads them.
@@ -514,7 +519,11 @@ class Refinement:
                 yield Move(gain, (c, n), (rest, verdict))
 
     def _neighbours(self, c: int) -> list[int]:
-        """Return the clusters that share much traffic with one, the most first."""
+        """Return the clusters that share much traffic with one, the most first.
+
+        For a cluster of few tasks also those whose results it reads, whatever the traffic: without
+        its last reductions it has more tasks.
+        """
         state = self.state
         cluster = state.clusters[c]
         shared: dict[int, float] = {}
@@ -523,14 +532,19 @@ class Refinement:
             for n in bits(state.readers[v] | state.holders[v]):
                 shared[n] = shared.get(n, 0.0) + traffic_ns
         neighbours: list[int] = []
+        has_few_tasks = self._has_few_tasks(cluster)
         for n, traffic_ns in shared.items():
             other = state.clusters[n]
             max_gain = traffic_ns + min(cluster.cost.launch, other.cost.launch)
+            may_regain_tasks = has_few_tasks and cluster.reads & other.stored
             if (
                 n != c
                 and not other.members & self.units.calls
-                and max_gain
-                > MIN_SHARED_SHARE * (cluster.cost.objective_ns + other.cost.objective_ns)
+                and (
+                    may_regain_tasks
+                    or max_gain
+                    > MIN_SHARED_SHARE * (cluster.cost.objective_ns + other.cost.objective_ns)
+                )
             ):
                 neighbours.append(n)
         return sorted(neighbours, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]

@@ -171,6 +171,12 @@ class Units:
             if isinstance(node.op, Input) and node.op.strides is not None
         }
         """Inputs with strides: their rows may be apart in memory."""
+        self.constants = {
+            k
+            for k, node in enumerate(self.inputs)
+            if isinstance(node.op, Input) and node.op.constant
+        }
+        """Inputs with the same elements in every call."""
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
         self.operands += [sum({1 << e.producer for e in u.edges}) for u in self.units]
