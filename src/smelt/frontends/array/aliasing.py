@@ -22,7 +22,8 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
-from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
+from smelt.frontends.array.at_once import view_of
+from smelt.frontends.array.evaluate_pending import evaluate, flush_readers, present_value
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
@@ -34,7 +35,7 @@ from smelt.frontends.array.subscript import (
     hashable_key,
     restore_key,
 )
-from smelt.frontends.array.value import STATE, Value, leaf, record
+from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
@@ -391,6 +392,10 @@ class Place:
                 hint=_COPY,
             )
         owner = memory.owner()
+        if self.links and is_at_once():
+            elements = view_of(node)
+            if elements is not None and self.write_at_once(..., elements):
+                return False
         if memory.is_held and node.scope is None and not STATE.tapes and self._write_held(node):
             return False
         if owner is not view and memory.argument_of is not None:
@@ -414,6 +419,36 @@ class Place:
             owner.renew(whole)
         for other in others:
             other.forget()
+        return True
+
+    def write_at_once(self, key: Any, elements: Any) -> bool:
+        """Write by NumPy into the owner's computed memory; return whether that was possible.
+
+        Values that were recorded before keep the elements of their time.
+        """
+        memory = self.memory
+        held = memory.node
+        if held.data is None or not self.is_writeable:
+            return False
+        if held.shared:
+            if not memory.is_held:
+                return False
+            flush_readers(held.data)
+            target = held.data
+        for view in memory.views():
+            view.forget()
+        if not held.shared:
+            owner = memory.owner()
+            others = _HOLDERS + (owner is not None)
+            if owner is not None and present_value(owner) is not held:
+                return False
+            target = private_data(held, others)
+            if target is None:
+                held = memory.node = leaf(held.data.copy())
+                target = held.data
+                if owner is not None:
+                    owner.renew(held)
+        self.of(target)[key] = elements
         return True
 
     def _write_held(self, node: Value) -> bool:
@@ -465,6 +500,10 @@ class Place:
 
 _OURS_ALONE = 3
 """References to memory of which only a value knows, while it is looked at."""
+
+
+_HOLDERS = 2
+"""References to the value of a memory without an owner: its own, and that of a writer."""
 
 
 def _gone() -> None:

@@ -31,8 +31,9 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
+from smelt.frontends.array.at_once import is_view, view_of
 from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
-from smelt.frontends.array.assign import put
+from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
@@ -53,15 +54,18 @@ from smelt.frontends.array.masked_select import (
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
-from smelt.frontends.array.promote import default_value
-from smelt.frontends.array.subscript import get, hashable_key
+from smelt.frontends.array.promote import default_value, number
+from smelt.frontends.array.subscript import get, hashable_key, plain_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
     Buffer,
     Value,
     copied,
+    is_at_once,
     is_differentiated,
+    leaf,
+    private_data,
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
@@ -138,6 +142,7 @@ class Array(Operators):
         is_outside = old.scope is None
         if current is not None and current.is_step:
             scope, is_outside = current, old.scope is not current
+        del old  # a write at once counts who refers to it
         if (
             scope is not None
             and is_outside
@@ -459,7 +464,35 @@ class Array(Operators):
             x = _read_masked(x.values, x.mask)  # the right side has changed the mask
         elif x.__class__ is Array and x.place is not None and self._is_part(key, x.place):
             return  # as in x[key] += y, whose view was written
-        self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
+        v = number_or_value(x, "x[key] = value")
+        if not (is_at_once() and self._write_at_once(key, v)):
+            self.replace_value(put(self.node, key, v))
+
+    def _write_at_once(self, key: Any, v: Value | Any) -> bool:
+        """Write computed elements into computed memory; return whether that was possible."""
+        place, node = self.place, present_value(self)
+        whole = node if place is None else place.memory.node
+        if whole is None or (whole.data is None and not is_view(whole)):
+            return False  # a view that has to be derived, or it is pending
+        evaluate(whole)
+        if (whole.shared and place is None):
+            return False
+        v = v if v.__class__ is Value else number(v, whole.type.dtype, "x[key] = value")
+        elements, key = view_of(cast_same_kind(v, whole)), plain_key(key)
+        if elements is None or key is None:
+            return False
+        try:
+            if place is not None:
+                del node, whole
+                return place.write_at_once(key, elements)
+            data = private_data(node, 3)  # the array's, and two here
+            if data is None:
+                self.replace_value(leaf(node.data.copy()))
+                data = self.node.data
+            data[key] = elements
+        except (ValueError, TypeError, IndexError):
+            return False  # the error is that of a recorded write
+        return True
 
     def _is_part(self, key: Any, place: Any) -> bool:
         """Return whether a view is just what x[key] is a view of."""

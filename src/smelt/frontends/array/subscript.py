@@ -31,6 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
+from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
@@ -112,6 +113,31 @@ def hashable_key(key: Any) -> tuple[Any, ...] | None:
 def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Restore the key that `hashable_key` converted."""
     return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
+
+
+def plain_key(key: Any) -> tuple[Any, ...] | None:
+    """Return a key for NumPy's arrays, with the elements of arrays.
+
+    None if some are not computed, and for items that NumPy might take otherwise.
+    """
+    items: list[Any] = []
+    for item in key if key.__class__ is tuple else (key,):
+        node = getattr(item, "node", None)
+        if node.__class__ is Value and (node.type.dtype.is_integer or node.type.dtype is bool_):
+            data = view_of(node)
+            if data is None:
+                return None
+            items.append(data)
+        elif item is None or isinstance(item, _PLAIN_ITEMS) and hashable_item(item) is not OTHER:
+            items.append(item)
+        elif isinstance(item, np.ndarray) and item.dtype.kind in "iub":
+            items.append(item)
+        else:
+            return None
+    return tuple(items)
+
+
+_PLAIN_ITEMS = (int, slice, type(Ellipsis))
 
 
 def hashable_item(item: Any) -> Any:

@@ -15,17 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
+from smelt.frontends.array.at_once import Sighting, compute, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.graph.ir import Node
+from smelt.knobs import TIERS
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
@@ -67,9 +71,11 @@ class Value(Node):
     remembered elements, and the value that operators read at present.
     """
 
-    __slots__ = ("data", "last", "sample", "scope")
+    __slots__ = ("account", "data", "last", "sample", "scope")
 
     inputs: tuple[Node, ...]
+    account: Sighting | None
+    """Operator that computed it at once, until another one reads it."""
     sample: bytes | None
     last: weakref.ref[Value] | None
 
@@ -88,6 +94,7 @@ class Value(Node):
         self.origin = origin
         self.data = data
         self.scope = scope
+        self.account = None
 
     @property
     def type_text(self) -> str:
@@ -380,6 +387,8 @@ class State(threading.local):
         """
         self.tapes = 0
         """Number of differentiations in progress; values computed meanwhile keep their operands."""
+        self.tracing = 0
+        """Number of functions in progress whose operators are recorded to be repeated."""
         self.retained: list[Value] = []
         """Values computed during differentiation."""
         self.differentiation_inputs: set[Value] = set()
@@ -390,7 +399,7 @@ STATE = State()
 
 _TYPES: dict[tuple[int, Shape], TensorType] = {}
 # Keys hold identities; entries keep the objects alive, so that no identity can be reused.
-_INFERRED: dict[tuple[int, ...], tuple[TensorType, TensorOp, tuple[TensorType, ...]]] = {}
+_SIGHTINGS: dict[tuple[int, ...], Sighting] = {}
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 _CONSTANTS_LIMIT = 1024
 """Most shared constants, fewer than entries elsewhere: programs that go through many numbers reach
@@ -413,14 +422,88 @@ def infer(op: TensorOp, *types: TensorType) -> TensorType:
 
     Raises the errors of the operator's type rule.
     """
+    return sighting(op, types).type
+
+
+def sighting(op: TensorOp, types: tuple[TensorType, ...]) -> Sighting:
+    """Return what is known of an operator on operands of these types, from a cache.
+
+    Raises the errors of the operator's type rule.
+    """
     key = (id(op), *map(id, types))
-    entry = _INFERRED.get(key)
-    if entry is None:
-        if len(_INFERRED) > _CACHE_LIMIT:
-            _INFERRED.clear()
+    seen = _SIGHTINGS.get(key)
+    if seen is None:
+        if len(_SIGHTINGS) > _CACHE_LIMIT:
+            _SIGHTINGS.clear()
         result = op.infer(*types)
-        entry = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
-    return entry[0]
+        seen = _SIGHTINGS[key] = Sighting(op, intern(result.dtype, result.shape), types)
+    return seen
+
+
+def sightings() -> list[Sighting]:
+    """Return what is known of operators in this process."""
+    return list(_SIGHTINGS.values())
+
+
+def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
+    """Compute an operator on values outside of recordings at once, or record it.
+
+    `SMELT_TIERS` decides, and the operator's account; `depth` is that of the caller's frame.
+    """
+    mode = TIERS.get()
+    if mode != "fused" and STATE.scope is None and not (STATE.tapes or STATE.tracing):
+        result = _computed(seen, inputs, mode == "numpy")
+        if result is not None:
+            return result
+    for x in inputs:
+        if x.__class__ is not Value:
+            inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
+            break
+    return Value(seen.op, inputs, seen.type, here(depth))
+
+
+def is_at_once() -> bool:
+    """Return whether operators may be computed as they are called."""
+    state = STATE
+    is_plain = state.scope is None and not (state.tapes or state.tracing)
+    return is_plain and TIERS.get() != "fused"
+
+
+def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function whose operators are recorded, even where they could be computed at once."""
+    STATE.tracing += 1
+    try:
+        return function(*args, **options)
+    finally:
+        STATE.tracing -= 1
+
+
+def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value | None:
+    """Return the result of an operator if NumPy computes it now, None if it is recorded."""
+    if seen.function is None or seen.is_kept or (seen.is_hot and not is_forced):
+        return None
+    operands: list[Buffer] = []
+    for x in inputs:
+        data = x.data
+        if data is None:
+            data = view_of(x)
+            if data is None:
+                return None
+        elif x.__class__ is not Value:
+            data = x.current_buffer()
+        operands.append(data)
+    data = compute(seen, tuple(operands))
+    if data is None:
+        return None
+    seen.runs += 1
+    for x in inputs:
+        if x.account is not None:
+            x.account.paid += x.account.saved
+            x.account = None
+    result = Value(seen.op, (), seen.type, None, data)
+    if seen.saved:
+        result.account = seen
+    return result
 
 
 def leaf(data: Buffer) -> Value:
@@ -428,6 +511,34 @@ def leaf(data: Buffer) -> Value:
     return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
 
 
+def private_data(node: Value, holders: int) -> Buffer | None:
+    """Return the elements if nobody but `holders` references to the value can see a write."""
+    if node.__class__ is not Value or node.data is None:
+        return None
+    of_value, of_data = _counts(node)
+    if of_value > holders + _ALONE[0] or of_data > _ALONE[1]:
+        return None
+    data = node.data
+    return data if data.base is None and data.flags.writeable else None
+
+
+def _counts(node: Value) -> tuple[int, int]:
+    data = node.data
+    return sys.getrefcount(node), sys.getrefcount(data)
+
+
+def _counts_alone() -> tuple[int, int]:
+    """Return the references that counting itself takes, which depends on Python's version."""
+    node = Value(_SOURCE, (), intern(from_numpy(np.float64), (1,)), None, np.empty(1))
+    return _forwarded(node, 1)
+
+
+def _forwarded(node: Value, holders: int) -> tuple[int, int]:
+    of_value, of_data = _counts(node)
+    return of_value - holders, of_data
+
+
+_ALONE = _counts_alone()
 _NOTHING = np.zeros((), bool)
 
 
@@ -486,14 +597,11 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     scope = inner or scope
     if scope is not None:  # a recording reads captured memory in every call, so no `as_operand`
         return scope.record(op, inputs)
+    seen = sighting(op, tuple([x.type for x in inputs]))
     if STATE.scope is None:
-        for x in inputs:
-            if x.__class__ is not Value:
-                inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
-                break
-    result = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
-    if STATE.scope is not None:
-        STATE.scope.outside(result)
+        return apply(seen, inputs, 3)
+    result = Value(op, inputs, seen.type, here(2))
+    STATE.scope.outside(result)
     return result
 
 
