@@ -15,7 +15,7 @@ array([2., 2., 2.])
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +34,7 @@ from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, Stop, View
 from smelt.types.dtype import bool_, f32, f64
 from smelt.types.tensor import TensorType
 
-__all__ = ["PREDICTED", "Map", "Sighting", "compute", "f64", "is_view", "result_or_view", "view_of"]
+__all__ = ["PREDICTED", "Map", "Sighting", "compute", "f64", "is_view", "pay", "result_or_view", "view_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,12 @@ Function = Callable[..., Any]
 class Sighting:
     """An operator on operands of given types: its result's type, NumPy's function, an account."""
 
-    __slots__ = ("function", "is_kept", "op", "paid", "runs", "saved", "type", "types")
+    __slots__ = ("dtype", "function", "is_kept", "limit", "op", "paid", "runs", "saved", "type", "types")
 
     def __init__(self, op: TensorOp, type: TensorType, types: tuple[TensorType, ...]) -> None:
         self.op = op
         self.type = type
+        self.dtype = type.dtype.numpy
         self.types = types  # alive: keys hold their identities
         self.function: Function | None = None
         self.is_kept = isinstance(op, _VIEWS)
@@ -84,10 +85,8 @@ class Sighting:
             if not isinstance(op, _VIEWS):
                 self.saved = saved_by_fusing(count * type.dtype.itemsize)
 
-    @property
-    def is_hot(self) -> bool:
-        """Whether its executions have paid the price of compiling, or the next one does."""
-        return self.paid + self.saved >= PRICE
+        self.limit = PRICE - self.saved
+        """Payment from which on the operator is recorded: the next execution pays the rest."""
 
 
 def saved_by_fusing(nbytes: int) -> float:
@@ -101,7 +100,15 @@ PRICE: Final = PREDICTED.compile_operator + PREDICTED.compile_program / 2
 """Price of compiling an operator, with its share of a program of two."""
 
 
-def compute(seen: Sighting, operands: tuple[Buffer, ...]) -> Buffer | None:
+def pay(operands: tuple[Any, ...]) -> None:
+    """Pay for results that were computed at once, and are read now, into their accounts."""
+    for x in operands:
+        if x.account is not None:
+            x.account.paid += x.account.saved
+            x.account = None
+
+
+def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
     """Return the result in memory of its own; None where compiled code has to compute it.
 
     NumPy's floating-point warnings are not suppressed.
@@ -109,16 +116,17 @@ def compute(seen: Sighting, operands: tuple[Buffer, ...]) -> Buffer | None:
     data = result_or_view(seen, operands)
     if data is None:
         return None
-    flags = data.flags
-    if flags.owndata and flags.c_contiguous and flags.writeable:
-        for x in operands:
-            if x is data:
-                return data.copy()
-        return data
+    if data.base is None:
+        flags = data.flags
+        if flags.c_contiguous and flags.writeable:
+            for x in operands:
+                if x is data:
+                    return data.copy()
+            return data
     return np.array(data, order="C")
 
 
-def result_or_view(seen: Sighting, operands: tuple[Buffer, ...]) -> Buffer | None:
+def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
     """Return the result, which may share memory with an operand."""
     function = seen.function
     if function is None:
@@ -132,7 +140,7 @@ def result_or_view(seen: Sighting, operands: tuple[Buffer, ...]) -> Buffer | Non
     if data.__class__ is not np.ndarray:
         data = np.asarray(data)
     type = seen.type
-    return data if data.shape == type.shape and data.dtype == type.dtype.numpy else None
+    return data if data.shape == type.shape and data.dtype == seen.dtype else None
 
 
 def view_of(x: Any) -> Buffer | None:
@@ -143,11 +151,20 @@ def view_of(x: Any) -> Buffer | None:
     op = x.op
     kind = op.__class__
     if kind is Constant:
-        return op.reference({})
+        return _number(x)
     if kind in _VIEWS and x.scope is None and len(x.inputs) == 1:
         source = view_of(x.inputs[0])
         return None if source is None else op.reference({}, source)
     return None
+
+
+def _number(x: Any) -> Any:
+    """Return a number as NumPy's scalar, which its value keeps."""
+    try:
+        return x.number
+    except AttributeError:
+        x.number = x.op.reference({})
+        return x.number
 
 
 def is_view(x: Any) -> bool:
@@ -189,6 +206,8 @@ def _reference(op: TensorOp) -> Function:
 def _scalar_function(op: Map, types: tuple[TensorType, ...]) -> Function:
     """Return NumPy's own function where it computes in the operands' types."""
     function: Any = op.row.numpy
+    if op.scalar == "pow":
+        function = np.power if types[0].dtype in (f32, f64) else function
     is_plain = all(x.dtype in (f32, f64) or x.dtype.kind in ("bool", "int", "uint") for x in types)
     plain = getattr(function, "__wrapped__", None)
     return function if plain is None or not is_plain else plain

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Sighting, compute, view_of
+from smelt.frontends.array.at_once import Sighting, compute, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.graph.ir import Node
@@ -71,11 +71,13 @@ class Value(Node):
     remembered elements, and the value that operators read at present.
     """
 
-    __slots__ = ("account", "data", "last", "sample", "scope")
+    __slots__ = ("account", "data", "last", "number", "sample", "scope")
 
     inputs: tuple[Node, ...]
     account: Sighting | None
     """Operator that computed it at once, until another one reads it."""
+    number: Buffer
+    """Element of a constant, once it was an operand of NumPy's functions."""
     sample: bytes | None
     last: weakref.ref[Value] | None
 
@@ -400,6 +402,8 @@ STATE = State()
 _TYPES: dict[tuple[int, Shape], TensorType] = {}
 # Keys hold identities; entries keep the objects alive, so that no identity can be reused.
 _SIGHTINGS: dict[tuple[int, ...], Sighting] = {}
+_OPERATORS: dict[TensorOp, TensorOp] = {}
+"""One of equal operators, whose identity is in keys."""
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 _CONSTANTS_LIMIT = 1024
 """Most shared constants, fewer than entries elsewhere: programs that go through many numbers reach
@@ -430,13 +434,17 @@ def sighting(op: TensorOp, types: tuple[TensorType, ...]) -> Sighting:
 
     Raises the errors of the operator's type rule.
     """
-    key = (id(op), *map(id, types))
-    seen = _SIGHTINGS.get(key)
+    seen = _SIGHTINGS.get((id(op), *map(id, types)))
     if seen is None:
-        if len(_SIGHTINGS) > _CACHE_LIMIT:
+        if len(_SIGHTINGS) > _CACHE_LIMIT or len(_OPERATORS) > _CACHE_LIMIT:
             _SIGHTINGS.clear()
-        result = op.infer(*types)
-        seen = _SIGHTINGS[key] = Sighting(op, intern(result.dtype, result.shape), types)
+            _OPERATORS.clear()
+        op = _OPERATORS.setdefault(op, op)
+        key = (id(op), *map(id, types))
+        seen = _SIGHTINGS.get(key)
+        if seen is None:
+            result = op.infer(*types)
+            seen = _SIGHTINGS[key] = Sighting(op, intern(result.dtype, result.shape), types)
     return seen
 
 
@@ -451,7 +459,8 @@ def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
     `SMELT_TIERS` decides, and the operator's account; `depth` is that of the caller's frame.
     """
     mode = TIERS.get()
-    if mode != "fused" and STATE.scope is None and not (STATE.tapes or STATE.tracing):
+    state = STATE
+    if mode != "fused" and state.scope is None and not (state.tapes or state.tracing):
         result = _computed(seen, inputs, mode == "numpy")
         if result is not None:
             return result
@@ -480,9 +489,10 @@ def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value | None:
     """Return the result of an operator if NumPy computes it now, None if it is recorded."""
-    if seen.function is None or seen.is_kept or (seen.is_hot and not is_forced):
+    if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
         return None
     operands: list[Buffer] = []
+    account: Sighting | None = None
     for x in inputs:
         data = x.data
         if data is None:
@@ -491,15 +501,14 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
                 return None
         elif x.__class__ is not Value:
             data = x.current_buffer()
+        account = x.account or account
         operands.append(data)
-    data = compute(seen, tuple(operands))
+    data = compute(seen, operands)
     if data is None:
         return None
     seen.runs += 1
-    for x in inputs:
-        if x.account is not None:
-            x.account.paid += x.account.saved
-            x.account = None
+    if account is not None:
+        pay(inputs)
     result = Value(seen.op, (), seen.type, None, data)
     if seen.saved:
         result.account = seen
