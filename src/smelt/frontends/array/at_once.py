@@ -34,7 +34,7 @@ from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, Stop, View
 from smelt.types.dtype import bool_, f32, f64
 from smelt.types.tensor import TensorType
 
-__all__ = ["PREDICTED", "Map", "Sighting", "compute", "f64", "is_view", "pay", "result_or_view", "view_of"]
+__all__ = ["PREDICTED", "Account", "Map", "Sighting", "compute", "f64", "is_view", "pay", "result_or_view", "view_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,34 @@ _VIEWS: Final = (Permute, Reshape, Expand, Slice, Flip, Stop)
 Function = Callable[..., Any]
 
 
-class Sighting:
+class Account:
+    """What executions at once have paid for compiling an operator or a function."""
+
+    __slots__ = ("limit", "paid", "runs", "saved")
+
+    def __init__(self) -> None:
+        self.runs = 0
+        """Executions at once."""
+        self.paid = 0.0
+        """Predicted microseconds that fusing past executions would have saved."""
+        self.saved = 0.0
+        """Predicted microseconds that fusing one execution saves, if its result is read once."""
+        self.limit = PRICE
+        """Payment from which on it is recorded: the next execution pays the rest."""
+
+    def save(self, nbytes: int, operators: int = 1) -> None:
+        """Set what an execution saves by the size of its result."""
+        self.saved = saved_by_fusing(nbytes)
+        self.limit = PRICE * operators - self.saved
+
+
+class Sighting(Account):
     """An operator on operands of given types: its result's type, NumPy's function, an account."""
 
-    __slots__ = ("dtype", "function", "is_kept", "limit", "op", "paid", "runs", "saved", "type", "types")
+    __slots__ = ("dtype", "function", "is_kept", "op", "type", "types")
 
     def __init__(self, op: TensorOp, type: TensorType, types: tuple[TensorType, ...]) -> None:
+        super().__init__()
         self.op = op
         self.type = type
         self.dtype = type.dtype.numpy
@@ -72,12 +94,6 @@ class Sighting:
         self.function: Function | None = None
         self.is_kept = isinstance(op, _VIEWS)
         """Whether it is a view that its readers derive, so that nothing is computed."""
-        self.runs = 0
-        """Executions at once."""
-        self.paid = 0.0
-        """Predicted microseconds that fusing past executions would have saved."""
-        self.saved = 0.0
-        """Predicted microseconds that fusing one execution saves, if its result is read once."""
         if all(n.__class__ is int for x in (type, *types) for n in x.shape):
             count = math.prod(type.shape)
             self.is_kept = self.is_kept and count > _COPIED_VIEW

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_value"]
+__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_operators", "waiting_value"]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -270,6 +270,11 @@ def _upstream(value: Value) -> set[Any]:
         stack += fresh
         visited.update(fresh)
     return visited
+
+
+def waiting_operators(value: Value) -> int:
+    """Return the number of operators that a value waits for."""
+    return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
 def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
