@@ -85,12 +85,15 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
     """Return an argument for NumPy, our arrays read-only; `_WAITS` for what only ours takes."""
     kind = x.__class__
     if kind is Array:
-        node = x.node
+        place = x.place
+        if place is not None and place.is_permuted:
+            return _WAITS  # NumPy would see another order in memory, and make views elsewhere
+        node = x.node if place is None else place.memory.node
         data = view_of(node) if node.data is None else node.current_buffer()
         if data is None or data.dtype.char not in _DTYPES:
             return _WAITS
         buffers.append(data)
-        view = data.view()
+        view = data.view() if place is None else place.of(data).view()
         view.flags.writeable = False
         return view
     if kind in _PLAIN or isinstance(x, np.generic):
@@ -110,17 +113,16 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        for b in buffers:
-            if np.may_share_memory(data, b):
-                return NotImplemented
+        if data.base is not None or not data.flags.c_contiguous or not data.flags.writeable:
+            return NotImplemented  # ours has NumPy's rules for views and orders in memory
+        if any(data is b for b in buffers):
+            return NotImplemented
     else:
         return NotImplemented
     if data.dtype.char in "FD":
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    if not data.flags.c_contiguous or not data.flags.writeable:
-        data = np.array(data, order="C")
     return Array.of(leaf(data))
 
 

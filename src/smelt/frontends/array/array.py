@@ -475,9 +475,9 @@ class Array(Operators):
         if whole is None or (whole.data is None and not is_view(whole)):
             return False  # a view that has to be derived, or it is pending
         evaluate(whole)
-        if (whole.shared and place is None):
+        if whole.shared and place is None:
             return False
-        v = v if v.__class__ is Value else number(v, whole.type.dtype, "x[key] = value")
+        v = v if isinstance(v, Value) else number(v, whole.type.dtype, "x[key] = value")
         elements, key = view_of(cast_same_kind(v, whole)), plain_key(key)
         if elements is None or key is None:
             return False

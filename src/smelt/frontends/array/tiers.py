@@ -25,8 +25,8 @@ from smelt.frontends.array import at_once
 from smelt.frontends.array.at_once import PREDICTED
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.program import Map, Program, leaf, record
-from smelt.frontends.array.value import sighting, sightings
-from smelt.knobs import TIERS, fingerprint
+from smelt.frontends.array.value import sighting, sightings, tier
+from smelt.knobs import fingerprint
 from smelt.origin import Origin
 
 __all__ = ["Map", "TierRow", "by_numpy", "leaf", "record", "tier_rows"]
@@ -84,7 +84,7 @@ def _row(place: str, tier: str, operators: int, x: Any, price: float) -> TierRow
 
 def by_numpy(program: Program) -> list[Buffer] | None:
     """Return the results if NumPy computes this execution, None if compiled code does."""
-    mode = TIERS.get()
+    mode = tier()
     if mode == "fused":
         return None
     key = program.skeleton, fingerprint()

@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -360,6 +360,8 @@ class State(threading.local):
     """State of a thread: the recording in progress and the arrays still to be computed."""
 
     scope: Scope | None
+    default_tier: ClassVar[str] = "fused"
+    """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -458,7 +460,7 @@ def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
 
     `SMELT_TIERS` decides, and the operator's account; `depth` is that of the caller's frame.
     """
-    mode = TIERS.get()
+    mode = tier()
     state = STATE
     if mode != "fused" and state.scope is None and not (state.tapes or state.tracing):
         result = _computed(seen, inputs, mode == "numpy")
@@ -471,11 +473,22 @@ def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
     return Value(seen.op, inputs, seen.type, here(depth))
 
 
+def tier() -> str:
+    """Return who computes operators outside of recordings: "fused", "auto" or "numpy"."""
+    mode = TIERS.get()
+    return STATE.default_tier if mode == "default" else mode
+
+
+def set_default_tier(tier: str) -> None:
+    """Set who computes operators by default, in all threads."""
+    State.default_tier = tier
+
+
 def is_at_once() -> bool:
     """Return whether operators may be computed as they are called."""
     state = STATE
     is_plain = state.scope is None and not (state.tapes or state.tracing)
-    return is_plain and TIERS.get() != "fused"
+    return is_plain and tier() != "fused"
 
 
 def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
