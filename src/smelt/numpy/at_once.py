@@ -108,7 +108,7 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
 
 
 def _ours(result: Any, buffers: list[Any]) -> Any:
-    """Return a result as an array of ours; NotImplemented for views and what is no array."""
+    """Return a result as an array of ours; NotImplemented for views and other objects."""
     if isinstance(result, np.generic):
         data = np.asarray(result)
     elif type(result) is np.ndarray:

@@ -24,7 +24,7 @@ from smelt.ops.spec import (
     V,
     dims_at,
 )
-from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, product, size, sub
+from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product, size, sub
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, shape_text
 

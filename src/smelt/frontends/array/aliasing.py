@@ -428,27 +428,26 @@ class Place:
         """
         memory = self.memory
         held = memory.node
-        if held.data is None or not self.is_writeable:
+        data = held.data
+        if data is None or not self.is_writeable or (held.shared and not memory.is_held):
             return False
         if held.shared:
-            if not memory.is_held:
-                return False
-            flush_readers(held.data)
-            target = held.data
+            flush_readers(data)
         for view in memory.views():
             view.forget()
         if not held.shared:
             owner = memory.owner()
-            others = _HOLDERS + (owner is not None)
             if owner is not None and present_value(owner) is not held:
                 return False
-            target = private_data(held, others)
-            if target is None:
-                held = memory.node = leaf(held.data.copy())
-                target = held.data
+            del data  # whose references are counted
+            data = private_data(held, _HOLDERS + (owner is not None))
+            if data is None:
+                assert held.data is not None
+                data = held.data.copy()
+                memory.node = leaf(data)
                 if owner is not None:
-                    owner.renew(held)
-        self.of(target)[key] = elements
+                    owner.renew(memory.node)
+        self.of(data)[key] = elements
         return True
 
     def _write_held(self, node: Value) -> bool:

@@ -31,10 +31,10 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.at_once import is_view, view_of
 from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
 from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
+from smelt.frontends.array.at_once import is_view, view_of
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import (
@@ -470,26 +470,25 @@ class Array(Operators):
 
     def _write_at_once(self, key: Any, v: Value | Any) -> bool:
         """Write computed elements into computed memory; return whether that was possible."""
-        place, node = self.place, present_value(self)
-        whole = node if place is None else place.memory.node
-        if whole is None or (whole.data is None and not is_view(whole)):
-            return False  # a view that has to be derived, or it is pending
+        place = self.place
+        whole = present_value(self) if place is None else place.memory.node
+        if whole is None or not is_view(whole) or (whole.shared and place is None):
+            return False  # it waits, or is a view that has to be derived
         evaluate(whole)
-        if whole.shared and place is None:
-            return False
         v = v if isinstance(v, Value) else number(v, whole.type.dtype, "x[key] = value")
-        elements, key = view_of(cast_same_kind(v, whole)), plain_key(key)
-        if elements is None or key is None:
+        elements, items = view_of(cast_same_kind(v, whole)), plain_key(key)
+        if elements is None or items is None:
             return False
         try:
             if place is not None:
-                del node, whole
-                return place.write_at_once(key, elements)
-            data = private_data(node, 3)  # the array's, and two here
+                del whole  # whose references are counted
+                return place.write_at_once(items, elements)
+            data = private_data(whole, 2)  # the array's reference, and the one here
             if data is None:
-                self.replace_value(leaf(node.data.copy()))
-                data = self.node.data
-            data[key] = elements
+                assert whole.data is not None
+                data = whole.data.copy()
+                self.replace_value(leaf(data))
+            data[items] = elements
         except (ValueError, TypeError, IndexError):
             return False  # the error is that of a recorded write
         return True

@@ -34,7 +34,18 @@ from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, Stop, View
 from smelt.types.dtype import bool_, f32, f64
 from smelt.types.tensor import TensorType
 
-__all__ = ["PREDICTED", "Account", "Map", "Sighting", "compute", "f64", "is_view", "pay", "result_or_view", "view_of"]
+__all__ = [
+    "PREDICTED",
+    "Account",
+    "Map",
+    "Sighting",
+    "compute",
+    "f64",
+    "is_view",
+    "pay",
+    "result_or_view",
+    "view_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +105,8 @@ class Sighting(Account):
         self.function: Function | None = None
         self.is_kept = isinstance(op, _VIEWS)
         """Whether it is a view that its readers derive, so that nothing is computed."""
-        if all(n.__class__ is int for x in (type, *types) for n in x.shape):
-            count = math.prod(type.shape)
+        if all(isinstance(n, int) for x in (type, *types) for n in x.shape):
+            count: Any = math.prod(type.shape)
             self.is_kept = self.is_kept and count > _COPIED_VIEW
             self.function = _function(op, type, types)
             if not isinstance(op, _VIEWS):
@@ -125,7 +136,7 @@ def pay(operands: tuple[Any, ...]) -> None:
 
 
 def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
-    """Return the result in memory of its own; None where compiled code has to compute it.
+    """Return the result in its own memory; None where compiled code computes it.
 
     NumPy's floating-point warnings are not suppressed.
     """
@@ -160,7 +171,7 @@ def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
 
 
 def view_of(x: Any) -> Buffer | None:
-    """Return the elements of a value that is computed, or a view of one; None for others."""
+    """Return the elements of a computed value or a view of one, else None."""
     data = x.data
     if data is not None:
         return x.buffer()
@@ -184,7 +195,7 @@ def _number(x: Any) -> Any:
 
 
 def is_view(x: Any) -> bool:
-    """Return whether a pending value only moves elements that are computed: nothing is to do."""
+    """Return whether a value is computed, or moves elements that are."""
     while x.data is None:
         if x.op.__class__ not in _VIEWS or x.scope is not None or len(x.inputs) != 1:
             return x.op.__class__ is Constant
@@ -269,4 +280,3 @@ def _indexed(op: Gather | Scatter, types: tuple[TensorType, ...]) -> Function:
         return reference({}, *operands)
 
     return function
-

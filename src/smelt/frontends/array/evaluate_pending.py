@@ -48,7 +48,15 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_operators", "waiting_value"]
+__all__ = [
+    "evaluate",
+    "flush",
+    "flush_readers",
+    "plan_pending",
+    "present_value",
+    "waiting_operators",
+    "waiting_value",
+]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
+from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.value import STATE, Value, apply, constant, infer, record, sighting
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map

@@ -122,18 +122,14 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
     """
     items: list[Any] = []
     for item in key if key.__class__ is tuple else (key,):
-        node = getattr(item, "node", None)
-        if node.__class__ is Value and (node.type.dtype.is_integer or node.type.dtype is bool_):
-            data = view_of(node)
-            if data is None:
-                return None
-            items.append(data)
-        elif item is None or isinstance(item, _PLAIN_ITEMS) and hashable_item(item) is not OTHER:
-            items.append(item)
-        elif isinstance(item, np.ndarray) and item.dtype.kind in "iub":
-            items.append(item)
-        else:
+        node: Any = getattr(item, "node", None)
+        if isinstance(node, Value) and node.type.dtype.kind in ("bool", "int", "uint"):
+            item = view_of(node)
+        is_array = isinstance(item, np.ndarray) and item.dtype.kind in "iub"
+        is_plain = isinstance(item, _PLAIN_ITEMS) and hashable_item(item) is not OTHER
+        if not (is_array or is_plain or item is None) or (item is None and node is not None):
             return None
+        items.append(item)
     return tuple(items)
 
 

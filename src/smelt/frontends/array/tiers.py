@@ -69,9 +69,7 @@ def tier_rows() -> list[TierRow]:
         for x in sightings()
         if x.runs
     ]
-    programs = [
-        _row(str(a.origin), a.tier, a.operators, a, a.price) for a in _ACCOUNTS.values()
-    ]
+    programs = [_row(str(a.origin), a.tier, a.operators, a, a.price) for a in _ACCOUNTS.values()]
     return programs + sorted(operators, key=lambda row: -row.paid_us)
 
 

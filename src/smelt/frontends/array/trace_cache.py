@@ -227,7 +227,7 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
         key: list[Any] = []
         values: list[Value] = []
         outside = STATE.scope is None
-        for k, x in enumerate(args):
+        for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
                     return _call_recorded(function, x.scope, args, options)

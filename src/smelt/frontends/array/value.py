@@ -501,7 +501,7 @@ def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value | None:
-    """Return the result of an operator if NumPy computes it now, None if it is recorded."""
+    """Return an operator's result if NumPy computes it now, else None."""
     if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
         return None
     operands: list[Buffer] = []
