@@ -18,7 +18,7 @@ import numpy as np
 
 from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import PRICE, Account, view_of
+from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, view_of
 from smelt.frontends.array.complex_array import from_memory
 from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
@@ -67,7 +67,7 @@ def call_at_once(
     try:
         result = theirs(*values[: len(args)], **options)
     except Exception as error:
-        if raised_by_signal_handler(error) or isinstance(error, Warning):
+        if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return NotImplemented
     if result.__class__ is tuple or result.__class__ is list:

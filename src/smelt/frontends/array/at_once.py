@@ -68,6 +68,8 @@ _COPIED_VIEW: Final = 512
 """Largest view, in elements, that is copied at once rather than derived by each reader."""
 _VIEWS: Final = (Permute, Reshape, Expand, Slice, Flip, Stop)
 Function = Callable[..., Any]
+REQUESTED = (Warning, FloatingPointError)
+"""Exceptions that the user asked for, by `np.errstate` or filters of warnings."""
 
 
 class Account:
@@ -161,7 +163,7 @@ def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
     try:
         data = function(*operands)
     except Exception as error:
-        if raised_by_signal_handler(error) or isinstance(error, Warning):
+        if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return None  # compiled code raises our error, or does what NumPy cannot
     if data.__class__ is not np.ndarray:

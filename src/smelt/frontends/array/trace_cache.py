@@ -105,7 +105,8 @@ class Recipe:
         NumPy would not warn of what happens inside of a function.
         """
         if not is_at_once():
-            return self.repeat(tuple([x.as_operand() for x in arguments]), depth=4)
+            operands = [x if x.__class__ is Value else x.as_operand() for x in arguments]
+            return self.repeat(tuple(operands), depth=4)
         if self.sightings is None:
             self.sightings = self._sightings(arguments)
         if self.is_silent:
@@ -132,16 +133,17 @@ class Recipe:
 def _operands_first(result: Value, arguments: tuple[Value, ...]) -> list[Any]:
     """Return what a result is computed from, apart from arguments, operands first."""
     order: dict[Any, None] = {}
-    visited: set[Any] = set(arguments)
-
-    def visit(x: Any) -> None:
-        if x not in visited:
-            visited.add(x)
-            for i in x.inputs:
-                visit(i)
+    stack: list[Any] = [result]
+    while stack:  # no recursive function: a cycle of references would keep the values alive
+        x = stack[-1]
+        is_argument = x in arguments
+        waiting = [i for i in x.inputs if i not in order and i not in arguments]
+        if waiting and not is_argument:
+            stack.extend(reversed(waiting))
+            continue
+        if not is_argument:
             order[x] = None
-
-    visit(result)
+        stack.pop()
     return list(order)
 
 

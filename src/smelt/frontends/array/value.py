@@ -460,8 +460,10 @@ def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
 
     `SMELT_TIERS` decides, and the operator's account; `depth` is that of the caller's frame.
     """
-    mode = tier()
+    mode = TIERS.get()
     state = STATE
+    if mode == "default":
+        mode = state.default_tier
     if mode != "fused" and state.scope is None and not (state.tapes or state.tracing):
         result = _computed(seen, inputs, mode == "numpy")
         if result is not None:
@@ -488,7 +490,10 @@ def is_at_once() -> bool:
     """Return whether operators may be computed as they are called."""
     state = STATE
     is_plain = state.scope is None and not (state.tapes or state.tracing)
-    return is_plain and tier() != "fused"
+    if not is_plain:
+        return False
+    mode = TIERS.get()
+    return (state.default_tier if mode == "default" else mode) != "fused"
 
 
 def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
