@@ -132,8 +132,9 @@ PRICE: Final = PREDICTED.compile_operator + PREDICTED.compile_program / 2
 def pay(operands: tuple[Any, ...]) -> None:
     """Pay for results that were computed at once, and are read now, into their accounts."""
     for x in operands:
-        if x.account is not None:
-            x.account.paid += x.account.saved
+        account: Account | None = getattr(x, "account", None)
+        if account is not None:
+            account.paid += account.saved
             x.account = None
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Sighting, compute, pay, view_of
+from smelt.frontends.array.at_once import Account, Sighting, compute, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.graph.ir import Node
@@ -74,8 +74,8 @@ class Value(Node):
     __slots__ = ("account", "data", "last", "number", "sample", "scope")
 
     inputs: tuple[Node, ...]
-    account: Sighting | None
-    """Operator that computed it at once, until another one reads it."""
+    account: Account | None
+    """What pays when an operator reads a result computed at once; often unset."""
     number: Buffer
     """Element of a constant, once it was an operand of NumPy's functions."""
     sample: bytes | None
@@ -96,7 +96,6 @@ class Value(Node):
         self.origin = origin
         self.data = data
         self.scope = scope
-        self.account = None
 
     @property
     def type_text(self) -> str:
@@ -510,7 +509,7 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
     if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
         return None
     operands: list[Buffer] = []
-    account: Sighting | None = None
+    account: Account | None = None
     for x in inputs:
         data = x.data
         if data is None:
@@ -519,7 +518,7 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
                 return None
         elif x.__class__ is not Value:
             data = x.current_buffer()
-        account = x.account or account
+        account = getattr(x, "account", account) or account
         operands.append(data)
     data = compute(seen, operands)
     if data is None:
