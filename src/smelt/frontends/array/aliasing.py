@@ -22,8 +22,12 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
-from smelt.frontends.array.at_once import view_of
-from smelt.frontends.array.evaluate_pending import evaluate, flush_readers, present_value
+from smelt.frontends.array.evaluate_pending import (
+    evaluate,
+    flush_readers,
+    present_value,
+    written_elements,
+)
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
@@ -393,8 +397,8 @@ class Place:
             )
         owner = memory.owner()
         if self.links and is_at_once():
-            elements = view_of(node)
-            if elements is not None and self.write_at_once(..., elements):
+            evaluate(memory.node)
+            if self.write_at_once(..., written_elements(node)):
                 return False
         if memory.is_held and node.scope is None and not STATE.tapes and self._write_held(node):
             return False

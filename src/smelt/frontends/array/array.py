@@ -34,7 +34,6 @@ from smelt.errors import (
 from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
 from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
-from smelt.frontends.array.at_once import is_view, view_of
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import (
@@ -42,6 +41,7 @@ from smelt.frontends.array.evaluate_pending import (
     flush_if_many,
     flush_readers,
     present_value,
+    written_elements,
 )
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
@@ -469,16 +469,20 @@ class Array(Operators):
             self.replace_value(put(self.node, key, v))
 
     def _write_at_once(self, key: Any, v: Value | Any) -> bool:
-        """Write computed elements into computed memory; return whether that was possible."""
+        """Write into the array's memory; return whether that was possible.
+
+        What waits is computed: the recorded write would be a pass over the whole array.
+        """
         place = self.place
         whole = present_value(self) if place is None else place.memory.node
-        if whole is None or not is_view(whole) or (whole.shared and place is None):
-            return False  # it waits, or is a view that has to be derived
-        evaluate(whole)
+        if whole is None or whole.scope is not None or (whole.shared and place is None):
+            return False  # it is a view that has to be derived, or others see its memory
         v = v if isinstance(v, Value) else number(v, whole.type.dtype, "x[key] = value")
-        elements, items = view_of(cast_same_kind(v, whole)), plain_key(key)
-        if elements is None or items is None:
+        items = plain_key(key)
+        if v.scope is not None or items is None:
             return False
+        elements = written_elements(cast_same_kind(v, whole))
+        evaluate(whole)
         try:
             if place is not None:
                 del whole  # whose references are counted

@@ -166,6 +166,12 @@ def evaluate(value: Value) -> Buffer:
     return data
 
 
+def written_elements(value: Value) -> Buffer:
+    """Return the elements to write into memory at once; a view's are not copied."""
+    data = view_of(value)
+    return evaluate(value) if data is None else data
+
+
 def flush(*values: Value) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
 
