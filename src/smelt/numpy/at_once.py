@@ -113,7 +113,8 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        if data.base is not None or not data.flags.c_contiguous or not data.flags.writeable:
+        is_view = data.base is not None and buffers
+        if is_view or not data.flags.c_contiguous or not data.flags.writeable:
             return NotImplemented  # ours has NumPy's rules for views and orders in memory
         if any(data is b for b in buffers):
             return NotImplemented

@@ -435,6 +435,8 @@ class Place:
         data = held.data
         if data is None or not self.is_writeable or (held.shared and not memory.is_held):
             return False
+        if memory.order is not None and not held.shared:
+            return False  # the elements are stored in another order than NumPy's are
         if held.shared:
             flush_readers(data)
         for view in memory.views():
