@@ -185,13 +185,14 @@ FUSE = _switch(
     "off gives every operator a kernel of its own: to compare, or to find a bug.",
     changes="plan",
 )
-TIERS: Knob[Literal["fused", "auto", "numpy"]] = Knob(
+TIERS: Knob[Literal["default", "fused", "auto", "numpy"]] = Knob(
     "tiers",
-    values.choice("fused", "auto", "numpy"),
-    "fused",
-    "Who computes array code that is not jitted: compiled code at once, NumPy until compiling is "
-    "predicted to pay, or NumPy where it can.",
-    values="fused | auto | numpy",
+    values.choice("default", "fused", "auto", "numpy"),
+    "default",
+    "Who computes array code that is not jitted: compiled code at once (fused), NumPy until "
+    "compiling is predicted to pay (auto), or NumPy where it can. The default is auto once "
+    "smelt.numpy is imported, else fused.",
+    values="default | fused | auto | numpy",
 )
 LIBRARY_PRODUCTS: Knob[Literal["auto", "never", "plain", "always"]] = Knob(
     "library_products",

@@ -20,6 +20,7 @@ from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.aliasing import forget_rules
 from smelt.frontends.array.array import Array as ndarray
 from smelt.frontends.array.tiers import tier_rows
+from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, json_numbers, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
@@ -42,6 +43,7 @@ _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
 forget_rules()
+set_default_tier("auto")
 
 json_numbers.install()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
+from smelt.numpy.at_once import call_at_once
 from smelt.numpy.library import call, foreign_elements, type_of_other_library
 
 __all__ = ["LibraryOnly", "bound", "library"]
@@ -46,6 +47,10 @@ def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> An
     """Return `ours` with NumPy's arguments, and NumPy's function for what it does not take."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
+        if "out" not in kwargs:
+            result = call_at_once(name, ours, theirs, args, kwargs)
+            if result is not NotImplemented:
+                return result
         try:
             if not kwargs:
                 return ours(*args)

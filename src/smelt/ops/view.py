@@ -24,7 +24,7 @@ from smelt.ops.spec import (
     V,
     dims_at,
 )
-from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, product, size, sub
+from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product, size, sub
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, shape_text
 
@@ -221,10 +221,10 @@ class Slice(View):
         return tuple((add(a, mul(axis("i", k), step)), n) for a, k, step, n in ranges)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
-        out = inputs[0]
-        for a, step in enumerate(self.steps):
-            start, count = evaluate(self.starts[a], sizes), evaluate(self.sizes[a], sizes)
-            out = np.take(out, np.arange(count) * step + start, axis=a)
+        starts, counts = dims_at(self.starts, sizes), dims_at(self.sizes, sizes)
+        out = inputs[0][tuple(map(_numpy_slice, starts, counts, self.steps))]
+        if out.shape != counts:
+            raise IndexError(f"a box of {counts} from {starts} is not inside {inputs[0].shape}")
         return out
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
@@ -253,6 +253,12 @@ class Slice(View):
             zeros = (0,) * len(shape)
             g = a.apply(Slice(zeros, shape, (1,) * len(shape)), g)
         return (g,)
+
+
+def _numpy_slice(start: int, count: int, step: int) -> slice:
+    """Return NumPy's slice of `count` positions."""
+    stop = start + count * step
+    return slice(start, None if stop < 0 else stop, step) if count else slice(0, 0)
 
 
 def dilate(a: Adjoint[V], g: V, axis: int, step: int) -> V:

@@ -126,9 +126,10 @@ def test_what_differs_on_purpose() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert numpy.nanpercentile(empty, [5, 95], axis=0).shape == (3,)
-    assert snp.nanpercentile(empty, [5, 95], axis=0).shape == (2, 3)
     assert numpy.bincount(ids, numpy.zeros(0), 4).dtype == numpy.int64
-    assert snp.bincount(ids, numpy.zeros(0), 4).dtype == numpy.float64
+    with sm.config(tiers="fused"):
+        assert snp.nanpercentile(empty, [5, 95], axis=0).shape == (2, 3)
+        assert snp.bincount(ids, numpy.zeros(0), 4).dtype == numpy.float64
 
 
 @pytest.mark.parametrize("k", [-2, 0, 1])

@@ -22,7 +22,12 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
-from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
+from smelt.frontends.array.evaluate_pending import (
+    evaluate,
+    flush_readers,
+    present_value,
+    written_elements,
+)
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
@@ -34,7 +39,7 @@ from smelt.frontends.array.subscript import (
     hashable_key,
     restore_key,
 )
-from smelt.frontends.array.value import STATE, Value, leaf, record
+from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
@@ -391,6 +396,10 @@ class Place:
                 hint=_COPY,
             )
         owner = memory.owner()
+        if self.links and is_at_once():
+            evaluate(memory.node)
+            if self.write_at_once(..., written_elements(node)):
+                return False
         if memory.is_held and node.scope is None and not STATE.tapes and self._write_held(node):
             return False
         if owner is not view and memory.argument_of is not None:
@@ -414,6 +423,37 @@ class Place:
             owner.renew(whole)
         for other in others:
             other.forget()
+        return True
+
+    def write_at_once(self, key: Any, elements: Any) -> bool:
+        """Write by NumPy into the owner's computed memory; return whether that was possible.
+
+        Values that were recorded before keep the elements of their time.
+        """
+        memory = self.memory
+        held = memory.node
+        data = held.data
+        if data is None or not self.is_writeable or (held.shared and not memory.is_held):
+            return False
+        if memory.order is not None and not held.shared:
+            return False  # the elements are stored in another order than NumPy's are
+        if held.shared:
+            flush_readers(data)
+        for view in memory.views():
+            view.forget()
+        if not held.shared:
+            owner = memory.owner()
+            if owner is not None and present_value(owner) is not held:
+                return False
+            del data  # whose references are counted
+            data = private_data(held, _HOLDERS + (owner is not None))
+            if data is None:
+                assert held.data is not None
+                data = held.data.copy()
+                memory.node = leaf(data)
+                if owner is not None:
+                    owner.renew(memory.node)
+        self.of(data)[key] = elements
         return True
 
     def _write_held(self, node: Value) -> bool:
@@ -465,6 +505,10 @@ class Place:
 
 _OURS_ALONE = 3
 """References to memory of which only a value knows, while it is looked at."""
+
+
+_HOLDERS = 2
+"""References to the value of a memory without an owner: its own, and that of a writer."""
 
 
 def _gone() -> None:

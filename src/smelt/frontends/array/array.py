@@ -32,7 +32,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
-from smelt.frontends.array.assign import put
+from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
@@ -41,6 +41,7 @@ from smelt.frontends.array.evaluate_pending import (
     flush_if_many,
     flush_readers,
     present_value,
+    written_elements,
 )
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
@@ -53,15 +54,18 @@ from smelt.frontends.array.masked_select import (
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
-from smelt.frontends.array.promote import default_value
-from smelt.frontends.array.subscript import get, hashable_key
+from smelt.frontends.array.promote import default_value, number
+from smelt.frontends.array.subscript import get, hashable_key, plain_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
     Buffer,
     Value,
     copied,
+    is_at_once,
     is_differentiated,
+    leaf,
+    private_data,
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
@@ -138,6 +142,7 @@ class Array(Operators):
         is_outside = old.scope is None
         if current is not None and current.is_step:
             scope, is_outside = current, old.scope is not current
+        del old  # a write at once counts who refers to it
         if (
             scope is not None
             and is_outside
@@ -459,7 +464,38 @@ class Array(Operators):
             x = _read_masked(x.values, x.mask)  # the right side has changed the mask
         elif x.__class__ is Array and x.place is not None and self._is_part(key, x.place):
             return  # as in x[key] += y, whose view was written
-        self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
+        v = number_or_value(x, "x[key] = value")
+        if not (is_at_once() and self._write_at_once(key, v)):
+            self.replace_value(put(self.node, key, v))
+
+    def _write_at_once(self, key: Any, v: Value | Any) -> bool:
+        """Write into the array's memory; return whether that was possible.
+
+        What waits is computed: the recorded write would be a pass over the whole array.
+        """
+        place = self.place
+        whole = present_value(self) if place is None else place.memory.node
+        if whole is None or whole.scope is not None or (whole.shared and place is None):
+            return False  # it is a view that has to be derived, or others see its memory
+        v = v if isinstance(v, Value) else number(v, whole.type.dtype, "x[key] = value")
+        items = plain_key(key)
+        if v.scope is not None or items is None:
+            return False
+        elements = written_elements(cast_same_kind(v, whole))
+        evaluate(whole)
+        try:
+            if place is not None:
+                del whole  # whose references are counted
+                return place.write_at_once(items, elements)
+            data = private_data(whole, 2)  # the array's reference, and the one here
+            if data is None:
+                assert whole.data is not None
+                data = whole.data.copy()
+                self.replace_value(leaf(data))
+            data[items] = elements
+        except (ValueError, TypeError, IndexError):
+            return False  # the error is that of a recorded write
+        return True
 
     def _is_part(self, key: Any, place: Any) -> bool:
         """Return whether a view is just what x[key] is a view of."""

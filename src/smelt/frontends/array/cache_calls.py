@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.trace_cache import Recipe, add_equalities
-from smelt.frontends.array.value import STATE, Value
+from smelt.frontends.array.value import STATE, Value, is_at_once, recorded
 from smelt.ops.create import Constant
 from smelt.ops.extern import Extern
 from smelt.types.dtype import DType
@@ -60,15 +60,20 @@ def cache_call(function: Callable[P, R]) -> Callable[P, R]:
         full_key = tuple(key)
         recipe = recipes.get(full_key)
         if recipe.__class__ is Recipe:
-            return Array.of(recipe.repeat(tuple(values)))  # type: ignore[union-attr]
-        result = function(*args, **options)
-        if recipe is None:
+            return Array.of(recipe.apply(tuple(values)))  # type: ignore[union-attr]
+        if recipe == _SEEN_ONCE:
+            result = recorded(function, *args, **options)
+            recipe = _recipe(result, tuple([x.as_operand() for x in values]))
+            recipes[full_key] = recipe
+            if not is_at_once():
+                return result
+            if recipe.__class__ is Recipe:
+                return Array.of(recipe.apply(tuple(values)))  # type: ignore[union-attr]
+        elif recipe is None:
             if len(recipes) >= _LIMIT:
                 recipes.clear()
             recipes[full_key] = _SEEN_ONCE
-        elif recipe == _SEEN_ONCE:
-            recipes[full_key] = _recipe(result, tuple(values))
-        return result
+        return function(*args, **options)
 
     return wrapper
 
@@ -85,8 +90,6 @@ def _add_arguments(
             node = x.node
             if node.scope is not None or node.op.__class__ is Constant:
                 return False
-            if node.__class__ is not Value:
-                node = node.as_operand()
             values.append(node)
             key.append(id(node.type))
         elif x.__class__ in _PLAIN:

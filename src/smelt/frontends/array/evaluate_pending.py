@@ -24,6 +24,7 @@ from smelt.errors import (
     SmeltError,
     raised_by_signal_handler,
 )
+from smelt.frontends.array.at_once import is_view, view_of
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
@@ -38,7 +39,7 @@ from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
 from smelt.frontends.array.tiers import by_numpy
-from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, size_carrier
+from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
 from smelt.origin import Origin
@@ -47,7 +48,15 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush", "flush_readers", "plan_pending", "present_value", "waiting_value"]
+__all__ = [
+    "evaluate",
+    "flush",
+    "flush_readers",
+    "plan_pending",
+    "present_value",
+    "waiting_operators",
+    "waiting_value",
+]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -145,11 +154,22 @@ def evaluate(value: Value) -> Buffer:
             # pending readers of the old elements fail; they raise ChangedError if read
             _flush((), () if value.data is None else (value.data,)).clear()
         data = value.current_buffer()
+    if data is None and is_at_once() and is_view(value):
+        copied = view_of(value)
+        assert copied is not None
+        data = value.data = np.array(copied, order="C")
+        value.inputs = ()
     if data is None:
         flush(value)
         data = value.buffer()
         assert data is not None
     return data
+
+
+def written_elements(value: Value) -> Buffer:
+    """Return the elements to write into memory at once; a view's are not copied."""
+    data = view_of(value)
+    return evaluate(value) if data is None else data
 
 
 def flush(*values: Value) -> None:
@@ -229,13 +249,17 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
 def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> Iterable[Value]:
     """Return the values that arrays wait for, in the order of their last writes.
 
-    The first part of a loop has the order of its other parts then.
+    The first part of a loop has the order of its other parts then.  Views of computed arrays wait
+    for their readers, unless `memory` is to be written.
     """
     values: dict[Value, None] = {}
+    leave_views = not memory and is_at_once()
     for reference in reversed(pending):
         array = reference()
         node = None if array is None else waiting_value(array)
-        if node is not None and (node not in STATE.deferred or (memory and _reads(node, memory))):
+        if node is None or (leave_views and is_view(node)):
+            continue
+        if node not in STATE.deferred or (memory and _reads(node, memory)):
             values[node] = None
     return reversed(values)
 
@@ -266,6 +290,11 @@ def _upstream(value: Value) -> set[Any]:
         stack += fresh
         visited.update(fresh)
     return visited
+
+
+def waiting_operators(value: Value) -> int:
+    """Return the number of operators that a value waits for."""
+    return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
 def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
@@ -329,8 +358,13 @@ def flush_if_many(limit: int) -> None:
         return
     alive = [r for r in STATE.pending if (a := r()) is not None and waiting_value(a) is not None]
     waiting: set[Any] = set()
+    counts_views = not is_at_once()
     stack: list[Any] = [
-        x for r in alive if (a := r()) is not None and (x := waiting_value(a)) is not None
+        x
+        for r in alive
+        if (a := r()) is not None
+        and (x := waiting_value(a)) is not None
+        and (counts_views or not is_view(x))
     ]
     while stack:
         node = stack.pop()
@@ -343,7 +377,8 @@ def flush_if_many(limit: int) -> None:
         STATE.cut_by = len(STATE.pending) + limit
         _flush_at_cut(limit)
     else:
-        STATE.review_at = len(STATE.pending) + max(limit - len(waiting), 16)
+        least = 16 if counts_views else max(16, len(alive))  # views may wait for long
+        STATE.review_at = len(alive) + max(limit - len(waiting), least)
 
 
 _TRAIL_LIMIT = 256

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
+from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.value import STATE, Value, constant, infer, record
+from smelt.frontends.array.value import STATE, Value, apply, constant, infer, record, sighting
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
-from smelt.origin import here
 from smelt.types.dtype import DType, f64
 from smelt.types.tensor import TensorType
 
@@ -46,7 +46,7 @@ _EXACT = range(-(2**53), 2**53)
 class _NumberTypes(NamedTuple):
     """Types of an operator between an array and a Python number that needs no cast."""
 
-    result: TensorType
+    result: Sighting
     array: TensorType
     """Alive, because keys hold its identity."""
     dtype: DType
@@ -85,7 +85,7 @@ class Binary:
         self.op = Map(row)
         self.operand_rule: OperandRule = wide
         self.promote_operands = _PROMOTIONS.get(row, promote_operands)
-        self.result_types: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
+        self.result_types: dict[tuple[int, int], Sighting] = {}
         self.number_types: dict[tuple[int, type, bool], _NumberTypes] = {}
         """Types for the type of an array, the class of a number, and whether that is first."""
 
@@ -101,11 +101,7 @@ class Binary:
             types = self.result_types.get((id(x.type), id(y.type)))
             outside = scope is None and y.scope is None and STATE.scope is None
             if types is not None and outside:
-                if x.__class__ is not Value:
-                    x = x.as_operand()
-                if y.__class__ is not Value:
-                    y = y.as_operand()
-                return Value(self.op, (x, y), types[0], here(2))
+                return apply(types, (x, y), 3)
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
@@ -117,27 +113,28 @@ class Binary:
                 array, number = (y, x) if swapped else (x, y)
                 cached = self.number_types.get((id(array.type), number.__class__, swapped))
                 if cached is not None and (number.__class__ is float or number in cached.range):
-                    if array.__class__ is not Value:
-                        array = array.as_operand()
                     operand = constant(float(number) if cached.is_float else number, cached.dtype)
                     pair = (operand, array) if swapped else (array, operand)
-                    return Value(self.op, pair, cached.result, here(2))
-        result = self._record_general(x, y)
+                    return apply(cached.result, pair, 3)
+        pair = self._promoted(x, y)
+        result = self._record(*pair)
         if result.scope is None:
-            self._remember_number(x, y, result)
-            x, y = result.inputs
+            seen = sighting(self.op, (pair[0].type, pair[1].type))
+            self._remember_number(x, y, pair, seen)
             if len(self.result_types) > _TYPES_LIMIT:
                 self.result_types.clear()
-            self.result_types[id(x.type), id(y.type)] = (result.type, x.type, y.type)
+            self.result_types[id(pair[0].type), id(pair[1].type)] = seen
         return result
 
-    def _remember_number(self, x: Value | Any, y: Value | Any, result: Value) -> None:
+    def _remember_number(
+        self, x: Value | Any, y: Value | Any, pair: tuple[Value, Value], seen: Sighting
+    ) -> None:
         """Note the types of an array and a number, unless the array was cast."""
         swapped = isinstance(y, Value)
         array, number = (y, x) if swapped else (x, y)
         if not isinstance(array, Value) or number.__class__ not in (int, float):
             return
-        operand, used = result.inputs if swapped else result.inputs[::-1]
+        operand, used = pair if swapped else pair[::-1]
         dtype = operand.type.dtype
         if used.type is not array.type or operand.op.__class__ is not Constant:
             return
@@ -151,7 +148,7 @@ class Binary:
         if len(self.number_types) > _TYPES_LIMIT:
             self.number_types.clear()
         key = id(array.type), number.__class__, swapped
-        types = _NumberTypes(result.type, array.type, dtype, dtype.is_float, held)
+        types = _NumberTypes(seen, array.type, dtype, dtype.is_float, held)
         self.number_types[key] = types
 
     def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
@@ -161,18 +158,21 @@ class Binary:
         if cached is not None:
             return scope.record_typed(self.op, (x, y), cached[0])
         bound = len(scope.bound)
-        result = self._record_general(x, y)
+        result = self._record(*self._promoted(x, y))
         if result.inputs[0] is x and result.inputs[1] is y and len(scope.bound) == bound:
             key_types = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
             scope.memo[key] = result.type, key_types
         return result
 
-    def _record_general(self, x: Value | Any, y: Value | Any) -> Value:
-        """Promote, align and record operands that no cache knows."""
+    def _promoted(self, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
+        """Promote and align operands that no cache knows."""
         x, y = self.promote_operands(self.what, x, y)
         if self.operand_rule == "float" and not x.type.dtype.is_float:
             x, y = cast(x, f64), cast(y, f64)
         align(self.what, x, y)
+        return x, y
+
+    def _record(self, x: Value, y: Value) -> Value:
         try:
             return record(self.op, (x, y))
         except DTypeError as error:

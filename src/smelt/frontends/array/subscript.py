@@ -31,6 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
+from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
@@ -112,6 +113,27 @@ def hashable_key(key: Any) -> tuple[Any, ...] | None:
 def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Restore the key that `hashable_key` converted."""
     return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
+
+
+def plain_key(key: Any) -> tuple[Any, ...] | None:
+    """Return a key for NumPy's arrays, with the elements of arrays.
+
+    None if some are not computed, and for items that NumPy might take otherwise.
+    """
+    items: list[Any] = []
+    for item in key if key.__class__ is tuple else (key,):
+        node: Any = getattr(item, "node", None)
+        if isinstance(node, Value) and node.type.dtype.kind in ("bool", "int", "uint"):
+            item = view_of(node)
+        is_array = isinstance(item, np.ndarray) and item.dtype.kind in "iub"
+        is_plain = isinstance(item, _PLAIN_ITEMS) and hashable_item(item) is not OTHER
+        if not (is_array or is_plain or item is None) or (item is None and node is not None):
+            return None
+        items.append(item)
+    return tuple(items)
+
+
+_PLAIN_ITEMS = (int, slice, type(Ellipsis))
 
 
 def hashable_item(item: Any) -> Any:

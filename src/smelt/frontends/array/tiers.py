@@ -1,14 +1,12 @@
 """Choose who computes a pending program: NumPy, operator by operator, or compiled code.
 
-Compiling takes longer than most programs ever run.  By `SMELT_TIERS=auto` each skeleton (see
-`program`) has an account: when NumPy computes it, the predicted gain of compiled code is paid in,
-and it is compiled once the account holds the predicted time of compiling.  That takes at most twice
-the time of the best choice in hindsight, as far as predictions hold.  The rule reads counts and
-sizes, never a clock or the disk, so equal programs take equal decisions in every process.
-
-What NumPy computes has the bits of compiled code, but for sums and products of floats, whose order
-differs: their last bits may change once, when a program is compiled.  Programs with functions whose
-last bits differ (exponentials, sines) are therefore compiled at once.
+Most operators are computed as they are called (see `at_once`); what is pending are those that have
+paid for being compiled, and what reads them.  Each skeleton of a program (see `program`) has an
+account.  It begins with what its operators have paid; when NumPy computes the program, the
+predicted gain of compiled code is paid in, and it is compiled once the account, with the gain at
+hand, holds the predicted time of compiling.  The time that this takes is within a small factor of
+the best choice in hindsight, as far as predictions hold.  The rule reads counts and sizes, never a
+clock or the disk, so equal programs take equal decisions in every process.
 
 >>> a = record(Map("add"), (leaf(np.ones(3)), leaf(np.ones(3))))
 >>> compute(Program((a,)))
@@ -17,48 +15,22 @@ last bits differ (exponentials, sines) are therefore compiled at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.errors import raised_by_signal_handler
+from smelt.frontends.array import at_once
+from smelt.frontends.array.at_once import PREDICTED
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.program import Map, Program, leaf, record
-from smelt.knobs import TIERS, fingerprint
-from smelt.ops.contract import Contract
-from smelt.ops.create import Constant, Iota
-from smelt.ops.elementwise import Cast
-from smelt.ops.extern import Extern
-from smelt.ops.index import Gather, Scatter
-from smelt.ops.reduce import Reduce, Scan
-from smelt.ops.scalar import EXACT
-from smelt.ops.spec import TensorOp
-from smelt.ops.view import View
+from smelt.frontends.array.value import sighting, sightings, tier
+from smelt.knobs import fingerprint
 from smelt.origin import Origin
 
 __all__ = ["Map", "TierRow", "by_numpy", "leaf", "record", "tier_rows"]
 
-
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Predicted times in microseconds: constants of a release, not of a machine."""
-
-    numpy_operator: float = 0.9
-    numpy_element: float = 0.0009
-    fused_program: float = 14.0
-    fused_operator: float = 0.9
-    fused_element: float = 0.00025
-    fused_byte: float = 0.00008
-    compile_program: float = 12_000.0
-    compile_operator: float = 6_200.0
-
-
-PREDICTED = Predictions()
-RUNS_BEFORE = 2
-"""Executions before a skeleton may be compiled: they show which sizes and numbers change."""
 _ACCOUNTS_LIMIT = 4096
 
 
@@ -69,16 +41,16 @@ class Account:
     operators: int
     origin: Origin | None
     price: float
-    is_exact: bool
+    paid: float
     runs: int = 0
-    paid: float = 0.0
     tier: str = "numpy"
 
 
 class TierRow(NamedTuple):
-    """Who computes the programs of one skeleton: "numpy" or "fused", and why."""
+    """Who computes an operator or the programs of one skeleton: "numpy" or "fused", and why."""
 
     place: str
+    """Line of a program's last operator, or an operator with the types of its operands."""
     tier: str
     operators: int
     runs: int
@@ -91,24 +63,26 @@ _ACCOUNTS: dict[Hashable, Account] = {}
 
 
 def tier_rows() -> list[TierRow]:
-    """Return a row for each skeleton that `SMELT_TIERS=auto` or `numpy` decided about."""
-    return [
-        TierRow(str(a.origin), a.tier, a.operators, a.runs, a.paid, a.price, _reason(a))
-        for a in _ACCOUNTS.values()
+    """Return a row for each operator computed at once, and for each program decided about."""
+    operators = [
+        _row(f"{x.op.name}({', '.join(map(str, x.types))})", "numpy", 1, x, at_once.PRICE)
+        for x in sightings()
+        if x.runs
     ]
+    programs = [_row(str(a.origin), a.tier, a.operators, a, a.price) for a in _ACCOUNTS.values()]
+    return programs + sorted(operators, key=lambda row: -row.paid_us)
 
 
-def _reason(a: Account) -> str:
-    if not a.is_exact:
-        return "functions whose last bits differ from NumPy's"
-    if a.tier == "fused":
-        return "the account has paid the price of compiling"
-    return f"computed by NumPy so far: {a.paid / a.price:.2f} of the price"
+def _row(place: str, tier: str, operators: int, x: Any, price: float) -> TierRow:
+    reason = f"computed by NumPy so far: {x.paid / price:.2f} of the price of compiling"
+    if tier == "fused":
+        reason = "the account has paid the price of compiling"
+    return TierRow(place, tier, operators, x.runs, x.paid, price, reason)
 
 
 def by_numpy(program: Program) -> list[Buffer] | None:
     """Return the results if NumPy computes this execution, None if compiled code does."""
-    mode = TIERS.get()
+    mode = tier()
     if mode == "fused":
         return None
     key = program.skeleton, fingerprint()
@@ -121,82 +95,44 @@ def by_numpy(program: Program) -> list[Buffer] | None:
     account.runs += 1
     if mode == "auto" and not _stays(account, program):
         return None
-    if any(not _is_computable(x) for x in program.nodes):
-        return None
-    try:
-        return compute(program)
-    except Exception as error:
-        if raised_by_signal_handler(error):
-            raise
-        return None  # compiled code raises our error, or does what NumPy cannot
+    return compute(program)
 
 
 def _open(program: Program) -> Account:
     count = len(program.nodes)
-    price = PREDICTED.compile_program + PREDICTED.compile_operator * count
-    is_exact = all(_is_exact(x.op) for x in program.nodes)
+    paid = 0.0
+    for x in program.nodes:
+        seen = _sighting(x)
+        paid += seen.paid
+        seen.paid = 0.0
     origin = program.nodes[-1].origin if program.nodes else None
-    return Account(count, origin, price, is_exact, tier="numpy" if is_exact else "fused")
+    return Account(
+        count, origin, PREDICTED.compile_program + PREDICTED.compile_operator * count, paid
+    )
 
 
 def _stays(account: Account, program: Program) -> bool:
     """Return whether NumPy computes a program, after paying its gain into the account."""
-    if not account.is_exact:
-        return False
-    p, count = PREDICTED, account.operators
-    elements, moved = _elements(program), _bytes(program)
-    by_numpy = p.numpy_operator * count + p.numpy_element * elements
-    fused = p.fused_program + p.fused_operator * count + p.fused_element * elements
-    gain = by_numpy - fused - p.fused_byte * moved
+    outputs = {*program.outputs}
+    saved = [_sighting(x).saved for x in program.nodes if x not in outputs]
+    gain = sum(saved) - PREDICTED.fused_program
     if gain <= 0:
         return True  # sizes at which compiled code does not pay, whatever it has cost
-    if account.tier == "fused":
-        return False
-    if account.runs > RUNS_BEFORE and account.paid >= account.price:
+    if account.tier == "fused" or account.paid + gain >= account.price:
         account.tier = "fused"
         return False
     account.paid += gain
     return True
 
 
-def _elements(program: Program) -> int:
-    """Return the elements of all nodes; of reductions and scans those that are read.
-
-    Products take NumPy as long as compiled code, so they count as their results.
-    """
-    sources = [x.inputs[0] if isinstance(x.op, (Reduce, Scan)) else x for x in program.nodes]
-    return sum(_count(x.type.shape) for x in sources)
+def _sighting(x: Any) -> at_once.Sighting:
+    return sighting(x.op, tuple([i.type for i in x.inputs]))
 
 
-def _bytes(program: Program) -> int:
-    written = [x.type.dtype.itemsize * _count(x.type.shape) for x in program.outputs]
-    return sum(written) + sum(x.nbytes for x in program.buffers)
-
-
-def _count(shape: Any) -> int:
-    return math.prod(shape)
-
-
-def _is_exact(op: TensorOp) -> bool:
-    """Return whether NumPy's results have the bits of compiled code, but for sums and products."""
-    if isinstance(op, Map):
-        return op.scalar in EXACT
-    kinds = (View, Cast, Constant, Iota, Gather, Scatter, Reduce, Scan, Contract)
-    return isinstance(op, kinds) and not isinstance(op, Extern)
-
-
-def _is_computable(x: Any) -> bool:
-    """Return whether positions are in bounds: NumPy counts negative ones from the end."""
-    if not isinstance(x.op, (Gather, Scatter)):
-        return True
-    first = 2 if isinstance(x.op, Scatter) else 1
-    return all(i.data is not None for i in x.inputs[first:])
-
-
-def compute(program: Program) -> list[Buffer]:
+def compute(program: Program) -> list[Buffer] | None:
     """Compute a program operator by operator; intermediates are dropped after their last use.
 
-    Raises whatever NumPy raises.
+    None where NumPy cannot compute it, or where compiled code raises an error of ours.
     """
     values: dict[Any, Buffer] = dict(zip(program.leaves, program.buffers, strict=True))
     kept = {*program.outputs, *program.leaves}
@@ -204,10 +140,13 @@ def compute(program: Program) -> list[Buffer]:
     for x in program.nodes:
         for i in x.inputs:
             uses[i] = uses.get(i, 0) + 1
-    with np.errstate(all="ignore"):  # as in compiled code: no floating-point warnings
+    with np.errstate(all="ignore"):  # it is not the line of the call that would warn
         for x in program.nodes:
-            operands = [_value(values, i) for i in x.inputs]
-            values[x] = np.asarray(x.op.reference({}, *operands))
+            operands = tuple([_value(values, i) for i in x.inputs])
+            data = at_once.result_or_view(_sighting(x), operands)
+            if data is None:
+                return None
+            values[x] = data
             for i in x.inputs:
                 uses[i] -= 1
                 if not uses[i] and i not in kept:

@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.frontends.array.value import STATE, Map, Value, leaf, record
+from smelt.frontends.array.at_once import Sighting
+from smelt.frontends.array.value import (
+    STATE,
+    Map,
+    Value,
+    apply,
+    is_at_once,
+    leaf,
+    record,
+    recorded,
+    sighting,
+)
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
@@ -54,7 +65,7 @@ class Recipe:
     Operands are indices of the arguments, the constants and earlier results, in this order.
     """
 
-    __slots__ = ("constants", "result", "steps", "types")
+    __slots__ = ("constants", "is_silent", "result", "sightings", "steps", "types")
 
     def __init__(self, result: Value, arguments: tuple[Value, ...], types: list[Any]) -> None:
         self.types = types  # and numbers, kept alive because keys contain their identities
@@ -69,10 +80,17 @@ class Recipe:
                 positions[x] = len(arguments) + len(self.constants) + len(self.steps)
                 self.steps.append((x.op, operands, x.type))
         self.result = positions[result]
+        self.sightings: list[tuple[Sighting, tuple[int, ...]]] | None = None
+        """Steps as they are computed at once."""
+        maps = [type.dtype.is_float for op, _, type in self.steps if op.__class__ is Map]
+        self.is_silent = any(maps) and len(maps) > 1
+        """Whether NumPy's warnings would be about operators that the caller did not write."""
 
-    def repeat(self, arguments: tuple[Value, ...], scope: Scope | None = None) -> Value:
+    def repeat(
+        self, arguments: tuple[Value, ...], scope: Scope | None = None, depth: int = 3
+    ) -> Value:
         """Record the operators for other arguments of the same types."""
-        origin = here(3)
+        origin = here(depth)
         if scope is not None and not scope.open:
             scope.check_open(arguments[0].type_text)
         values: list[Value] = [*arguments, *self.constants]
@@ -81,20 +99,51 @@ class Recipe:
             values.append(Value(op, inputs, type, origin, None, scope))
         return values[self.result]
 
+    def apply(self, arguments: tuple[Value, ...]) -> Value:
+        """Compute the operators for other arguments of the same types at once, or record them.
+
+        NumPy would not warn of what happens inside of a function.
+        """
+        if not is_at_once():
+            operands = [x if x.__class__ is Value else x.as_operand() for x in arguments]
+            return self.repeat(tuple(operands), depth=4)
+        if self.sightings is None:
+            self.sightings = self._sightings(arguments)
+        if self.is_silent:
+            with np.errstate(all="ignore"):
+                return self._apply(arguments)
+        return self._apply(arguments)
+
+    def _apply(self, arguments: tuple[Value, ...]) -> Value:
+        assert self.sightings is not None
+        values: list[Value] = [*arguments, *self.constants]
+        for seen, operands in self.sightings:
+            values.append(apply(seen, tuple([values[i] for i in operands]), 5))
+        return values[self.result]
+
+    def _sightings(self, arguments: tuple[Value, ...]) -> list[tuple[Sighting, tuple[int, ...]]]:
+        types = [x.type for x in (*arguments, *self.constants)]
+        types += [type for _, _, type in self.steps]
+        return [
+            (sighting(op, tuple([types[i] for i in operands])), operands)
+            for op, operands, _ in self.steps
+        ]
+
 
 def _operands_first(result: Value, arguments: tuple[Value, ...]) -> list[Any]:
     """Return what a result is computed from, apart from arguments, operands first."""
     order: dict[Any, None] = {}
-    visited: set[Any] = set(arguments)
-
-    def visit(x: Any) -> None:
-        if x not in visited:
-            visited.add(x)
-            for i in x.inputs:
-                visit(i)
+    stack: list[Any] = [result]
+    while stack:  # no recursive function: a cycle of references would keep the values alive
+        x = stack[-1]
+        is_argument = x in arguments
+        waiting = [i for i in x.inputs if i not in order and i not in arguments]
+        if waiting and not is_argument:
+            stack.extend(reversed(waiting))
+            continue
+        if not is_argument:
             order[x] = None
-
-    visit(result)
+        stack.pop()
     return list(order)
 
 
@@ -180,13 +229,10 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
         key: list[Any] = []
         values: list[Value] = []
         outside = STATE.scope is None
-        for k, x in enumerate(args):
+        for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
                     return _call_recorded(function, x.scope, args, options)
-                if outside and x.__class__ is not Value:
-                    x = x.as_operand()
-                    args = (*args[:k], x, *args[k + 1 :])
                 values.append(x)
                 key.append(id(x.type))
             else:
@@ -200,11 +246,17 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
         if recipe is None:
             if len(recipes) > _LIMIT:
                 recipes.clear()
-            result = function(*args, **options)
-            if result.scope is None:
-                recipes[full_key] = Recipe(result, arguments, [x.type for x in arguments])
-            return result
-        return recipe.repeat(arguments)
+            if outside:
+                arguments = tuple([x.as_operand() for x in arguments])
+                operands = iter(arguments)
+                args = tuple([next(operands) if isinstance(x, Value) else x for x in args])
+            result = recorded(function, *args, **options)
+            if result.scope is not None:
+                return result
+            recipe = recipes[full_key] = Recipe(result, arguments, [x.type for x in arguments])
+            if not is_at_once():
+                return result
+        return recipe.apply(arguments)
 
     return wrapper
 

@@ -15,17 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
+from smelt.frontends.array.at_once import Account, Sighting, compute, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.graph.ir import Node
+from smelt.knobs import TIERS
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
@@ -67,9 +71,13 @@ class Value(Node):
     remembered elements, and the value that operators read at present.
     """
 
-    __slots__ = ("data", "last", "sample", "scope")
+    __slots__ = ("account", "data", "last", "number", "sample", "scope")
 
     inputs: tuple[Node, ...]
+    account: Account | None
+    """What pays when an operator reads a result computed at once; often unset."""
+    number: Buffer
+    """Element of a constant, once it was an operand of NumPy's functions."""
     sample: bytes | None
     last: weakref.ref[Value] | None
 
@@ -351,6 +359,8 @@ class State(threading.local):
     """State of a thread: the recording in progress and the arrays still to be computed."""
 
     scope: Scope | None
+    default_tier: ClassVar[str] = "fused"
+    """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -380,6 +390,8 @@ class State(threading.local):
         """
         self.tapes = 0
         """Number of differentiations in progress; values computed meanwhile keep their operands."""
+        self.tracing = 0
+        """Number of functions in progress whose operators are recorded to be repeated."""
         self.retained: list[Value] = []
         """Values computed during differentiation."""
         self.differentiation_inputs: set[Value] = set()
@@ -390,7 +402,9 @@ STATE = State()
 
 _TYPES: dict[tuple[int, Shape], TensorType] = {}
 # Keys hold identities; entries keep the objects alive, so that no identity can be reused.
-_INFERRED: dict[tuple[int, ...], tuple[TensorType, TensorOp, tuple[TensorType, ...]]] = {}
+_SIGHTINGS: dict[tuple[int, ...], Sighting] = {}
+_OPERATORS: dict[TensorOp, TensorOp] = {}
+"""One of equal operators, whose identity is in keys."""
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 _CONSTANTS_LIMIT = 1024
 """Most shared constants, fewer than entries elsewhere: programs that go through many numbers reach
@@ -413,14 +427,109 @@ def infer(op: TensorOp, *types: TensorType) -> TensorType:
 
     Raises the errors of the operator's type rule.
     """
-    key = (id(op), *map(id, types))
-    entry = _INFERRED.get(key)
-    if entry is None:
-        if len(_INFERRED) > _CACHE_LIMIT:
-            _INFERRED.clear()
-        result = op.infer(*types)
-        entry = _INFERRED[key] = (intern(result.dtype, result.shape), op, types)
-    return entry[0]
+    return sighting(op, types).type
+
+
+def sighting(op: TensorOp, types: tuple[TensorType, ...]) -> Sighting:
+    """Return what is known of an operator on operands of these types, from a cache.
+
+    Raises the errors of the operator's type rule.
+    """
+    seen = _SIGHTINGS.get((id(op), *map(id, types)))
+    if seen is None:
+        if len(_SIGHTINGS) > _CACHE_LIMIT or len(_OPERATORS) > _CACHE_LIMIT:
+            _SIGHTINGS.clear()
+            _OPERATORS.clear()
+        op = _OPERATORS.setdefault(op, op)
+        key = (id(op), *map(id, types))
+        seen = _SIGHTINGS.get(key)
+        if seen is None:
+            result = op.infer(*types)
+            seen = _SIGHTINGS[key] = Sighting(op, intern(result.dtype, result.shape), types)
+    return seen
+
+
+def sightings() -> list[Sighting]:
+    """Return what is known of operators in this process."""
+    return list(_SIGHTINGS.values())
+
+
+def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
+    """Compute an operator on values outside of recordings at once, or record it.
+
+    `SMELT_TIERS` decides, and the operator's account; `depth` is that of the caller's frame.
+    """
+    mode = TIERS.get()
+    state = STATE
+    if mode == "default":
+        mode = state.default_tier
+    if mode != "fused" and state.scope is None and not (state.tapes or state.tracing):
+        result = _computed(seen, inputs, mode == "numpy")
+        if result is not None:
+            return result
+    for x in inputs:
+        if x.__class__ is not Value:
+            inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
+            break
+    return Value(seen.op, inputs, seen.type, here(depth))
+
+
+def tier() -> str:
+    """Return who computes operators outside of recordings: "fused", "auto" or "numpy"."""
+    mode = TIERS.get()
+    return STATE.default_tier if mode == "default" else mode
+
+
+def set_default_tier(tier: str) -> None:
+    """Set who computes operators by default, in all threads."""
+    State.default_tier = tier
+
+
+def is_at_once() -> bool:
+    """Return whether operators may be computed as they are called."""
+    state = STATE
+    is_plain = state.scope is None and not (state.tapes or state.tracing)
+    if not is_plain:
+        return False
+    mode = TIERS.get()
+    return (state.default_tier if mode == "default" else mode) != "fused"
+
+
+def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function whose operators are recorded, even where they could be computed at once."""
+    STATE.tracing += 1
+    try:
+        return function(*args, **options)
+    finally:
+        STATE.tracing -= 1
+
+
+def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value | None:
+    """Return an operator's result if NumPy computes it now, else None."""
+    if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
+        return None
+    operands: list[Buffer] = []
+    account: Account | None = None
+    for x in inputs:
+        data = x.data
+        if data is None:
+            data = view_of(x)
+            if data is None:
+                return None
+        elif x.__class__ is not Value:
+            data = x.current_buffer()
+        account = getattr(x, "account", account) or account
+        operands.append(data)
+    data = compute(seen, operands)
+    if data is None:
+        return None
+    seen.runs += 1
+    if account is not None:
+        pay(inputs)
+    result = Value(seen.op, (), seen.type, None, data)
+    if seen.saved:
+        result.account = seen
+    return result
 
 
 def leaf(data: Buffer) -> Value:
@@ -428,6 +537,34 @@ def leaf(data: Buffer) -> Value:
     return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
 
 
+def private_data(node: Value, holders: int) -> Buffer | None:
+    """Return the elements if nobody but `holders` references to the value can see a write."""
+    if node.__class__ is not Value or node.data is None:
+        return None
+    of_value, of_data = _counts(node)
+    if of_value > holders + _ALONE[0] or of_data > _ALONE[1]:
+        return None
+    data = node.data
+    return data if data.base is None and data.flags.writeable else None
+
+
+def _counts(node: Value) -> tuple[int, int]:
+    data = node.data
+    return sys.getrefcount(node), sys.getrefcount(data)
+
+
+def _counts_alone() -> tuple[int, int]:
+    """Return the references that counting itself takes, which depends on Python's version."""
+    node = Value(_SOURCE, (), intern(from_numpy(np.float64), (1,)), None, np.empty(1))
+    return _forwarded(node, 1)
+
+
+def _forwarded(node: Value, holders: int) -> tuple[int, int]:
+    of_value, of_data = _counts(node)
+    return of_value - holders, of_data
+
+
+_ALONE = _counts_alone()
 _NOTHING = np.zeros((), bool)
 
 
@@ -486,14 +623,11 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     scope = inner or scope
     if scope is not None:  # a recording reads captured memory in every call, so no `as_operand`
         return scope.record(op, inputs)
+    seen = sighting(op, tuple([x.type for x in inputs]))
     if STATE.scope is None:
-        for x in inputs:
-            if x.__class__ is not Value:
-                inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
-                break
-    result = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
-    if STATE.scope is not None:
-        STATE.scope.outside(result)
+        return apply(seen, inputs, 3)
+    result = Value(op, inputs, seen.type, here(2))
+    STATE.scope.outside(result)
     return result
 
 

@@ -1,0 +1,285 @@
+"""Compute recorded operators at once by NumPy, until compiling them is predicted to pay.
+
+A `Sighting` stands for an operator on operands of given types.  It has the result's type, NumPy's
+function for it, and an account: what fusion saves is the traffic of intermediate results, so when
+an operator reads a result that was computed at once, the predicted time of writing and reading that
+result is paid into the account of the operator that made it.  Once an account holds the predicted
+price of compiling an operator, such operators are recorded, and computed together with others.  The
+rule reads counts and sizes, never a clock, so equal programs take equal decisions everywhere.
+
+>>> add = Sighting(Map("add"), TensorType(f64, (3,)), (TensorType(f64, (3,)),) * 2)
+>>> compute(add, (np.ones(3), np.ones(3)))
+array([2., 2., 2.])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.errors import raised_by_signal_handler
+from smelt.frontends.array.layouts import Buffer
+from smelt.ops.contract import Contract, bare_axis
+from smelt.ops.create import Constant, Iota
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.extern import Extern
+from smelt.ops.index import Gather, Scatter
+from smelt.ops.reduce import Reduce, Scan
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, Stop, View
+from smelt.types.dtype import bool_, f32, f64
+from smelt.types.tensor import TensorType
+
+__all__ = [
+    "PREDICTED",
+    "Account",
+    "Map",
+    "Sighting",
+    "compute",
+    "f64",
+    "is_view",
+    "pay",
+    "result_or_view",
+    "view_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Predicted times in microseconds: constants of a release, not of a machine."""
+
+    recorded_operator: float = 8.0
+    """To record an operator and find its program, beyond computing it at once."""
+    fused_program: float = 14.0
+    cached_byte: float = 0.00002
+    """To write or read a byte of an array below `cached_bytes`."""
+    memory_byte: float = 0.00008
+    cached_bytes: int = 1 << 20
+    compile_program: float = 12_000.0
+    compile_operator: float = 6_200.0
+
+
+PREDICTED: Final = Predictions()
+_COPIED_VIEW: Final = 512
+"""Largest view, in elements, that is copied at once rather than derived by each reader."""
+_VIEWS: Final = (Permute, Reshape, Expand, Slice, Flip, Stop)
+Function = Callable[..., Any]
+REQUESTED = (Warning, FloatingPointError)
+"""Exceptions that the user asked for, by `np.errstate` or filters of warnings."""
+
+
+class Account:
+    """What executions at once have paid for compiling an operator or a function."""
+
+    __slots__ = ("limit", "paid", "runs", "saved")
+
+    def __init__(self) -> None:
+        self.runs = 0
+        """Executions at once."""
+        self.paid = 0.0
+        """Predicted microseconds that fusing past executions would have saved."""
+        self.saved = 0.0
+        """Predicted microseconds that fusing one execution saves, if its result is read once."""
+        self.limit = PRICE
+        """Payment from which on it is recorded: the next execution pays the rest."""
+
+    def save(self, nbytes: int, operators: int = 1) -> None:
+        """Set what an execution saves by the size of its result."""
+        self.saved = saved_by_fusing(nbytes)
+        self.limit = PRICE * operators - self.saved
+
+
+class Sighting(Account):
+    """An operator on operands of given types: its result's type, NumPy's function, an account."""
+
+    __slots__ = ("dtype", "function", "is_kept", "op", "type", "types")
+
+    def __init__(self, op: TensorOp, type: TensorType, types: tuple[TensorType, ...]) -> None:
+        super().__init__()
+        self.op = op
+        self.type = type
+        self.dtype = type.dtype.numpy
+        self.types = types  # alive: keys hold their identities
+        self.function: Function | None = None
+        self.is_kept = isinstance(op, _VIEWS)
+        """Whether it is a view that its readers derive, so that nothing is computed."""
+        if all(isinstance(n, int) for x in (type, *types) for n in x.shape):
+            count: Any = math.prod(type.shape)
+            self.is_kept = self.is_kept and count > _COPIED_VIEW
+            self.function = _function(op, type, types)
+            if not isinstance(op, _VIEWS):
+                self.saved = saved_by_fusing(count * type.dtype.itemsize)
+
+        self.limit = PRICE - self.saved
+        """Payment from which on the operator is recorded: the next execution pays the rest."""
+
+
+def saved_by_fusing(nbytes: int) -> float:
+    """Return the predicted microseconds that an intermediate result of this size costs."""
+    p = PREDICTED
+    rate = p.cached_byte if nbytes < p.cached_bytes else p.memory_byte
+    return max(0.0, 2 * nbytes * rate - p.recorded_operator)
+
+
+PRICE: Final = PREDICTED.compile_operator + PREDICTED.compile_program / 2
+"""Price of compiling an operator, with its share of a program of two."""
+
+
+def pay(operands: tuple[Any, ...]) -> None:
+    """Pay for results that were computed at once, and are read now, into their accounts."""
+    for x in operands:
+        account: Account | None = getattr(x, "account", None)
+        if account is not None:
+            account.paid += account.saved
+            x.account = None
+
+
+def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
+    """Return the result in its own memory; None where compiled code computes it.
+
+    NumPy's floating-point warnings are not suppressed.
+    """
+    data = result_or_view(seen, operands)
+    if data is None:
+        return None
+    if data.base is None:
+        flags = data.flags
+        if flags.c_contiguous and flags.writeable:
+            for x in operands:
+                if x is data:
+                    return data.copy()
+            return data
+    return np.array(data, order="C")
+
+
+def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
+    """Return the result, which may share memory with an operand."""
+    function = seen.function
+    if function is None:
+        return None
+    try:
+        data = function(*operands)
+    except Exception as error:
+        if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
+            raise
+        return None  # compiled code raises our error, or does what NumPy cannot
+    if data.__class__ is not np.ndarray:
+        data = np.asarray(data)
+    type = seen.type
+    return data if data.shape == type.shape and data.dtype == seen.dtype else None
+
+
+def view_of(x: Any) -> Buffer | None:
+    """Return the elements of a computed value or a view of one, else None."""
+    data = x.data
+    if data is not None:
+        return x.buffer()
+    op = x.op
+    kind = op.__class__
+    if kind is Constant:
+        return _number(x)
+    if kind in _VIEWS and x.scope is None and len(x.inputs) == 1:
+        source = view_of(x.inputs[0])
+        return None if source is None else op.reference({}, source)
+    return None
+
+
+def _number(x: Any) -> Any:
+    """Return a number as NumPy's scalar, which its value keeps."""
+    try:
+        return x.number
+    except AttributeError:
+        x.number = x.op.reference({})
+        return x.number
+
+
+def is_view(x: Any) -> bool:
+    """Return whether a value is computed, or moves elements that are."""
+    while x.data is None:
+        if x.op.__class__ not in _VIEWS or x.scope is not None or len(x.inputs) != 1:
+            return x.op.__class__ is Constant
+        (x,) = x.inputs
+    return True
+
+
+# NumPy's functions
+
+
+def _function(op: TensorOp, type: TensorType, types: tuple[TensorType, ...]) -> Function | None:
+    """Return NumPy's function for an operator; None if compiled code computes it."""
+    if isinstance(op, Map):
+        return _scalar_function(op, types)
+    if isinstance(op, Cast):
+        dtype = op.dtype.numpy
+        is_safe = np.can_cast(types[0].dtype.numpy, dtype, "same_kind")
+        return (lambda x: x.astype(dtype)) if is_safe else _reference(op)
+    if isinstance(op, Reduce):
+        return _reduction(op, type, types[0])
+    if isinstance(op, Contract):
+        return _product(op, type, types) or _reference(op)
+    if isinstance(op, (Gather, Scatter)):
+        return _indexed(op, types)
+    if isinstance(op, (View, Iota, Scan, Extern)):
+        return _reference(op)
+    return None
+
+
+def _reference(op: TensorOp) -> Function:
+    reference = op.reference
+    return lambda *operands: reference({}, *operands)
+
+
+def _scalar_function(op: Map, types: tuple[TensorType, ...]) -> Function:
+    """Return NumPy's own function where it computes in the operands' types."""
+    function: Any = op.row.numpy
+    if op.scalar == "pow":
+        function = np.power if types[0].dtype in (f32, f64) else function
+    is_plain = all(x.dtype in (f32, f64) or x.dtype.kind in ("bool", "int", "uint") for x in types)
+    plain = getattr(function, "__wrapped__", None)
+    return function if plain is None or not is_plain else plain
+
+
+def _reduction(op: Reduce, type: TensorType, x: TensorType) -> Function:
+    """Return a reduction in the operand's type, as NumPy's."""
+    row = op.row
+    is_plain = type.dtype is x.dtype and (type.dtype in (f32, f64) or not type.dtype.is_float)
+    if row.positional or not (is_plain or type.dtype is bool_):
+        return _reference(op)
+    reduce = row.reduce
+    if len(op.axes) == len(x.shape):
+        return lambda x: reduce(x, axis=None)
+    axes = op.axes[0] if len(op.axes) == 1 else op.axes
+    return lambda x: reduce(x, axis=axes)
+
+
+def _product(op: Contract, type: TensorType, types: tuple[TensorType, ...]) -> Function | None:
+    """Return NumPy's product of matrices and vectors; None for other contractions."""
+    if any(x.dtype is not type.dtype for x in types) or type.dtype not in (f32, f64):
+        return None
+    left, right = ([bare_axis(t) for t in side] for side in (op.left, op.right))
+    out = list(op.out)
+    if None in left or None in right or len(left) > 2 or len(right) > 2 or not left or not right:
+        return None
+    if left[-1] == right[0] and [*left[:-1], *right[1:]] == out and left[-1] not in out:
+        return np.matmul
+    return None
+
+
+def _indexed(op: Gather | Scatter, types: tuple[TensorType, ...]) -> Function:
+    """Return a reference that raises for positions that compiled code calls out of bounds."""
+    first = 2 if isinstance(op, Scatter) else 1
+    axis = op.first if isinstance(op, Gather) else 0
+    extents = types[0].shape[axis:]
+    reference = op.reference
+
+    def function(*operands: Buffer) -> Any:
+        for at, extent in zip(operands[first:], extents, strict=False):
+            if at.size and (at.min() < 0 or at.max() >= extent):
+                raise IndexError
+        return reference({}, *operands)
+
+    return function

@@ -1,0 +1,152 @@
+"""Call NumPy's own function where its arguments are computed and compiling does not pay yet.
+
+Most of our functions are array code, made to be fused.  Computed operator by operator they would
+take longer than NumPy's, so NumPy's function is called as a whole.  What fusing its result with a
+reader would save is paid into an account, as for single operators; a function that has paid for
+compiling its operators is recorded.
+
+>>> call_at_once("clip", np.clip, np.clip, ([1, 5], 2, 3), {})
+NotImplemented
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.errors import raised_by_signal_handler
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, view_of
+from smelt.frontends.array.complex_array import from_memory
+from smelt.frontends.array.evaluate_pending import waiting_operators
+from smelt.frontends.array.value import is_at_once, leaf, recorded
+from smelt.types.dtype import DType
+
+__all__ = ["call_at_once"]
+
+_LARGE: Final = 1 << 16
+"""Smallest argument, in bytes, of calls that pay into an account."""
+_PLAIN: Final = frozenset((int, float, bool, str, type(None), type, type(Ellipsis)))
+_DTYPES: Final = frozenset("?bBhHiIlLqQefd")
+_WAITS: Final = object()
+_ACCOUNTS: dict[Hashable, Account] = {}
+_ACCOUNTS_LIMIT: Final = 4096
+
+
+def call_at_once(
+    name: str,
+    ours: Callable[..., Any],
+    theirs: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Return the result of a function without `out`, NotImplemented where ours has to be called.
+
+    That is so in recordings, for arguments that wait or that NumPy takes otherwise, for results
+    that are views, and where NumPy's function raises.
+    """
+    if not is_at_once():
+        return NotImplemented
+    buffers: list[Any] = []
+    values: list[Any] = []
+    for x in (*args, *kwargs.values()):
+        x = _elements(x, buffers)
+        if x is _WAITS:
+            return NotImplemented
+        values.append(x)
+    account = None
+    if any(b.nbytes >= _LARGE for b in buffers):
+        account = _account(name, buffers)
+        if account.paid >= account.limit:
+            result = recorded(ours, *args, **kwargs)
+            if _pays(account, result):
+                return result
+    options = dict(zip(kwargs, values[len(args) :], strict=True))
+    try:
+        result = theirs(*values[: len(args)], **options)
+    except Exception as error:
+        if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
+            raise
+        return NotImplemented
+    if result.__class__ is tuple or result.__class__ is list:
+        items = [_ours(x, buffers) for x in result]
+        return NotImplemented if any(x is NotImplemented for x in items) else type(result)(items)
+    result = _ours(result, buffers)
+    if account is not None and result.__class__ is Array:
+        account.runs += 1
+        account.saved = account.saved or _saved(account, result)
+        result.node.account = account
+    return result
+
+
+def _elements(x: Any, buffers: list[Any]) -> Any:
+    """Return an argument for NumPy, our arrays read-only; `_WAITS` for what only ours takes."""
+    kind = x.__class__
+    if kind is Array:
+        place = x.place
+        if place is not None and place.is_permuted:
+            return _WAITS  # NumPy would see another order in memory, and make views elsewhere
+        node = x.node if place is None else place.memory.node
+        data = view_of(node) if node.data is None else node.current_buffer()
+        if data is None or data.dtype.char not in _DTYPES:
+            return _WAITS
+        buffers.append(data)
+        view = data.view() if place is None else place.of(data).view()
+        view.flags.writeable = False
+        return view
+    if kind in _PLAIN or isinstance(x, np.generic):
+        return x
+    if kind is np.ndarray:
+        buffers.append(x)
+        return x if x.dtype.char in _DTYPES else _WAITS
+    if kind is tuple or kind is list:
+        items = [_elements(item, buffers) for item in x]
+        return _WAITS if any(item is _WAITS for item in items) else kind(items)
+    return x.numpy if isinstance(x, DType) and x.numpy.char in _DTYPES else _WAITS
+
+
+def _ours(result: Any, buffers: list[Any]) -> Any:
+    """Return a result as an array of ours; NotImplemented for views and other objects."""
+    if isinstance(result, np.generic):
+        data = np.asarray(result)
+    elif type(result) is np.ndarray:
+        data = result
+        is_view = data.base is not None and buffers
+        if is_view or not data.flags.c_contiguous or not data.flags.writeable:
+            return NotImplemented  # ours has NumPy's rules for views and orders in memory
+        if any(data is b for b in buffers):
+            return NotImplemented
+    else:
+        return NotImplemented
+    if data.dtype.char in "FD":
+        return from_memory(data, private=True)
+    if data.dtype.char not in _DTYPES:
+        return NotImplemented
+    return Array.of(leaf(data))
+
+
+def _account(name: str, buffers: list[Any]) -> Account:
+    key = (name, *[(x.dtype.char, x.shape) for x in buffers])
+    account = _ACCOUNTS.get(key)
+    if account is None:
+        if len(_ACCOUNTS) >= _ACCOUNTS_LIMIT:
+            _ACCOUNTS.clear()
+        account = _ACCOUNTS[key] = Account()
+    return account
+
+
+def _saved(account: Account, result: Array) -> float:
+    data = result.node.data
+    account.save(0 if data is None else data.nbytes)
+    return account.saved
+
+
+def _pays(account: Account, result: Any) -> bool:
+    """Return whether the operators that were recorded have been paid for."""
+    if result.__class__ is not Array:
+        account.limit = float("inf")
+        return False
+    account.limit = PRICE * max(1, waiting_operators(result.node)) - account.saved
+    return account.paid >= account.limit
