@@ -22,6 +22,8 @@ _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_error
 os.environ["SMELT_CACHE_DIR"] = os.path.join(_CACHE.name, "cache")  # noqa: PTH118
 os.environ.setdefault("SMELT_VERIFY", "1")
 os.environ.setdefault("SMELT_PROBE", "off")
+# Tests have small arrays, which `smelt.numpy` would leave to NumPy.
+os.environ.setdefault("SMELT_SMALL_ELEMENTS", "0")
 
 # Byte code is kept, whatever this process was told: a hundred tests start a process, which would
 # spend most of its time on compiling Smelt's sources again.

@@ -26,6 +26,7 @@ from smelt.frontends.array.masked_select import MaskedSelection
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import leaf
+from smelt.numpy import small
 from smelt.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
@@ -129,6 +130,8 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     written.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
+        if result.size <= small.limit and small.is_plain() and _is_private(result, buffers):
+            return result
         if result.dtype.char in "FD":
             return from_memory(np.asarray(result), private=True)
         if not has_our_dtype(result.dtype):
@@ -146,6 +149,11 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if type(result) in (list, tuple):
         return type(result)(as_ours(item, buffers, what) for item in result)
     return result
+
+
+def _is_private(result: Any, buffers: Sequence[Any]) -> bool:
+    is_number = isinstance(result, np.generic)
+    return is_number or not any(np.may_share_memory(result, b) for b in buffers)
 
 
 def has_our_dtype(dtype: np.dtype[Any]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
-from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.number import Number
@@ -311,7 +311,7 @@ def operand(x: Any) -> Any:
     if isinstance(x, complex):
         raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
-        return from_host(x)
+        return operand_of_numpy(x)
     if isinstance(x, (list, tuple, range)):
         return list_operand(x)
     return NotImplemented
