@@ -82,6 +82,7 @@ FLOORS = {
 }
 """Size -> run -> the least geometric mean, and the least ratio of a program."""
 
+UNMEASURED = "_No figures yet: `python -m tools.numpy_programs --write-docs` writes them._\n"
 Row = dict[str, Any]
 
 
@@ -249,6 +250,8 @@ def _line(row: Row, libraries: Sequence[str]) -> str:
 
 def page() -> str:
     """Return the table of docs/numpy_programs.md."""
+    if not STORED.exists():
+        return UNMEASURED
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
     head = f"{stored['date']}, {stored['cpu']}, {versions}."
@@ -257,6 +260,8 @@ def page() -> str:
 
 def summary() -> str:
     """Return the three rows of README.md."""
+    if not STORED.exists():
+        return UNMEASURED
     rows = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
     natural = [row for row in rows if row["size"] == "natural"]
     lines = [f"| {len(natural)} NumPy programs, NumPy's time / Smelt's | mean | lowest |"]

@@ -12,7 +12,7 @@ is one of ours; others (strings, dates) stay NumPy's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from smelt.numpy import small
 from smelt.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
-__all__ = ["LibraryCall", "call", "foreign_elements", "library_calls"]
+__all__ = ["LibraryCall", "as_ours", "call", "elements", "foreign_elements", "library_calls"]
 
 
 class LibraryCall(NamedTuple):
@@ -77,6 +77,14 @@ def call(
     check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
+
+
+def elements(arguments: Iterable[Any], name: str) -> list[Any]:
+    """Return arguments of a NumPy function with the elements of arrays.
+
+    Raises TracerError, GradientError.
+    """
+    return [_elements(x, name, []) for x in arguments]
 
 
 def _elements(x: Any, name: str, buffers: list[Any]) -> Any:

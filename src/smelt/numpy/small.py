@@ -13,8 +13,9 @@ operator, on a copy of the small one.  `isinstance(x, np.ndarray)` is true for b
 
 Recordings (`sm.jit`, `sm.grad`) are left alone: within them every array is recorded.
 
->>> is_small((np.ones(3), 2.0), {}), is_small(([np.ones(3), Array],), {})
-(True, False)
+>>> former = set_limit(4)
+>>> is_small((np.ones(3), 2.0), {}), is_small((np.ones(5), 2.0), {}), set_limit(former)
+(True, False, 4)
 """
 
 from __future__ import annotations
@@ -87,15 +88,25 @@ def _fits(x: Any) -> bool:
 _OUR_CHARACTERS: Final = "?bBhHiIlLqQefdFD"
 
 
-def finish(result: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a result of NumPy; `convert` makes large arrays in it ours."""
+def finish(result: Any, convert: Callable[[Any], Any], args: Sequence[Any]) -> Any:
+    """Return a result of NumPy; `convert` makes large arrays ours, but no views of args."""
     kind = result.__class__
     if kind is np.ndarray:
         is_ours = result.size > limit and result.dtype.char in _OUR_CHARACTERS
-        return convert(result) if is_ours else result
+        return convert(result) if is_ours and not _shares(result, args) else result
     if kind is tuple or kind is list:
-        return kind([finish(x, convert) for x in result])
+        return kind([finish(x, convert, args) for x in result])
     return result
+
+
+def _shares(result: Any, args: Sequence[Any]) -> bool:
+    for x in args:
+        if isinstance(x, (list, tuple)):
+            if _shares(result, x):
+                return True
+        elif isinstance(x, np.ndarray) and np.may_share_memory(result, x):
+            return True
+    return False
 
 
 def _of_shape(shape: Any = None, *rest: Any, **named: Any) -> int:
@@ -171,7 +182,7 @@ def or_numpy(
         result = theirs(*args, **kwargs)
         kind = result.__class__
         if (kind is array and result.size > limit) or kind is tuple or kind is list:
-            return finish(result, convert)
+            return finish(result, convert, (*args, *kwargs.values()))
         return result
 
     return function

@@ -47,7 +47,7 @@ def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def function(self: Any, *args: Any, **kwargs: Any) -> Any:
         if small.is_small(args, kwargs):
-            return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours)
+            return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours, ())
         return method(self, *args, **kwargs)
 
     return function
@@ -121,10 +121,12 @@ class Ufunc:
                     result = self._theirs(*args)
                     if result.__class__ is np.ndarray and result.size <= limit:
                         return result
-                    return small.finish(result, as_ours)
-        elif small.is_small(args, kwargs):
-            return small.finish(self._theirs(*args, **kwargs), as_ours)
+                    return small.finish(result, as_ours, ())
+        if small.is_small(args, kwargs):
+            return small.finish(self._theirs(*args, **kwargs), as_ours, ())
         count = self._theirs.nin
+        if any(x.__class__ is np.float64 for x in args):  # it has a dtype, unlike Python's floats
+            args = tuple(np.asarray(x) if x.__class__ is np.float64 else x for x in args)
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:

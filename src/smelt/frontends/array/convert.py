@@ -213,7 +213,7 @@ _SMALL = [0]
 
 
 def snapshot_small(elements: int) -> None:
-    """Let operators copy NumPy's arrays up to this size, which programs write to at any time."""
+    """Let operators copy NumPy's arrays up to this size, which programs may write to."""
     _SMALL[0] = elements
 
 

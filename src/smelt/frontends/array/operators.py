@@ -6,6 +6,7 @@ or `UNARY`; in-place forms give the array a new version.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
+from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
 from smelt.frontends.array.promote import cast, default_value
@@ -254,6 +256,10 @@ def _forward(family: Binary, x: T, other: Any) -> T:
         return result
     if is_complex(other):
         return call_complex(family.what, x, other)
+    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+        other = np.asarray(
+            other
+        )  # NumPy's scalars have their dtype, which Python's floats have not
     y = operand(other)
     return y if y is NotImplemented else keep_order(x.of(family(x.node, y)), x, other)
 
