@@ -176,7 +176,7 @@ def test_numpys_other_kinds_of_arrays_are_numpys() -> None:
         warnings.simplefilter("ignore")
         m = np.matrix([[1, 2], [3, 4]])
         assert type(np.asmatrix(np.ones((2, 2)))) is numpy.matrix
-    assert (m * m).tolist() == [[7, 10], [15, 22]] and type(np.transpose(m)) is numpy.matrix
+        assert (m * m).tolist() == [[7, 10], [15, 22]] and type(np.transpose(m)) is numpy.matrix
     days = np.arange("2026-01", "2026-03", dtype="datetime64[M]")
     assert np.diff(days).tolist() == [1]
 
