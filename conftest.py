@@ -24,6 +24,8 @@ os.environ.setdefault("SMELT_VERIFY", "1")
 os.environ.setdefault("SMELT_PROBE", "off")
 # Whether a test imports smelt.numpy must not decide who computes the arrays of another one.
 os.environ.setdefault("SMELT_TIERS", "fused")
+# Tests have small arrays, which `smelt.numpy` would leave to NumPy.
+os.environ.setdefault("SMELT_SMALL_ELEMENTS", "0")
 
 # Byte code is kept, whatever this process was told: a hundred tests start a process, which would
 # spend most of its time on compiling Smelt's sources again.

@@ -34,6 +34,7 @@ OTHER = {
     "library_products": ("plain", "plain"),
     "must_fuse": ("exp+sum, a+b", (("exp", "sum"), ("a", "b"))),
     "require_fused": ("a+b+c", (("a", "b"), ("b", "c"))),
+    "small_elements": ("100", 100),
     "tiers": ("auto", "auto"),
     "tune": ("race", "race"),
     "tune_seconds": ("9", 9),

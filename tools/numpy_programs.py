@@ -1,37 +1,47 @@
-"""Time ordinary NumPy programs with `smelt.numpy` in NumPy's place, warm.
+"""Time ordinary NumPy programs with one line changed: first run, second run, steady, against NumPy.
 
-The programs are those of `tests/frontends/numpy/programs.py`.  Each runs at its test's size and at
-a larger one.  Calls with NumPy and with Smelt alternate, so that both see the same machine; a
-figure is the median over the calls.  `best` is the ratio of the fastest calls, which other
-processes disturb least.
+    python -m tools.numpy_programs                        every program at its natural size
+    python -m tools.numpy_programs kalman life            some
+    python -m tools.numpy_programs --size large           sixteen times the elements or steps
+    python -m tools.numpy_programs --check                fail if a program is below its floor
+    python -m tools.numpy_programs --write-docs           store the figures for the pages
 
-The programs draw their data from NumPy's generator in either case.  That is no part of what is
-compared, and takes most of the time of some: the numbers are drawn once, before the calls that are
-timed.  `--draw` draws them in every call instead.
-
-    python -m tools.numpy_programs                          # all programs
-    python -m tools.numpy_programs mandelbrot heat          # some
-    python -m tools.numpy_programs --size large --runs 9    # one of the sizes
-    python -m tools.numpy_programs --size large --draw      # with the time to draw data
+The programs are those of `tests/frontends/numpy/scripts.py` and `programs.py`.  Each run is the
+process time of all threads, in a process that has imported its library and nothing else, with an
+empty cache on disk.  `first` is the first call of that process, `second` the next one and `steady`
+the fastest of the rest.  Processes of NumPy and its peers alternate; the least figure of several
+processes counts, as other work on the machine only adds.  A ratio is NumPy's time over the
+peer's: above 1, NumPy is slower.  `new` counts what the second run and later ones compiled.
+Values are compared with NumPy's.  Peers are Smelt and, where installed, JAX and Numba.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+import importlib.util
+import json
 import math
+import os
+import pickle
+import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tests.frontends.numpy import programs as module
-from tests.frontends.numpy.programs import PROGRAMS
 
-import smelt.numpy
+__all__ = ["FLOORS", "LARGE", "PARTS", "differences", "failures", "main", "measure"]
 
-__all__ = ["LARGE", "RepeatedGenerator", "main", "measure", "table"]
+ROOT = Path(__file__).parent.parent
+STORED = ROOT / "docs" / "numpy_programs.json"
+LIMIT_S = 600
 
 LARGE = {
     "image_filters": 1024,
@@ -55,104 +65,263 @@ LARGE = {
     "table_of_groups": 200_000,
     "interpolation": 100_000,
 }
-"""The larger size of each program that has one: arrays of megabytes, a call of at most a second."""
+"""The larger size of each program of `programs.py` that has one; `scripts.py` lists its own."""
 
-WARM_CALLS = 5
-"""Calls of each side before the first that is timed."""
+LINES = {
+    "numpy": "import numpy as np",
+    "smelt": "import smelt.numpy as np",
+    "jax": "import jax.numpy as np",
+    "numba": "import numpy as np",
+}
+"""Library -> the line in place of the program's `import numpy as np`."""
 
-Program = Callable[..., Any]
+RUNS = ("first", "second", "steady")
+FLOORS = {
+    "natural": {"first": (0.8, 0.5), "second": (0.95, 0.7), "steady": (1.05, 0.8)},
+    "large": {"steady": (1.8, 0.8)},
+}
+"""Size -> run -> the least geometric mean, and the least ratio of a program."""
 
-_DRAWN: Final[dict[tuple[Any, ...], Any]] = {}
-"""Results of a generator's methods by seed, number of the call, method and arguments."""
-
-
-class RepeatedGenerator:
-    """NumPy's random generator, which returns what an equal one has drawn before."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed, self.calls = seed, 0
-        self.generator = np.random.default_rng(seed)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def draw(*args: Any, **options: Any) -> Any:
-            key = (self.seed, self.calls, name, args, *options.items())
-            self.calls += 1
-            if key not in _DRAWN:
-                _DRAWN[key] = getattr(self.generator, name)(*args, **options)
-                _DRAWN[key].flags.writeable = False
-            return _DRAWN[key]
-
-        return draw
+UNMEASURED = "_No figures yet: `python -m tools.numpy_programs --write-docs` writes them._\n"
+Row = dict[str, Any]
 
 
-def finish(result: Any) -> None:
-    """Compute every array in a program's result."""
-    if isinstance(result, tuple | list):
-        for part in result:
-            finish(part)
-    else:
-        np.asarray(result)
+def programs(library: str) -> dict[str, Callable[..., Any]]:
+    """Return every program by name, with a library in NumPy's place."""
+    from tests.frontends.numpy import programs as small
+
+    path = ROOT / "tests" / "frontends" / "numpy" / "scripts.py"
+    text = path.read_text(encoding="utf-8").replace(LINES["numpy"], LINES[library])
+    module = types.ModuleType("scripts")
+    exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102 - our own file
+    namespace = module.np
+
+    def bind(program: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *size: program(namespace, *size)
+
+    LARGE.update({f.__name__: size for f, size in module.SCRIPTS.items()})
+    scripts = {f.__name__: f for f in module.SCRIPTS}
+    if library == "numba":
+        compiled = importlib.import_module("numba").njit
+        return {name: compiled(f) for name, f in scripts.items()}
+    return scripts | {f.__name__: bind(f) for f in small.PROGRAMS}
 
 
-def seconds(program: Program, namespace: Any, sizes: tuple[int, ...]) -> float:
-    """Return the seconds of one call, results included."""
-    start = time.perf_counter()
-    finish(program(namespace, *sizes))
-    return time.perf_counter() - start
+def leaves(result: Any) -> list[Any]:
+    """Return the arrays and numbers of a result as NumPy's arrays."""
+    if isinstance(result, tuple | list) and not hasattr(result, "dtype"):
+        return [leaf for part in result for leaf in leaves(part)]
+    return [np.asarray(result)]
 
 
-def measure(program: Program, sizes: tuple[int, ...], runs: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of NumPy's and Smelt's warm calls, which alternate."""
-    _DRAWN.clear()
-    for _ in range(WARM_CALLS):
-        seconds(program, np, sizes)
-        seconds(program, smelt.numpy, sizes)
-    pairs = [
-        (seconds(program, np, sizes), seconds(program, smelt.numpy, sizes)) for _ in range(runs)
-    ]
-    return [a for a, _ in pairs], [b for _, b in pairs]
+def run_child(library: str, name: str, size: str, runs: int, target: str) -> None:
+    """Run a program several times; write seconds, compilations and the first result to a file."""
+    program = programs(library)[name]
+    arguments = (LARGE[name],) if size == "large" else ()
+    cache = Path(os.environ["SMELT_CACHE_DIR"])
+    record: Row = {"seconds": [], "entries": [], "error": ""}
+    try:
+        for _ in range(runs):
+            start = time.process_time()
+            result = leaves(program(*arguments))
+            record["seconds"].append(time.process_time() - start)
+            record["entries"].append(sum(1 for file in cache.rglob("*") if file.is_file()))
+            record.setdefault("result", result)
+    except Exception as error:  # noqa: BLE001 - any failure is a row of the table
+        record["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    Path(target).write_bytes(pickle.dumps(record))
 
 
-def table(programs: list[Program], sizes: tuple[str, ...], runs: int) -> Iterator[str]:
-    """Yield the table's lines; a ratio is NumPy's time over Smelt's."""
-    yield "| program | size | NumPy ms | Smelt ms | ratio | best |"
-    yield "| --- | --- | --: | --: | --: | --: |"
-    for size in sizes:
-        ratios: list[tuple[float, float]] = []
-        for program in programs:
-            name = program.__name__
-            if size == "large" and name not in LARGE:
-                continue
-            arguments = (LARGE[name],) if size == "large" else ()
-            both = measure(program, arguments, runs)
-            theirs, ours = map(statistics.median, both)
-            ratios.append((theirs / ours, min(both[0]) / min(both[1])))
-            shown = f"{theirs * 1e3:.2f} | {ours * 1e3:.2f}"
-            yield f"| {name} | {size} | {shown} | {ratios[-1][0]:.2f} | {ratios[-1][1]:.2f} |"
-        means = [math.exp(statistics.fmean(map(math.log, x))) for x in zip(*ratios, strict=True)]
-        yield f"| geometric mean | {size} | | | {means[0]:.2f} | {means[1]:.2f} |"
+def run_process(library: str, name: str, size: str, runs: int) -> Row:
+    """Run a program in a process with an empty cache; return its record."""
+    with tempfile.TemporaryDirectory(prefix="smelt-programs-") as folder:
+        target = Path(folder) / "record"
+        cache = Path(folder) / "cache"
+        cache.mkdir()
+        environment = os.environ | {"SMELT_CACHE_DIR": str(cache)}
+        child = ["--child", library, name, size, str(runs), str(target)]
+        command = [sys.executable, "-W", "ignore", "-m", "tools.numpy_programs", *child]
+        paths = [str(ROOT), str(ROOT / "src")]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        try:
+            subprocess.run(command, env=environment, timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return {"seconds": [], "entries": [], "error": f"no end in {LIMIT_S} s"}
+        if not target.exists():
+            return {"seconds": [], "entries": [], "error": "the process died"}
+        return pickle.loads(target.read_bytes())  # noqa: S301 - our own child's file
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description="Time NumPy programs with smelt.numpy")
-    names = [p.__name__ for p in PROGRAMS]
-    parser.add_argument("programs", nargs="*", metavar="program", help=", ".join(names))
-    parser.add_argument("--size", choices=("test", "large"), help="one size; both by default")
-    parser.add_argument("--runs", type=int, default=7, help="timed calls of each side")
-    parser.add_argument("--draw", action="store_true", help="draw data in every call")
+def differences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
+    """Return the first difference in number, shape, dtype or value; empty if there is none.
+
+    >>> differences([np.ones(2)], [np.ones(2, np.float32)])
+    'result 0: float32, NumPy float64'
+    """
+    if len(expected) != len(actual):
+        return f"{len(actual)} results, NumPy {len(expected)}"
+    for k, (a, b) in enumerate(zip(expected, actual, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            ours, theirs = (b.dtype, a.dtype) if a.shape == b.shape else (b.shape, a.shape)
+            return f"result {k}: {ours}, NumPy {theirs}"
+        if a.dtype.kind in "fc":
+            scale = np.abs(a[np.isfinite(a)]).max(initial=1e-300)
+            loose = float(np.finfo(a.dtype).eps) ** 0.6  # 4e-10 of the largest, float32 7e-5
+            if not np.allclose(a / scale, b / scale, rtol=loose, atol=loose, equal_nan=True):
+                return f"result {k}: off by {np.nanmax(np.abs(a - b)):.3g}"
+        elif not np.array_equal(a, b):
+            return f"result {k}: {int((a != b).sum())} of {a.size} differ"
+    return ""
+
+
+def measure(name: str, size: str, libraries: Sequence[str], runs: int, processes: int) -> Row:
+    """Return a program's times in milliseconds by library and run, ratios and verdicts."""
+    records: dict[str, list[Row]] = {library: [] for library in libraries}
+    for _ in range(processes):
+        for library, done in records.items():
+            if not done or not done[0]["error"]:
+                done.append(run_process(library, name, size, runs))
+    row: Row = {"program": name, "size": size, "ms": {}, "note": {}, "new": {}}
+    for library, done in records.items():
+        row["note"][library] = done[0]["error"]
+        if done[0]["error"]:
+            continue
+        seconds = [min(column) for column in zip(*(r["seconds"] for r in done), strict=True)]
+        times = (seconds[0], seconds[1], min(seconds[2:]))
+        row["ms"][library] = {run: t * 1e3 for run, t in zip(RUNS, times, strict=True)}
+        row["new"][library] = done[0]["entries"][-1] - done[0]["entries"][0]
+        row["note"][library] = differences(records["numpy"][0]["result"], done[0]["result"])
+    return row
+
+
+def ratio(row: Row, run: str, library: str = "smelt") -> float:
+    """Return NumPy's time over a library's; 0 if it fails."""
+    times = row["ms"].get(library)
+    return row["ms"]["numpy"][run] / times[run] if times else 0.0
+
+
+def mean(rows: Sequence[Row], run: str, library: str = "smelt") -> float:
+    """Return the geometric mean of the ratios of programs that run."""
+    ratios = [r for r in (ratio(row, run, library) for row in rows) if r]
+    return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Return what is below its floor, or has other values than NumPy."""
+    wrong = [f"{r['program']}: {r['note']['smelt']}" for r in rows if r["note"]["smelt"]]
+    for size, floors in FLOORS.items():
+        of_size = [row for row in rows if row["size"] == size]
+        for run, (least_mean, least) in floors.items() if of_size else ():
+            wrong += [
+                f"{row['program']}, {size}, {run}: {ratio(row, run):.2f} is below {least}"
+                for row in of_size
+                if ratio(row, run) < least
+            ]
+            if (overall := mean(of_size, run)) < least_mean:
+                wrong.append(f"mean, {size}, {run}: {overall:.2f} is below {least_mean}")
+        wrong += [
+            f"{r['program']}: compiles in its second run" for r in of_size if r["new"]["smelt"]
+        ]
+    return wrong
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of a table: NumPy's times, then each library's ratios."""
+    libraries = [x for x in LINES if x != "numpy" and any(x in row["note"] for row in rows)]
+    heads = [f"{library} {run}" for library in libraries for run in RUNS]
+    yield "| " + " | ".join(["program", "size", "NumPy ms", *heads, "new", "values"]) + " |"
+    yield "| --- | --- | --: |" + " --: |" * (len(heads) + 1) + " --- |"
+    for row in rows:
+        yield _line(row, libraries)
+    for size in dict.fromkeys(row["size"] for row in rows):
+        of_size = [row for row in rows if row["size"] == size]
+        means = [f"{mean(of_size, run, x):.2f}" for x in libraries for run in RUNS]
+        yield f"| geometric mean | {size} | | " + " | ".join(means) + " | | |"
+
+
+def _line(row: Row, libraries: Sequence[str]) -> str:
+    cells = [row["program"], row["size"], f"{row['ms']['numpy']['steady']:.2f}"]
+    for library in libraries:
+        cells += [f"{r:.2f}" if (r := ratio(row, run, library)) else "–" for run in RUNS]
+    notes = [f"{x}: {row['note'][x]}" for x in libraries if row["note"].get(x)]
+    cells += [str(row["new"].get("smelt", "–")), "; ".join(notes) or "NumPy's"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def page() -> str:
+    """Return the table of docs/numpy_programs.md."""
+    if not STORED.exists():
+        return UNMEASURED
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
+    head = f"{stored['date']}, {stored['cpu']}, {versions}."
+    return "\n".join([head, "", *table(stored["rows"])]) + "\n"
+
+
+def summary() -> str:
+    """Return the three rows of README.md."""
+    if not STORED.exists():
+        return UNMEASURED
+    rows = json.loads(STORED.read_text(encoding="utf-8"))["rows"]
+    natural = [row for row in rows if row["size"] == "natural"]
+    lines = [f"| {len(natural)} NumPy programs, NumPy's time / Smelt's | mean | lowest |"]
+    lines.append("|---|--:|--:|")
+    for run, title in zip(RUNS, ("first run", "second run", "later runs"), strict=True):
+        least = min(ratio(row, run) for row in natural)
+        lines.append(
+            f"| [{title}](docs/numpy_programs.md) | {mean(natural, run):.2f} | {least:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+PARTS: Mapping[str, Callable[[], str]] = {"table": page}
+SUMMARY: Mapping[str, Callable[[], str]] = {"programs": summary}
+
+
+def store(rows: Sequence[Row], libraries: Sequence[str]) -> None:
+    """Write the figures for the pages."""
+    from smelt.processor import cpu_model
+
+    versions = {"Python": platform.python_version()}
+    versions |= {x: importlib.import_module(x).__version__ for x in libraries}
+    date = dt.datetime.now(dt.UTC).date().isoformat()
+    record = {"date": date, "cpu": cpu_model(), "versions": versions, "rows": rows}
+    STORED.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; return 1 if `--check` finds something below its floor."""
+    parser = argparse.ArgumentParser(description="Time NumPy programs with one line changed")
+    parser.add_argument("programs", nargs="*", metavar="program")
+    parser.add_argument("--size", choices=("natural", "large"), default="natural")
+    parser.add_argument("--runs", type=int, default=6, help="calls in a process, at least 3")
+    parser.add_argument("--processes", type=int, default=2, help="processes of each library")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
+    parser.add_argument("--write-docs", action="store_true", help="store figures for the pages")
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
+    if chosen.child:
+        library, name, size, runs, target = chosen.child
+        run_child(library, name, size, int(runs), target)
+        return 0
+    names = list(programs("numpy"))
     if unknown := set(chosen.programs) - set(names):
-        parser.error(f"no such program: {', '.join(sorted(unknown))}")
-    if not chosen.draw:
-        module._rng = RepeatedGenerator  # pyright: ignore[reportPrivateUsage]
-    programs = [p for p in PROGRAMS if not chosen.programs or p.__name__ in chosen.programs]
-    sizes = (chosen.size,) if chosen.size else ("test", "large")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for line in table(programs, sizes, chosen.runs):
-            print(line, flush=True)
+        parser.error(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    names = [n for n in names if n in (chosen.programs or names)]
+    names = [n for n in names if chosen.size == "natural" or n in LARGE]
+    optional = [x for x in ("jax", "numba") if importlib.util.find_spec(x)]
+    libraries = ["numpy", "smelt", *optional]
+    rows: list[Row] = []
+    for name in names:
+        rows.append(measure(name, chosen.size, libraries, max(chosen.runs, 3), chosen.processes))
+        print(_line(rows[-1], libraries[1:]), flush=True)
+    print("\n" + "\n".join(table(rows)))
+    if chosen.write_docs:
+        store(rows, libraries)
+    wrong = failures(rows) if chosen.check else []
+    print("\n".join(wrong), end="\n" if wrong else "")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,6 +21,7 @@ from tools import (
     decisions,
     gpu_page,
     libraries,
+    numpy_programs,
     numpy_table,
     readme,
     snippets,
@@ -47,7 +48,7 @@ def _outputs(page: str, *parts: str) -> dict[str, Part]:
 
 PAGES: Mapping[str, Mapping[str, Part]] = {
     "ARCHITECTURE.md": walk.PARTS,
-    "README.md": readme.PARTS,
+    "README.md": {**readme.PARTS, **numpy_programs.SUMMARY},
     "docs/array_api.md": array_api.PARTS,
     "docs/derivation.md": _outputs(
         "docs/derivation.md", "graph", "carried", "kernel", "causal", "one", "back", "refused"
@@ -57,6 +58,7 @@ PAGES: Mapping[str, Mapping[str, Part]] = {
     "docs/gpu.md": gpu_page.PARTS,
     "docs/libraries.md": libraries.PARTS,
     "docs/numpy.md": numpy_table.PARTS,
+    "docs/numpy_programs.md": numpy_programs.PARTS,
     "docs/torch.md": versions.PARTS,
     "docs/trust.md": trust.PARTS,
 }

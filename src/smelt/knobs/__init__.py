@@ -194,6 +194,13 @@ TIERS: Knob[Literal["default", "fused", "auto", "numpy"]] = Knob(
     "smelt.numpy is imported, else fused.",
     values="default | fused | auto | numpy",
 )
+SMALL_ELEMENTS: Knob[int] = Knob(
+    "small_elements",
+    values.integer(0, 1 << 24),
+    8192,
+    "Elements of the largest array that `smelt.numpy` leaves to NumPy; read once, at its import.",
+    values="0 to 16777216",
+)
 LIBRARY_PRODUCTS: Knob[Literal["auto", "never", "plain", "always"]] = Knob(
     "library_products",
     values.choice("auto", "never", "plain", "always"),

@@ -18,12 +18,12 @@ import numpy as _np
 
 from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.aliasing import forget_rules
-from smelt.frontends.array.array import Array as ndarray
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, json_numbers, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
+from smelt.numpy.small import ndarray
 from smelt.numpy.table import ROWS
 from smelt.numpy.ufunc import Ufunc as ufunc
 

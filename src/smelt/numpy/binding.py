@@ -20,7 +20,8 @@ from typing import Any
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
 from smelt.numpy.at_once import call_at_once
-from smelt.numpy.library import call, foreign_elements, type_of_other_library
+from smelt.numpy.library import as_ours, call, foreign_elements, type_of_other_library
+from smelt.numpy.small import or_numpy
 
 __all__ = ["LibraryOnly", "bound", "library"]
 
@@ -82,7 +83,7 @@ def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> An
     update_wrapper(function, ours)
     function.__name__ = function.__qualname__ = name
     function.__module__ = "smelt.numpy"
-    return function
+    return or_numpy(name, theirs, as_ours, function)
 
 
 def library(name: str, theirs: Callable[..., Any], reason: str) -> Any:
@@ -95,7 +96,7 @@ def library(name: str, theirs: Callable[..., Any], reason: str) -> Any:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Call NumPy's `{name}` ({reason}).\n\nArguments are those of NumPy."
     function.__module__ = "smelt.numpy"
-    return function
+    return or_numpy(name, theirs, as_ours, function)
 
 
 @cache

@@ -62,27 +62,15 @@ _SAME: Final = """
     inexact inf int16 int32 int64 int8 int_ intc integer intp little_endian long longdouble
     longlong nan ndindex newaxis number object_ pi poly1d s_ short signedinteger single str_
     testing timedelta64 typecodes typing ubyte uint uint16 uint32 uint64 uint8 uintc uintp ulong
-    ulonglong unsignedinteger ushort void polynomial
+    ulonglong unsignedinteger ushort void polynomial complex256 float128
+    char ctypeslib emath flatiter ma matrix memmap rec recarray record strings
 """
-"""Types, constants and objects that are NumPy's own."""
+"""Types, constants, objects and modules that are NumPy's own."""
 
 REFUSED: Final = {
-    "char": "numpy.char has functions of text",
     "core": "a private module of NumPy",
-    "ctypeslib": "numpy.ctypeslib takes np.asarray(x)",
-    "emath": "complex results are NumPy's",
     "f2py": "a program of NumPy",
-    "flatiter": "x.flat iterates",
-    "ma": "masked arrays are NumPy's",
-    "matrix": "use arrays of rank 2",
-    "memmap": "np.asarray takes numpy.memmap",
-    "rec": "records are NumPy's",
-    "recarray": "records are NumPy's",
-    "record": "records are NumPy's",
     "sctypeDict": "use np.dtype(name)",
-    "strings": "numpy.strings has functions of text",
-    "complex256": "use complex128",
-    "float128": "use float64",
 }
 """Classes and modules that are not here -> hint."""
 

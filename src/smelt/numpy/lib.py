@@ -20,8 +20,9 @@ from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.numpy_hints import missing_names
-from smelt.numpy.library import call
+from smelt.numpy.library import as_ours, call
 from smelt.numpy.manipulation import broadcast_arrays, broadcast_to
+from smelt.numpy.small import or_numpy
 
 
 def sliding_window_view(
@@ -82,13 +83,19 @@ def as_strided(
     )
 
 
+def _or_numpy(function: Any) -> Any:
+    name = function.__name__
+    theirs = getattr(np, name, None) or getattr(np.lib.stride_tricks, name)
+    return staticmethod(or_numpy(name, theirs, as_ours, function))
+
+
 class StrideTricks:
     """The functions of NumPy's `stride_tricks`."""
 
-    sliding_window_view = staticmethod(sliding_window_view)
-    broadcast_to = staticmethod(broadcast_to)
-    broadcast_arrays = staticmethod(broadcast_arrays)
-    as_strided = staticmethod(as_strided)
+    sliding_window_view = _or_numpy(sliding_window_view)
+    broadcast_to = _or_numpy(broadcast_to)
+    broadcast_arrays = _or_numpy(broadcast_arrays)
+    as_strided = _or_numpy(as_strided)
 
 
 stride_tricks = StrideTricks()

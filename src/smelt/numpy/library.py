@@ -12,7 +12,7 @@ is one of ours; others (strings, dates) stay NumPy's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,10 +26,11 @@ from smelt.frontends.array.masked_select import MaskedSelection
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import leaf
+from smelt.numpy import small
 from smelt.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
-__all__ = ["LibraryCall", "call", "foreign_elements", "library_calls"]
+__all__ = ["LibraryCall", "as_ours", "call", "elements", "foreign_elements", "library_calls"]
 
 
 class LibraryCall(NamedTuple):
@@ -76,6 +77,14 @@ def call(
     check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
+
+
+def elements(arguments: Iterable[Any], name: str) -> list[Any]:
+    """Return arguments of a NumPy function with the elements of arrays.
+
+    Raises TracerError, GradientError.
+    """
+    return [_elements(x, name, []) for x in arguments]
 
 
 def _elements(x: Any, name: str, buffers: list[Any]) -> Any:
@@ -129,6 +138,8 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     written.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
+        if result.size <= small.limit and small.is_plain() and _is_private(result, buffers):
+            return result
         if result.dtype.char in "FD":
             return from_memory(np.asarray(result), private=True)
         if not has_our_dtype(result.dtype):
@@ -146,6 +157,11 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if type(result) in (list, tuple):
         return type(result)(as_ours(item, buffers, what) for item in result)
     return result
+
+
+def _is_private(result: Any, buffers: Sequence[Any]) -> bool:
+    is_number = isinstance(result, np.generic)
+    return is_number or not any(np.may_share_memory(result, b) for b in buffers)
 
 
 def has_our_dtype(dtype: np.dtype[Any]) -> bool:

@@ -1,8 +1,8 @@
-"""Random generators with NumPy's methods, from keys of ours.
+"""Random generators: NumPy's, with the same numbers for the same seed.
 
-A seed determines all numbers, but they are not those that NumPy draws from the same seed: draw n of
-a generator uses the n-th key split off the seed's, and word i of a draw is Philox4x32-10 of key and
-i (`smelt.random`).  Distributions that reject samples come from NumPy, seeded from the key.
+Large draws are arrays of ours.  Within `sm.jit` numbers have to be recorded: there draw n of a
+generator uses the n-th key split off the seed's, and word i of a draw is Philox4x32-10 of key and i
+(`smelt.random`), so that they are a function of the seed but not NumPy's.
 
 >>> rng = default_rng(0)
 >>> rng.random((2, 3)).shape, rng.normal(size=4).shape, 0 <= int(rng.integers(10)) < 10
@@ -29,21 +29,16 @@ from smelt.frontends.array.creation import arange
 from smelt.frontends.array.dtypes import as_dtype
 from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.value import STATE
-from smelt.numpy.library import call
+from smelt.numpy.library import as_ours, elements
+from smelt.numpy.small import finish, is_small
 
 __all__ = [
-    "LIBRARY",
     "MODULE",
     "Generator",
     "RandomState",
-    "SeedSequence",
+    "RecordedGenerator",
     "default_rng",
-    "get_state",
-    "seed",
-    "set_state",
 ]
-
-SeedSequence = np.random.SeedSequence
 
 _EXACT = 1 << 53
 """Integers below it are float64."""
@@ -56,28 +51,101 @@ def _shape(size: Any, *parameters: Any) -> tuple[int, ...]:
     return (operator.index(size),) if hasattr(size, "__index__") else tuple(size)
 
 
+def _check_drawn_outside(recording: Any = None) -> None:
+    """Raise TracerError in a recording, but for a generator that was made in it."""
+    if STATE.scope is not None and STATE.scope is not recording:
+        raise TracerError(
+            use="a draw from a generator made outside",
+            value="the number of draws so far",
+            hint="Make it inside, from a seed that is an argument: np.random.default_rng(seed);"
+            " or draw outside sm.jit and pass the numbers.",
+        )
+
+
+def _drawing(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of NumPy's generator whose large results are arrays of ours."""
+    if name == "shuffle":
+        return lambda x, *axis, **named: _shuffle(theirs, x, *axis, **named)
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        _check_drawn_outside()
+        if is_small(args, kwargs):
+            return finish(theirs(*args, **kwargs), as_ours, ())
+        out = kwargs.pop("out", None)
+        values = elements(args, f"random.{name}")
+        named = dict(zip(kwargs, elements(kwargs.values(), f"random.{name}"), strict=True))
+        if isinstance(out, Array) and name != "permuted" and not values and "size" not in named:
+            named["size"] = out.shape
+        return calls.store(finish(theirs(*values, **named), as_ours, ()), out)
+
+    draw.__name__ = draw.__qualname__ = name
+    draw.__doc__ = f"Draw by NumPy's `{name}`; arguments as in NumPy."
+    return draw
+
+
+def _shuffle(theirs: Callable[..., Any], x: Any, *axis: Any, **named: Any) -> None:
+    """Bring the parts along `axis` into random order in place."""
+    _check_drawn_outside()
+    buffer = np.array(x) if isinstance(x, Array) else x
+    theirs(buffer, *axis, **named)
+    if buffer is not x:
+        x[...] = buffer
+
+
 class Generator:
-    """A stream of random numbers from a seed, with NumPy's methods."""
+    """A stream of random numbers: NumPy's generator, whose large draws are arrays of ours."""
+
+    def __init__(self, bit_generator: Any) -> None:
+        self._theirs: Any = np.random.Generator(bit_generator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"'Generator' object has no attribute {name!r}", name=name)
+        method = getattr(self._theirs, name)
+        if callable(method) and not isinstance(method, np.random.BitGenerator):
+            method = self.__dict__[name] = _drawing(name, method)
+        return method
+
+    def __reduce__(self) -> Any:
+        return type(self)._of, (self._theirs,)
+
+    @classmethod
+    def _of(cls, theirs: Any) -> Any:
+        generator = cls.__new__(cls)
+        generator._theirs = theirs
+        return generator
+
+    def spawn(self, n_children: int) -> list[Any]:
+        """Return generators whose numbers are independent of each other and of this one."""
+        return [self._of(theirs) for theirs in self._theirs.spawn(n_children)]
+
+
+class RecordedGenerator:
+    """A stream of random numbers within a recording, with NumPy's methods."""
 
     def __init__(self, key: Any) -> None:
         self._key = key
         self._draws = 0
         self._recording = STATE.scope
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise TracerError for distributions that only NumPy draws."""
+        if not hasattr(np.random.Generator, name):
+            raise AttributeError(f"'Generator' object has no attribute {name!r}", name=name)
+        raise TracerError(
+            use=f"random.{name}",
+            value="samples by rejection",
+            hint="Draw outside sm.jit and pass the numbers.",
+        )
+
     def _next(self) -> Array:
-        if STATE.scope is not None and STATE.scope is not self._recording:
-            raise TracerError(
-                use="a draw from a generator made outside",
-                value="the number of draws so far",
-                hint="Make it inside, from a seed that is an argument: np.random.default_rng(seed);"
-                " or draw outside sm.jit and pass the numbers.",
-            )
+        _check_drawn_outside(self._recording)
         self._draws += 1
         return keys.split(keys.bits(self._key, (), dtype="uint64") + self._draws)[0]
 
-    def spawn(self, n_children: int) -> list[Generator]:
+    def spawn(self, n_children: int) -> list[Any]:
         """Return generators whose numbers are independent of each other and of this one."""
-        return [Generator(self._next()) for _ in range(n_children)]
+        return [RecordedGenerator(self._next()) for _ in range(n_children)]
 
     def _unit(self, size: Any, *parameters: Any, dtype: Any = "float64") -> Array:
         return keys.uniform(self._next(), _shape(size, *parameters), dtype=dtype)
@@ -103,10 +171,6 @@ class Generator:
         """Return numbers whose logarithms are normal."""
         return el.exp(self.normal(mean, sigma, size))
 
-    def multivariate_normal(self, mean: Any, cov: Any, size: Any = None, **options: Any) -> Any:
-        """Return normal vectors with means and a matrix of covariances; NumPy computes."""
-        return self._rejected("multivariate_normal", (mean, cov), {"size": size, **options})
-
     def integers(
         self,
         low: Any,
@@ -124,9 +188,7 @@ class Generator:
         if isinstance(span, int) and span <= 0:
             raise ArgumentError(op="integers", argument="high", value=high, expected="above low")
         if isinstance(span, int) and span > _EXACT:
-            return self._rejected(
-                "integers", (low, high), {"size": size, "dtype": dtype, "endpoint": endpoint}
-            )
+            raise ArgumentError(op="integers", argument="high", value=high, expected="below 2**53")
         steps = el.floor(self._unit(size, low, high) * span)
         return methods.convert(methods.convert(steps, "int64") + low, dtype)
 
@@ -194,13 +256,6 @@ class Generator:
         ends = calls.cumsum(calls.array(p, "choice"))
         positions = searching.searchsorted(ends, self._unit(total) * ends[-1], side="right")
         return el.minimum(positions, count - 1)
-
-    def _rejected(self, name: str, args: Any, kwargs: Any) -> Any:
-        seed = int(np.asarray(keys.bits(self._next(), (), dtype="uint64")))
-        method = getattr(np.random.Generator(np.random.Philox(seed)), name)
-        return call(
-            f"random.{name}", method, "samples by rejection, seeded from the key", args, kwargs
-        )
 
 
 def _inverse(name: str, count: int, defaults: tuple[Any, ...], formula: Any, doc: str) -> Any:
@@ -292,107 +347,47 @@ _INVERSES: Final[dict[str, tuple[tuple[Any, ...], Callable[..., Any], str]]] = {
 }
 """Distribution -> defaults, the inverse of its distribution function, one line of doc."""
 
-LIBRARY: Final = """
-    beta binomial chisquare dirichlet f gamma hypergeometric logseries multinomial
-    multivariate_hypergeometric negative_binomial noncentral_chisquare noncentral_f poisson
-    standard_gamma standard_t vonmises wald zipf
-"""
-"""Distributions that NumPy draws, seeded from the generator's key."""
-
-
-def _drawn_by_numpy(name: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._rejected(name, args, kwargs)
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Draw by NumPy's `{name}`, seeded from the key; arguments as in NumPy."
-    return method
-
-
 for _name, (_defaults, _formula, _doc) in _INVERSES.items():
     _method = _inverse(_name, len(_PARAMETERS[_name]), _defaults, _formula, _doc)
-    setattr(Generator, _name, _method)
-for _name in LIBRARY.split():
-    setattr(Generator, _name, _drawn_by_numpy(_name))
+    setattr(RecordedGenerator, _name, _method)
 
 
-def default_rng(seed: Any = None) -> Generator:
-    """Return a generator from a seed: an integer, a sequence of integers, or None for any.
+def default_rng(seed: Any = None) -> Any:
+    """Return NumPy's generator from a seed; within a recording one of ours.
 
-    Raises ArgumentError for a seed of another kind.
+    Raises NumPy's errors for other seeds, ArgumentError within a recording.
     """
-    if isinstance(seed, Generator):
+    if isinstance(seed, (Generator, RecordedGenerator)):
         return seed
-    if seed is None:
-        seed = secrets.randbits(63)
-    if isinstance(seed, np.random.SeedSequence):
-        seed = seed.generate_state(2)
-    if isinstance(seed, (list, tuple, np.ndarray)):
-        mixed = np.random.SeedSequence([int(s) for s in seed]).generate_state(1, np.uint64)
-        seed = int(mixed[0])
-    return Generator(keys.key(seed))
+    if STATE.scope is not None:
+        key = secrets.randbits(63) if seed is None else seed
+        return RecordedGenerator(keys.key(key))
+    if isinstance(seed, np.random.Generator):
+        return Generator(seed.bit_generator)
+    (seed,) = elements((seed,), "random.default_rng")
+    return Generator(np.random.default_rng(seed).bit_generator)
 
 
 class RandomState(Generator):
-    """The older interface: a generator with the names of NumPy before 1.17."""
+    """The older interface: NumPy's, whose large draws are arrays of ours."""
 
     def __init__(self, seed: Any = None) -> None:
-        super().__init__(default_rng(seed)._key)
-
-    def seed(self, seed: Any = None) -> None:
-        """Begin again from a seed."""
-        self._key, self._draws = default_rng(seed)._key, 0
-
-    def rand(self, *shape: int) -> Array:
-        """Return uniform numbers in [0, 1) in a shape."""
-        return self.random(shape)
-
-    def randn(self, *shape: int) -> Array:
-        """Return normal numbers in a shape."""
-        return self.standard_normal(shape)
-
-    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = "int64") -> Array:
-        """Return integers from `low` to below `high`."""
-        return self.integers(low, high, size, dtype)
-
-    def random_sample(self, size: Any = None) -> Array:
-        """Return uniform numbers in [0, 1)."""
-        return self.random(size)
-
-    ranf = sample = random_sample
-
-    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Array:
-        """Return integers from `low` to `high`."""
-        return self.integers(1 if high is None else low, high or low, size, endpoint=True)
-
-    def get_state(self, legacy: bool = True) -> Any:
-        """Return the state: the key and the number of draws."""
-        return int(np.asarray(self._key)), self._draws
-
-    def set_state(self, state: Any) -> None:
-        """Go on from a state that `get_state` returned."""
-        self._key, self._draws = keys.key(state[0]), state[1]
+        self._theirs = np.random.RandomState(seed)
 
 
-_GLOBAL: Final = RandomState()
-
+_CLASSES: Final = tuple(
+    name for name, x in vars(np.random).items() if isinstance(x, type) and name[0] != "_"
+)
 MODULE: Final = tuple(
     name
-    for name in dir(RandomState)
-    if not name.startswith("_") and name not in ("integers", "spawn", "permuted")
+    for name, x in vars(np.random).items()
+    if callable(x) and name[0] != "_" and name not in (*_CLASSES, "default_rng", "test")
 )
-"""Functions of the module, which share one generator."""
+"""Functions of the module, which share NumPy's generator."""
 
 for _name in MODULE:
-    globals()[_name] = getattr(_GLOBAL, _name)
+    globals()[_name] = _drawing(_name, getattr(np.random, _name))
+for _name in _CLASSES:
+    globals().setdefault(_name, getattr(np.random, _name))
 
-
-def __getattr__(name: str) -> Any:
-    """Raise AttributeError for bit generators, which are NumPy's, and for unknown names."""
-    if not hasattr(np.random, name):
-        _missing(name)
-    raise AttributeError(f"smelt.numpy.random has no {name!r}; numpy.random may", name=name)
-
-
-_missing = missing_names("smelt.numpy.random", [*__all__, *MODULE])
-seed, get_state, set_state = _GLOBAL.seed, _GLOBAL.get_state, _GLOBAL.set_state
+__getattr__ = missing_names("smelt.numpy.random", [*__all__, *MODULE])

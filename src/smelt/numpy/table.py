@@ -4,7 +4,7 @@ A function is `ours` (a function of the front end), `composite` (array code over
 (NumPy's function, which reads shapes, dtypes or settings, not elements), a `library` call (NumPy
 computes, and the call is counted with its reason), or `refused` with a hint.
 
->>> ROWS["sum"].way, ROWS["unique"].way, ROWS["asmatrix"].way
+>>> ROWS["sum"].way, ROWS["unique"].way, ROWS["test"].way
 ('ours', 'library', 'refused')
 """
 
@@ -132,13 +132,12 @@ _LIBRARY: Final[Mapping[str, str]] = {
         "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt save "
         "savetxt savez savez_compressed"
     ),
+    "matrices are NumPy's": ("asmatrix bmat"),
     "dates": ("busday_count busday_offset datetime_as_string datetime_data is_busday isnat"),
 }
 """Reason -> functions that NumPy computes."""
 
 _REFUSED: Final = {
-    "asmatrix": "Use arrays with two dimensions, and @ for products.",
-    "bmat": "Use np.block, which joins blocks of arrays.",
     "nested_iters": "Loop over positions with np.ndindex.",
     "test": "Run numpy.test() of NumPy itself.",
 }

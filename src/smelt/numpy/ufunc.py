@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,11 @@ from smelt.frontends.array import elementwise, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
+from smelt.frontends.array.value import STATE
+from smelt.numpy import small
 from smelt.numpy.binding import bound
-from smelt.numpy.library import call
+from smelt.numpy.library import as_ours, call
+from smelt.numpy.small import NUMBERS
 from smelt.types.dtype import DType, bool_, counterpart
 
 __all__ = ["Ufunc"]
@@ -34,6 +38,19 @@ _REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {
 
 _SCANS: Final[dict[str, Callable[..., Any]]] = {"add": calls.cumsum, "multiply": calls.cumprod}
 """Function -> the scan that repeats it."""
+
+
+def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `Ufunc` that NumPy's replaces for small arguments."""
+    name = method.__name__
+
+    @wraps(method)
+    def function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if small.is_small(args, kwargs):
+            return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours, ())
+        return method(self, *args, **kwargs)
+
+    return function
 
 
 class Ufunc:
@@ -93,7 +110,23 @@ class Ufunc:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the function of the elements; `out`, `where` and `dtype` as in NumPy."""
+        limit = small.limit
+        if not kwargs:
+            for x in args:
+                kind = x.__class__
+                if not (x.size <= limit if kind is np.ndarray else kind in NUMBERS):
+                    break
+            else:
+                if limit and not STATE.following:
+                    result = self._theirs(*args)
+                    if result.__class__ is np.ndarray and result.size <= limit:
+                        return result
+                    return small.finish(result, as_ours, ())
+        if small.is_small(args, kwargs):
+            return small.finish(self._theirs(*args, **kwargs), as_ours, ())
         count = self._theirs.nin
+        if any(x.__class__ is np.float64 for x in args):  # it has a dtype, unlike Python's floats
+            args = tuple(np.asarray(x) if x.__class__ is np.float64 else x for x in args)
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:
@@ -147,6 +180,7 @@ class Ufunc:
         row_types = tuple(row for row in rows if row is not None and row.kind != "complex")
         return row_types if len(row_types) == len(kinds) else None
 
+    @_or_numpy
     def reduce(
         self,
         array: Any,
@@ -166,6 +200,7 @@ class Ufunc:
             result = reduction(x, axis=axis, keepdims=keepdims, **typed, **options)
         return calls.store(result, out)
 
+    @_or_numpy
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """Return all results of the function repeated along `axis`."""
         scan = _SCANS.get(self.__name__)
@@ -173,17 +208,20 @@ class Ufunc:
             return scan(array, axis, dtype, out)
         return calls.store(self._method("accumulate", array, axis, dtype), out)
 
+    @_or_numpy
     def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
         """Return the function of all pairs of elements."""
         x, y = calls.array(a, self.__name__), calls.array(b, self.__name__)
         return self(methods.reshape(x, (*x.shape, *(1,) * y.ndim)), y, **options)
 
+    @_or_numpy
     def reduceat(
         self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
     ) -> Any:
         """Return the function repeated over parts that begin at positions."""
         return calls.store(self._method("reduceat", array, indices, axis, dtype), out)
 
+    @_or_numpy
     def at(self, a: Any, indices: Any, b: Any = None, /) -> None:
         """Apply the function in place at positions, which may repeat."""
         values = () if b is None else (b,)

@@ -27,6 +27,8 @@ FUNCTIONS = [
 ELSEWHERE = {
     # Tested by what they change: elements in place, settings, files and other modules.
     "argpartition",
+    "asmatrix",
+    "bmat",
     "copyto",
     "fill_diagonal",
     "from_dlpack",

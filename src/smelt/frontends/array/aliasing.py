@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from smelt.frontends.array.evaluate_pending import (
     written_elements,
 )
 from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.module_rules import follows_numpy, forget_rules
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.scope import Scope
@@ -60,10 +60,6 @@ __all__ = [
     "part",
     "refuse",
 ]
-
-NUMPY: Final = "smelt.numpy"
-_PACKAGE: Final = "smelt"
-
 
 _reference = weakref.ref
 Sizes = Callable[[Any], int]
@@ -605,48 +601,3 @@ def refuse(result: Operators, what: str) -> None:
     """Make writing to an array an error, since NumPy's would share memory with another."""
     place = own(result)
     place.is_writeable, place.refusal = False, what
-
-
-# Which rules a module has
-
-_RULES: dict[int, tuple[dict[str, Any], int, bool]] = {}
-_RULES_LIMIT = 1024
-
-
-def follows_numpy(names: dict[str, Any]) -> bool:
-    """Return whether code with these globals has NumPy's rules for views.
-
-    It has if it imports `smelt.numpy`, and if it imports nothing of Smelt, while another module
-    imports `smelt.numpy`.
-    """
-    entry = _RULES.get(id(names))
-    if entry is not None and (entry[2] or entry[1] == len(names)):
-        return entry[2]
-    if len(_RULES) >= _RULES_LIMIT:
-        _RULES.clear()
-    rule = NUMPY in sys.modules and _imports_numpy(names)
-    _RULES[id(names)] = names, len(names), rule
-    return rule
-
-
-def forget_rules() -> None:
-    """Look at modules again: one has imported `smelt.numpy`."""
-    _RULES.clear()
-
-
-def _imports_numpy(names: dict[str, Any]) -> bool:
-    name = names.get("__name__", "")
-    if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
-        return False  # our functions make views where NumPy's do, with `alias`
-    origins = [_module_of(x) for name, x in list(names.items()) if name != _PACKAGE]
-    # The name `smelt` may come from `import smelt.numpy`, so it says nothing.
-    if any(o == NUMPY or o.startswith(f"{NUMPY}.") for o in origins):
-        return True
-    return not any(o == _PACKAGE or o.startswith(f"{_PACKAGE}.") for o in origins)
-
-
-def _module_of(x: Any) -> str:
-    if isinstance(x, ModuleType):
-        return x.__name__
-    module = getattr(x, "__module__", None) if callable(x) else None
-    return module if isinstance(module, str) else ""

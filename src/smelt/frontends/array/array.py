@@ -35,7 +35,12 @@ from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
 from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
-from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
+from smelt.frontends.array.convert import (
+    export_array,
+    from_host,
+    is_foreign_array,
+    operand_of_numpy,
+)
 from smelt.frontends.array.evaluate_pending import (
     evaluate,
     flush_if_many,
@@ -315,7 +320,7 @@ class Array(Operators):
             plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
-                return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
+                return OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
             if is_in_place(ufunc, inputs, options) and self._has_no_values():
                 use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:

@@ -16,7 +16,7 @@ import numpy as np
 
 from smelt.errors import DLPackError, UnsupportedError
 from smelt.frontends.array.complex_calls import ComplexOperand
-from smelt.frontends.array.value import Buffer, Value, foreign, leaf
+from smelt.frontends.array.value import STATE, Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
 __all__ = [
@@ -206,6 +206,26 @@ def usable(data: Buffer) -> Buffer:
     if not data.flags.aligned or any(s % item for s in data.strides):
         return data.copy()
     return data
+
+
+_SMALL = [0]
+"""Elements of the largest array of NumPy whose elements operators copy."""
+
+
+def snapshot_small(elements: int) -> None:
+    """Let operators copy NumPy's arrays up to this size, which programs may write to."""
+    _SMALL[0] = elements
+
+
+def operand_of_numpy(x: Any) -> Value:
+    """Return the value of NumPy's array as an operand.
+
+    It has the present elements of a small array, whatever is written later.
+
+    Raises the errors of `from_host`.
+    """
+    is_small = x.__class__ is np.ndarray and x.size <= _SMALL[0] and STATE.scope is None
+    return leaf(usable(x).copy()) if is_small and not STATE.tapes else from_host(x)
 
 
 def from_host(x: Any) -> Value:

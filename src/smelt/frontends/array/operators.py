@@ -6,15 +6,17 @@ or `UNARY`; in-place forms give the array a new version.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
-from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
+from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
 from smelt.frontends.array.promote import cast, default_value
@@ -254,6 +256,10 @@ def _forward(family: Binary, x: T, other: Any) -> T:
         return result
     if is_complex(other):
         return call_complex(family.what, x, other)
+    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+        other = np.asarray(
+            other
+        )  # NumPy's scalars have their dtype, which Python's floats have not
     y = operand(other)
     return y if y is NotImplemented else keep_order(x.of(family(x.node, y)), x, other)
 
@@ -311,7 +317,7 @@ def operand(x: Any) -> Any:
     if isinstance(x, complex):
         raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
-        return from_host(x)
+        return operand_of_numpy(x)
     if isinstance(x, (list, tuple, range)):
         return list_operand(x)
     return NotImplemented
