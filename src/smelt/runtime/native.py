@@ -23,8 +23,12 @@ has had its effect, so that the scheduler can balance freely.
 
 The owner looks at the clock between chunks and regularly returns `PAUSED`, so that Python can run
 signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
-`smelt_abandon` gives up the remaining chunks. All of that state is in the pool, or, for a call
-that found the pool busy, in a private block of `RUN_RECORD_BYTES`.
+`smelt_abandon` gives up the remaining chunks. Inside of a long chunk the kernel calls `smelt_poll`
+(`smelt.runtime.poll`), which finds the run in a thread-specific value: of the owner its run block,
+of a helper the same with bit 0 set. When it is time, the main thread runs signal handlers there and
+then; if one raises, the exception and `RUN_ABORT` stay in the run block, all kernels of the run
+return at their next poll, and `smelt_drive` returns `STOPPED`. All of that state is in
+the pool, or, for a call that found the pool busy, in a private block of `RUN_RECORD_BYTES`.
 
 >>> "define i32 @smelt_run" in ir("x86_64-pc-linux-gnu")
 True
@@ -35,6 +39,7 @@ from __future__ import annotations
 from string import Template
 from typing import Final
 
+from smelt.runtime.native_poll import POLL
 from smelt.runtime.native_threads import (
     AWAIT,
     CLOCK,
@@ -55,8 +60,12 @@ BUSY: Final = 2
 """Status: another call owns the pool; nothing ran."""
 SETUP: Final = 3
 """Status: the pool is owned, but needs threads or scratch before `smelt_drive`."""
+STOPPED: Final = 4
+"""Status: a signal handler raised inside of a kernel; the exception is in the run block."""
 
-SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
+SYMBOLS: Final = (
+    *("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper", "smelt_poll"),
+)
 
 MAX_THREADS: Final = 64
 THREAD_STACK_BYTES: Final = 1 << 20
@@ -101,6 +110,16 @@ OFFSETS: Final = {
     "GETAFFINITY": 792,
     "SETAFFINITY": 800,
     "HELPER": 808,  # address of smelt_helper
+    "KEY": 816,  # i64 key of the thread-specific value that smelt_poll reads, and its functions
+    "GETSPECIFIC": 824,
+    "SETSPECIFIC": 832,
+    "SELF": 840,  # pthread_self
+    "MAIN": 848,  # i64 what it answers in Python's main thread
+    "ENSURE": 856,  # functions of Python: take and release the GIL, run signal handlers
+    "RELEASE": 864,
+    "CHECK_SIGNALS": 872,
+    "FETCH": 880,
+    "FORKED": 888,  # i64 1 in the child of a fork: no helper will finish what it began
     "MUTEX": 896,  # storage of a pthread mutex and a condition, where there is no futex
     "COND": 1024,
     "RUN": 1152,  # the owner's run block
@@ -127,10 +146,13 @@ RUN_OFFSETS: Final = {
     "RUN_SOLO": 56,  # i64 1 for a call that does not own the pool
     "RUN_SCRATCH": 64,  # ptr
     "RUN_THREADS": 72,  # i64 threads that may work on this run
+    "RUN_ABORT": 80,  # i64 1 when kernels of this run are to return at their next poll
+    "RUN_POOL": 88,  # ptr
+    "RUN_RAISED": 96,  # 3 ptr: type, value and traceback of what a signal handler raised
 }
 
 _PHASES: Final = {"NEXT": 0, "SERIAL": 1, "PUBLISH": 2, "CLAIM": 3, "WAIT": 4}
-_STATUS: Final = {"DONE": DONE, "PAUSED": PAUSED, "BUSY": BUSY, "SETUP": SETUP}
+_STATUS: Final = {"DONE": DONE, "PAUSED": PAUSED, "BUSY": BUSY, "SETUP": SETUP, "STOPPED": STOPPED}
 
 # Spin-wait hint by architecture, which lets the sibling hyperthread run.
 _ISB: Final = ("llvm.aarch64.isb", "i32", "i32 15")
@@ -175,7 +197,7 @@ def ir(
     sleep = FUTEX_SLEEP if futex else COND_SLEEP
     return "\n".join(
         Template(part).substitute(values)
-        for part in (CLOCK, sleep, THREADS, PLACE, HELPER, AWAIT, DRIVE, ENTRY)
+        for part in (CLOCK, POLL, sleep, THREADS, PLACE, HELPER, AWAIT, DRIVE, ENTRY)
     )
 
 

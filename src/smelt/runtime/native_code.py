@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from smelt.runtime import native
+from smelt.runtime import native, poll
 from smelt.runtime.loader import Loaded, load
 from smelt.runtime.native_object import generic_target, native_object
 
@@ -34,6 +34,7 @@ class NativeCode:
         )
         self.wake: Callable[[int], None] = ctypes.CFUNCTYPE(None, pointer)(at("smelt_wake"))
         self.helper = at("smelt_helper")
+        poll.bind(at("smelt_poll"))
 
 
 def native_text(triple: str | None = None) -> str:

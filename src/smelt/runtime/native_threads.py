@@ -315,6 +315,9 @@ entry:
   %job_limit.at = getelementptr i8, ptr %pool, i64 $JOB_LIMIT
   %getaffinity.at = getelementptr i8, ptr %pool, i64 $GETAFFINITY
   %getaffinity = load ptr, ptr %getaffinity.at
+  %run = getelementptr i8, ptr %pool, i64 $RUN
+  %run.helped = getelementptr i8, ptr %run, i64 1
+  %no.run = call ptr @exchange_run(ptr %pool, ptr %run.helped)
   %no_affinity = icmp eq ptr %getaffinity, null
   br i1 %no_affinity, label %fresh, label %whereabouts
 whereabouts:
@@ -483,8 +486,16 @@ paused:
 """
 
 DRIVE: Final = """
-; Run launches from the state in the run block until all are done or the run should pause.
+; Run launches from the state in the run block until all are done or the run should pause; what
+; kernels poll is this run meanwhile.
 define i32 @smelt_drive(ptr %pool, ptr %run, ptr %chunks, ptr %launches, i64 %n, ptr %frame) {
+  %former = call ptr @exchange_run(ptr %pool, ptr %run)
+  %status = call i32 @drive(ptr %pool, ptr %run, ptr %chunks, ptr %launches, i64 %n, ptr %frame)
+  %own = call ptr @exchange_run(ptr %pool, ptr %former)
+  ret i32 %status
+}
+
+define internal i32 @drive(ptr %pool, ptr %run, ptr %chunks, ptr %launches, i64 %n, ptr %frame) {
 entry:
   %phase.at = getelementptr i8, ptr %run, i64 $RUN_PHASE
   %launch.at = getelementptr i8, ptr %run, i64 $RUN_LAUNCH
@@ -509,6 +520,7 @@ entry:
   %solo = load i64, ptr %solo.at
   %threads.at = getelementptr i8, ptr %run, i64 $RUN_THREADS
   %threads = load i64, ptr %threads.at
+  %abort.at = getelementptr i8, ptr %run, i64 $RUN_ABORT
   %limit = trunc i64 %threads to i32
   %owned = icmp eq i64 %solo, 0
   %phase = load i64, ptr %phase.at
@@ -556,6 +568,10 @@ serial:
   br i1 %empty, label %launch.done, label %serial.call
 serial.call:
   call void @call_chunk(ptr %row, ptr %frame, ptr %scratch)
+  %serial.abort = load atomic i64, ptr %abort.at monotonic, align 8
+  %serial.aborted = icmp ne i64 %serial.abort, 0
+  br i1 %serial.aborted, label %stopped, label %serial.next
+serial.next:
   %row.next = getelementptr i8, ptr %row, i64 32
   store ptr %row.next, ptr %row.at
   %serial.last = icmp eq ptr %row.next, %end
@@ -645,6 +661,10 @@ work:
   %mine.next = add i64 %mine, 1
   store i64 %mine.next, ptr %mine.at
   call void @call_chunk(ptr %job.row, ptr %frame, ptr %scratch)
+  %claim.abort = load atomic i64, ptr %abort.at monotonic, align 8
+  %claim.aborted = icmp ne i64 %claim.abort, 0
+  br i1 %claim.aborted, label %stopped, label %claim.next
+claim.next:
   %claim.last = icmp eq i64 %left, 1
   br i1 %claim.last, label %wait, label %claim.poll
 claim.poll:                               ; helpers avoid the CPU of the owner
@@ -672,6 +692,8 @@ waited:
 
 paused:
   ret i32 $PAUSED
+stopped:
+  ret i32 $STOPPED
 finish:
   br i1 %owned, label %free, label %leave
 free:
@@ -698,6 +720,8 @@ own:
   store i64 0, ptr %launch.at
   %deadline.at = getelementptr i8, ptr %run, i64 $RUN_DEADLINE
   store i64 0, ptr %deadline.at
+  %abort.at = getelementptr i8, ptr %run, i64 $RUN_ABORT
+  store atomic i64 0, ptr %abort.at monotonic, align 8
   %threads.at = getelementptr i8, ptr %run, i64 $RUN_THREADS
   store i64 %threads, ptr %threads.at
   %active.at = getelementptr i8, ptr %pool, i64 $ACTIVE
@@ -729,6 +753,8 @@ entry:
 inspect:
   %word.at = getelementptr i8, ptr %pool, i64 $WORD
   %run = getelementptr i8, ptr %pool, i64 $RUN
+  %abort.at = getelementptr i8, ptr %run, i64 $RUN_ABORT
+  store atomic i64 1, ptr %abort.at monotonic, align 8
   %phase.at = getelementptr i8, ptr %run, i64 $RUN_PHASE
   %phase = load i64, ptr %phase.at
   %claiming = icmp eq i64 %phase, $CLAIM
