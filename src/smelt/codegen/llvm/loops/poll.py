@@ -7,7 +7,8 @@ A loop becomes two, and the question stands between the strips:
         for position in range(strip, min(strip + .., high), step): ..
 
 Chunks of many tasks need none: the thread pool asks between them. So streams over single positions
-(recurrences) have such loops, and what is computed in a constant number of tasks.
+(recurrences) have such loops, and what is computed in at most `PARTS` tasks whatever the sizes are,
+as the parts of a reduction to one number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Final
 
+from smelt.blocks import PARTS
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.loopir.items import Region, enclosing_regions
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 Value = ir.Value
 POLL_ELEMENTS: Final = 1 << 18
 """Elements between two polls: a few milliseconds, against which a poll takes no time."""
-FEW_TASKS: Final = 16
-"""Positions of a grid up to which a task may take a large part of a long run."""
 _PTR: Final = ir.PointerType()
 _POLL: Final = ir.FunctionType(ir.IntType(32), [_PTR])
 
@@ -68,7 +68,7 @@ def nest_loop(
 def _has_few_tasks(s: Schedule) -> bool:
     """Return whether tasks grow with the sizes rather than in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
-    return len(counts) == len(s.phase.grid) and prod(counts) <= FEW_TASKS
+    return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
 
 
 def _axes(s: Schedule, nest: Nest) -> set[str]:
@@ -90,7 +90,7 @@ def _poll(
     inside: Callable[[Value], None],
 ) -> None:
     b, (low, high), local = home.b, bounds, home.s.local
-    elements = number(1)
+    elements = number(0)
     total = 0
     for axes in sorted({tuple(sorted(a)) for a in steps}):
         fixed = [n for a in (*axes, axis) if isinstance(n := local.get(a), int)]
@@ -102,7 +102,7 @@ def _poll(
     if total < POLL_ELEMENTS:
         home.loop(low, high, step, inside)
         return
-    some = b.udiv(number(POLL_ELEMENTS), elements)
+    some = b.udiv(number(POLL_ELEMENTS), b.add(b.mul(elements, step), number(1)))
     strip = b.mul(step, b.select(b.icmp_signed(">", some, number(1)), some, number(1)))
 
     def run_strip(start: Value) -> None:
