@@ -22,6 +22,7 @@ _REQUIRED: Final = (
     *("pthread_attr_init", "pthread_attr_setstacksize", "pthread_attr_setdetachstate"),
     *("pthread_create", "pthread_sigmask", "pthread_mutex_init", "pthread_mutex_lock"),
     *("pthread_mutex_unlock", "pthread_cond_init", "pthread_cond_wait", "pthread_cond_broadcast"),
+    *("pthread_key_create", "pthread_getspecific", "pthread_setspecific", "pthread_self"),
 )
 """Functions without which nothing can run; without futexes, threads sleep on a condition."""
 
@@ -47,3 +48,9 @@ def _unsupported(missing: str) -> UnsupportedSystemError:
 
 C_LIBRARY: Final = open_c_library()
 """The C library of this process."""
+
+
+def function_address(name: str) -> int:
+    """Return the address of a function of this process, 0 if there is none."""
+    function = getattr(C_LIBRARY, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0

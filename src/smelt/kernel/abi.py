@@ -11,8 +11,11 @@ kernel(int64_t *args, int64_t begin, int64_t end, uint8_t *scratch)`:
 * `scratch` is memory private to this thread, aligned to `SCRATCH_ALIGNMENT` bytes and at least as
   long as the plan declared; its content is undefined on entry.
 
-A kernel neither blocks, nor calls Python, nor keeps a pointer after it returns. The calls of one
-plan are two tables of 64-bit words, built once for given sizes and reused:
+A kernel neither blocks nor keeps a pointer after it returns. One whose tasks may take long polls:
+it refers to the symbol `POLL_SYMBOL`, at whose address the function `int32_t poll(void *address)`
+is stored, or null; and it returns with its work undone if that function returns 1.
+
+The calls of one plan are two tables of 64-bit words, built once for given sizes and reused:
 
 * a *chunk* row is `(function address, byte offset of its args from the frame base, begin, end)`;
 * a *launch* row is `(index of the first chunk, number of chunks, flags, 0)`.
@@ -46,6 +49,9 @@ PARALLEL: Final = 1
 
 SCRATCH_ALIGNMENT: Final = 64
 """Alignment in bytes of the scratch pointer."""
+
+POLL_SYMBOL: Final = "smelt_poll"
+"""Name of the memory in which a kernel finds the function that it polls."""
 
 ABI_VERSION: Final = 1
 """Version of the calling convention, part of every object's cache key."""

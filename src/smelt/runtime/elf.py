@@ -27,7 +27,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-from smelt.c_library import C_LIBRARY
+from smelt.c_library import C_LIBRARY, function_address
+from smelt.kernel.abi import POLL_SYMBOL
+from smelt.runtime import poll
 
 __all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]
 
@@ -420,14 +422,11 @@ def _is_loaded(s: _Section) -> bool:
 
 
 def _process_symbol(name: str) -> int:
-    """Return the address of a function of the process.
+    """Return the address of a function, or of the words that kernels poll.
 
     Raises MalformedObject where there is none.
     """
-    try:
-        address = ctypes.cast(getattr(C_LIBRARY, name), ctypes.c_void_p).value
-    except AttributeError:
-        address = None
+    address = poll.address() if name == POLL_SYMBOL else function_address(name)
     if not address:
         raise MalformedObject(f"the process has no symbol {name!r}")
     return address

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from smelt.imports import guard_forks
+from smelt.kernel.abi import POLL_SYMBOL
 from smelt.llvm import llvm, newpassmanagers
+from smelt.runtime import poll
 
 __all__ = ["compile_ir", "host_machine", "link"]
 
@@ -29,6 +31,7 @@ class _Jit:
 
     def link(self, object_code: bytes, symbols: Sequence[str]) -> Any:
         library = llvm.JITLibraryBuilder().add_object_img(object_code).add_current_process()
+        library.import_symbol(POLL_SYMBOL, poll.address())
         for symbol in symbols:
             library.export_symbol(symbol)
         with self.lock:

@@ -30,6 +30,8 @@ CYCLES_PER_NS = 4.0
 """Assumed clock rate in cycles per ns, accurate enough for choosing chunk sizes."""
 MAX_CHUNKS = 64
 """Most chunks of one kernel function in a launch, before rounding to the threads."""
+MAX_CHUNK_NS = 20_000_000.0
+"""Predicted time of a chunk above which there are more, in ns: interrupts come between chunks."""
 
 
 class Operand(NamedTuple):
@@ -235,7 +237,8 @@ class LaunchTableBuilder:
         self.scratch = max(self.scratch, self.number(entry.scratch, code_sizes))
         if tasks <= 0:
             return 0.0
-        count = max(1, min(tasks, MAX_CHUNKS, int(work / MIN_CHUNK_NS)))
+        most = max(MAX_CHUNKS, int(work / MAX_CHUNK_NS))
+        count = max(1, min(tasks, most, int(work / MIN_CHUNK_NS)))
         # Use a multiple of the threads: 3 chunks on 2 threads take as long as 4.
         if count > (threads := pool().threads):
             count = min(-(-count // threads) * threads, tasks)

@@ -22,7 +22,9 @@ from smelt.runtime.native_object import generic_target, native_source
 
 __all__ = ["SYMBOLS", "ir", "system_constants"]
 
-SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
+SYMBOLS: Final = tuple(
+    f"smelt_{name}" for name in ("run", "drive", "abandon", "wake", "helper", "poll")
+)
 
 _FUTEX_NUMBER: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _RELAX: Final = re.compile(r"^declare void @smelt_relax\(\).*\n", re.MULTILINE)

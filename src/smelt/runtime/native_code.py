@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from smelt.runtime import native
+from smelt.runtime import native, poll
 from smelt.runtime.loader import Loaded, load
 from smelt.runtime.native_object import native_object
 
@@ -31,6 +31,7 @@ class NativeCode:
         )
         self.wake: Callable[[int], None] = ctypes.CFUNCTYPE(None, pointer)(at("smelt_wake"))
         self.helper = at("smelt_helper")
+        poll.bind(at("smelt_poll"))
 
 
 def native_code() -> NativeCode:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "961d324738dfebfc536d87bf0f3c37caa1d1307bbd8e1a5f5bdcf0243cd9b0be"
+DIGEST: Final = "0ffff97334e0354ecd1cea7ed2e1faa72c9b7a0e7e60ac4b41883dc45ac4e1ca"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -302,6 +302,15 @@ RUN: Final = {
     "SOLO": 56,
     "SCRATCH": 64,
     "THREADS": 72,
+    "ABORT": 80,
+    "POOL": 88,
+    "RAISED": 96,
+}
+
+POLL_WORDS: Final = {
+    "POLL": 0,
+    "KEY": 8,
+    "GETSPECIFIC": 16,
 }
 
 SLOT: Final = {
@@ -350,16 +359,27 @@ POOL: Final = {
     "GETCPU": 824,
     "GETAFFINITY": 832,
     "SETAFFINITY": 840,
-    "MUTEX": 896,
-    "COND": 1024,
-    "RUN": 1152,
-    "SLOTS": 1280,
+    "KEY": 848,
+    "GETSPECIFIC": 856,
+    "SETSPECIFIC": 864,
+    "SELF": 872,
+    "MAIN": 880,
+    "ENSURE": 888,
+    "RELEASE": 896,
+    "CHECK_SIGNALS": 904,
+    "FETCH": 912,
+    "FORKED": 920,
+    "MUTEX": 1024,
+    "COND": 1152,
+    "RUN": 1280,
+    "SLOTS": 1408,
 }
 
 DONE: Final = 0
 PAUSED: Final = 1
 BUSY: Final = 2
 SETUP: Final = 3
+STOPPED: Final = 4
 
 NEXT: Final = 0
 ALONE: Final = 1
@@ -394,8 +414,9 @@ SIZES: Final = {
     "DEVICE_PATCH": 24,
     "DEVICE_CALL": 160,
     "LAUNCH": 32,
-    "RUN": 80,
+    "RUN": 120,
+    "POLL_WORDS": 24,
     "SLOT": 128,
-    "POOL": 9472,
+    "POOL": 9600,
 }
 """Bytes of the structs."""

@@ -5,9 +5,10 @@ chunks dynamically and sleep when idle. The GIL is released meanwhile. A second 
 calls while the pool is busy runs its launches alone, without waiting. The pool never splits or
 merges chunks, so results are bitwise equal for any number of threads.
 
-A call returns to Python every `POLL_MS` so that Ctrl-C and other signal handlers run; if one of
-them raises, chunks not yet begun are abandoned, and the exception leaves `run` only after the
-last begun chunk has finished, when no thread touches the call's memory any more.
+Every `POLL_MS` Ctrl-C and other signal handlers run: between chunks a call returns to Python, and
+in a long chunk the kernel asks for them. If one of them raises, chunks not yet begun are
+abandoned, and the exception leaves `run` only after the last begun chunk has returned, when no
+thread touches the call's memory any more.
 
 >>> import numpy as np
 >>> pool().run(np.empty((0, 4), np.int64), np.empty((0, 4), np.int64), np.zeros(1, np.int64))
@@ -27,9 +28,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from smelt import knobs
-from smelt.c_library import C_LIBRARY
+from smelt.c_library import C_LIBRARY, function_address
 from smelt.errors import UnsupportedError
 from smelt.runtime import native_layout as layout
+from smelt.runtime import poll
 from smelt.runtime.memory import Slab, check_room
 from smelt.runtime.native import system_constants
 from smelt.runtime.native_code import NativeCode, native_code
@@ -64,7 +66,18 @@ _FUNCTIONS: Final = {
     "GETCPU": "sched_getcpu",
     "GETAFFINITY": "sched_getaffinity",
     "SETAFFINITY": "sched_setaffinity",
+    "GETSPECIFIC": "pthread_getspecific",
+    "SETSPECIFIC": "pthread_setspecific",
+    "SELF": "pthread_self",
+    "ENSURE": "PyGILState_Ensure",
+    "RELEASE": "PyGILState_Release",
+    "CHECK_SIGNALS": "PyErr_CheckSignals",
+    "FETCH": "PyErr_Fetch",
 }
+_RESTORE: Final = ctypes.PYFUNCTYPE(None, *(ctypes.c_void_p,) * 3)(
+    ("PyErr_Restore", ctypes.pythonapi)
+)
+"""Raises an exception of which type, value and traceback are given; takes their references."""
 
 
 class _State:
@@ -77,9 +90,7 @@ class _State:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(slab))
         self.scratch: list[Slab] = []
         for name, symbol in _FUNCTIONS.items():
-            function = getattr(C_LIBRARY, symbol, None)  # the last three exist on Linux only
-            if function is not None:
-                self.word(name).value = ctypes.cast(function, ctypes.c_void_p).value or 0
+            self.word(name).value = function_address(symbol)  # of affinity on Linux only
         for name, number in constants.items():
             self.word(name).value = number
         C_LIBRARY.pthread_mutex_init(ctypes.c_void_p(self.address + layout.POOL["MUTEX"]), None)
@@ -87,6 +98,9 @@ class _State:
         self.word("HELPER").value = code.helper
         self.word("SPIN").value = spin_us * 1000
         self.word("POLL").value = POLL_MS * 1_000_000
+        self.word("KEY").value = poll.thread_key()
+        self.word("MAIN").value = threading.main_thread().ident or 0
+        self.run_word("POOL").value = slab.address
 
     def word(self, name: str) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(self.address + layout.POOL[name])
@@ -191,17 +205,30 @@ class Pool:
         if status == layout.BUSY:
             self._run_alone(state, call, scratch_bytes)
             return
+        run = state.address + layout.POOL["RUN"]
         if status == layout.SETUP:
             self._set_up(state, scratch_bytes)
-        self._drive(state, state.address + layout.POOL["RUN"], call)
+            status = layout.PAUSED
+        self._drive(state, run, call, status)
 
-    def _drive(self, state: _State, run: int, call: tuple[int, int, int, int]) -> None:
-        """Continue until done; between native calls Python runs pending signal handlers."""
+    def _drive(
+        self, state: _State, run: int, call: tuple[int, int, int, int], status: int = layout.PAUSED
+    ) -> None:
+        """Continue until done; between native calls Python runs pending signal handlers.
+
+        Raises what a handler raised inside of a kernel.
+        """
         drive = self._code.drive
-        while drive(state.address, run, *call) == layout.PAUSED:
+        while status:
             if state is not self._state:
                 raise UnsupportedError("a signal handler forked, and its child goes on with a run")
-            if threading.current_thread() is not threading.main_thread():
+            if status == layout.STOPPED:
+                raised = run + layout.RUN["RAISED"]
+                _RESTORE(*(ctypes.c_void_p.from_address(raised + 8 * k) for k in range(3)))
+            status = drive(state.address, run, *call)
+            if status == layout.PAUSED and (
+                threading.current_thread() is not threading.main_thread()
+            ):
                 # Signal handlers run in the main thread only, so never pause this one again.
                 deadline = run + layout.RUN["DEADLINE"]
                 ctypes.c_int64.from_address(deadline).value = _NEVER
@@ -234,6 +261,7 @@ class Pool:
         slab = self._take_scratch(scratch_bytes)
         run[layout.RUN["SOLO"] // 8] = 1
         run[layout.RUN["SCRATCH"] // 8] = slab.address
+        run[layout.RUN["POOL"] // 8] = state.address
         try:
             self._drive(state, ctypes.addressof(run), call)
         finally:
@@ -253,7 +281,8 @@ class Pool:
         return [self._state.slot(number, "CHUNKS").value for number in range(1, count)]
 
     def after_fork(self) -> None:
-        """Reset to a pool without helpers in a forked child; old memory is left untouched."""
+        """Reset to a pool without helpers in a forked child; stop the old one's run."""
+        self._state.word("FORKED").value = 1
         self._alone_scratch = threading.local()
         self._state = _State(self._code, self._spin_us, self._constants)
 

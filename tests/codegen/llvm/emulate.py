@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 import pytest
 from tests.codegen.llvm.arm_instructions import execute
 
+from smelt.kernel.abi import POLL_SYMBOL
 from smelt.runtime import code, elf, executable
 from smelt.runtime.loader import load as load_native
 from smelt.runtime.threads import Pool
@@ -38,6 +39,8 @@ _FPEN = 3 << 20
 """Bits of CPACR_EL1 that let vector instructions run."""
 _PAGE, _MOST_LENT = mmap.PAGESIZE, 1 << 20
 """Bytes that are lent at once, at most: each range slows the next one down."""
+_NO_POLL = ctypes.c_int64(0)
+"""What kernels find in place of a function to poll, which would be this processor's."""
 _ENGINES = 8
 """Emulators that exist at once: each reserves a gigabyte of addresses."""
 
@@ -161,6 +164,8 @@ class Machine:
         return True
 
     def _resolve(self, name: str) -> int:
+        if name == POLL_SYMBOL:
+            return ctypes.addressof(_NO_POLL)
         if name not in self.names:
             self.names.append(name)
         return _STUBS + 4 * self.names.index(name)

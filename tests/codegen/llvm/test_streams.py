@@ -441,7 +441,9 @@ def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
-        phases=[hypothesis.Phase.generate],  # shrinking a kernel takes minutes; its text is in the message
+        phases=[
+            hypothesis.Phase.generate
+        ],  # shrinking a kernel takes minutes; its text is in the message
     )
     @given(maker(), st.sampled_from([(1, 1), (3, 70), (2, 5), (40, 3), (5, 1)]))
     def judge(kernel: ir.Kernel, numbers: tuple[int, int]) -> None:

@@ -119,6 +119,8 @@ class FunctionEmitter:
         """Whether rows are stored while the next ones are computed."""
         self.store_pipeline: StorePipeline | None = None
         self.shares = assign_row_shares(s)
+        self.done: ir.Block | None = None
+        """Where the function returns, after the last task or when its run was given up."""
 
     def emit(self) -> ir.Function:
         """Emit the function."""
@@ -174,6 +176,7 @@ class FunctionEmitter:
         """Emit the loop over tasks from `first` to `last`."""
         b, function = self.b, self.function
         body, done = (function.append_basic_block(n) for n in ("task", "done"))
+        self.done = done
         stride = self.entry.emit(self.storage.nbytes) if self.pipelines_store else number(0)
         entry = b.block
         b.cbranch(b.icmp_signed("<", first, last), body, done)

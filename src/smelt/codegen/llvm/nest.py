@@ -61,6 +61,7 @@ from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, v
 from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
+from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
     RangeStoreTarget,
     run_in_place,
@@ -306,6 +307,8 @@ class NestEmitter:
                 pass
             elif rows := batchable_rows(self, depth):
                 run_batched(self, name, rows, inside)
+            elif depth == 0:
+                nest_loop(self, name, self.ranges[name], 1, inside)
             else:
                 self.loop(*self.ranges[name], 1, inside)
         self.reductions.close(scope, depth)
@@ -344,7 +347,11 @@ class NestEmitter:
             if self.nest.stages:
                 run_stages(self, low, middle, (scope, depth), ahead, behind)
             else:
-                self.loop(low, middle, wide, at(wide, False, self.loop_alignment(name, alignment)))
+                inside = at(wide, False, self.loop_alignment(name, alignment))
+                if depth == 0:
+                    nest_loop(self, name, (low, middle), wide, inside)
+                else:
+                    self.loop(low, middle, wide, inside)
 
         def singly(low: Value, end: Value, masked: bool) -> None:
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))

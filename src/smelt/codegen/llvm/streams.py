@@ -13,6 +13,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Edge, Region, Visit
+from smelt.codegen.llvm.loops.poll import stream_loop
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -97,7 +98,10 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
                     group_emitter.emit_ranges()
             inside()
 
-    home.loop(begin, stop, size, block)
+    if region.parent is None and visit is region.visits[0]:
+        stream_loop(home, region, (begin, stop), size, block)
+    else:
+        home.loop(begin, stop, size, block)
 
 
 def _first(home: NestEmitter, visit: Visit) -> Value:

@@ -18,7 +18,11 @@
 
    The owner looks at the clock between chunks and regularly returns PAUSED, so that Python can run
    signal handlers; smelt_drive continues where it stopped while helpers carry on, and
-   smelt_abandon gives up the remaining chunks. */
+   smelt_abandon gives up the remaining chunks. Inside of a long chunk the kernel calls smelt_poll,
+   which finds the run in a value of its thread: of the owner its run, of a helper the same with a
+   bit set. When it is time, the main thread runs signal handlers there and then; if one raises, the
+   exception and `abort` stay in the run, all its kernels return at their next poll, and smelt_drive
+   returns STOPPED. */
 #include "pool.h"
 
 #define LEFT(word) ((word) & 0xffff)
@@ -91,6 +95,50 @@ EXPORT void smelt_wake(struct pool *pool)
 {
     ADD(&pool->wake, 1);
     wake_on(pool, &pool->wake, EVERYBODY);
+}
+
+/* ---- polls of kernels ----------------------------------------------------------------------- */
+
+#define HELPS ((u64)1)
+
+/* Set the run that this thread's kernels poll; return the former one. */
+static void *exchange_run(struct pool *pool, void *run)
+{
+    void *former = pool->getspecific(pool->key);
+    pool->setspecific(pool->key, run);
+    return former;
+}
+
+/* Run Python's signal handlers; true if one raised, or forked and this is the child. */
+static NOINLINE bool handle_signals(struct pool *pool, struct run *run)
+{
+    i32 gil = pool->ensure();
+    bool raised = pool->check_signals();
+    if (raised)
+        pool->fetch(&run->raised[0], &run->raised[1], &run->raised[2]);
+    pool->release(gil);
+    return raised || pool->forked;
+}
+
+/* What a kernel calls in a long task: 1 if it is to return. */
+EXPORT i32 smelt_poll(const struct poll_words *words)
+{
+    u64 value = (u64)words->getspecific(words->key);
+    struct run *run = (struct run *)(value & ~HELPS);
+    if (!run) /* called without a pool */
+        return 0;
+    if (LOAD(&run->abort, relaxed))
+        return 1;
+    if (value & HELPS || !due(run->pool, run))
+        return 0;
+    if (run->pool->self() != run->pool->main) { /* handlers run in the main thread only */
+        run->deadline = INT64_MAX;
+        return 0;
+    }
+    if (!handle_signals(run->pool, run))
+        return 0;
+    STORE(&run->abort, 1, relaxed);
+    return 1;
 }
 
 /* ---- start of helpers ----------------------------------------------------------------------- */
@@ -227,6 +275,7 @@ EXPORT void *smelt_helper(struct slot *slot)
 {
     struct pool *pool = slot->pool;
     u64 allowed[CPU_WORDS];
+    exchange_run(pool, (char *)&pool->run + HELPS);
     for (i32 k = 0; k < CPU_WORDS; k++)
         allowed[k] = 0;
     if (pool->getaffinity)
@@ -301,8 +350,8 @@ static void publish(struct pool *pool, struct run *run, char *frame)
     }
 }
 
-/* Run chunks of the batch, from the first; true if the run should pause. */
-static bool claim(struct pool *pool, struct run *run, char *frame)
+/* Run chunks of the batch, from the first; DONE if none is left. */
+static i32 claim(struct pool *pool, struct run *run, char *frame)
 {
     u64 word = LOAD(&pool->word, acquire);
     while (LEFT(word)) {
@@ -311,16 +360,18 @@ static bool claim(struct pool *pool, struct run *run, char *frame)
             continue;
         const struct chunk *first = LOAD(&pool->job_first, relaxed);
         run_chunk(first + run->mine++, frame, run->scratch);
+        if (LOAD(&run->abort, relaxed))
+            return STOPPED;
         if (LEFT(word) == 1)
             break;
         i32 cpu = this_cpu(pool); /* helpers avoid the CPU of the owner */
         if (cpu != LOAD(&pool->job_cpu, relaxed))
             STORE(&pool->job_cpu, cpu, relaxed);
         if (due(pool, run))
-            return true;
+            return PAUSED;
         word = LOAD(&pool->word, acquire);
     }
-    return false;
+    return DONE;
 }
 
 /* Take the next launch. */
@@ -345,10 +396,10 @@ static bool end_launch(struct pool *pool, struct run *run, i64 launches)
     return run->launch < launches && due(pool, run);
 }
 
-/* Run launches from the state in `run` until all are done or the run should pause. */
-EXPORT i32 smelt_drive(struct pool *pool, struct run *run, const struct chunk *chunks,
-                       const struct launch *launches, i64 count, char *frame)
+static i32 drive(struct pool *pool, struct run *run, const struct chunk *chunks,
+                 const struct launch *launches, i64 count, char *frame)
 {
+    i32 status;
     for (;;) {
         switch (run->phase) {
         case NEXT:
@@ -362,6 +413,8 @@ EXPORT i32 smelt_drive(struct pool *pool, struct run *run, const struct chunk *c
         case ALONE:
             while (run->row != run->end) {
                 run_chunk(run->row, frame, run->scratch);
+                if (LOAD(&run->abort, relaxed))
+                    return STOPPED;
                 run->row++;
                 if (run->row != run->end && due(pool, run))
                     return PAUSED;
@@ -376,8 +429,8 @@ EXPORT i32 smelt_drive(struct pool *pool, struct run *run, const struct chunk *c
                 return PAUSED;
             break;
         case CLAIM:
-            if (claim(pool, run, frame))
-                return PAUSED;
+            if ((status = claim(pool, run, frame)) != DONE)
+                return status;
             run->phase = WAIT;
             break;
         case WAIT:
@@ -387,6 +440,17 @@ EXPORT i32 smelt_drive(struct pool *pool, struct run *run, const struct chunk *c
             break;
         }
     }
+}
+
+/* Run launches from the state in `run` until all are done or the run should pause; what kernels poll
+   is this run meanwhile. */
+EXPORT i32 smelt_drive(struct pool *pool, struct run *run, const struct chunk *chunks,
+                       const struct launch *launches, i64 count, char *frame)
+{
+    void *former = exchange_run(pool, run);
+    i32 status = drive(pool, run, chunks, launches, count, frame);
+    exchange_run(pool, former);
+    return status;
 }
 
 /* Acquire the pool and run; or return that it is busy, or that it must be set up first. */
@@ -401,6 +465,7 @@ EXPORT i32 smelt_run(struct pool *pool, const struct chunk *chunks, const struct
     run->phase = NEXT;
     run->launch = 0;
     run->deadline = 0;
+    STORE(&run->abort, 0, relaxed);
     run->threads = threads;
     if (threads > LOAD(&pool->active, relaxed) || scratch_bytes > pool->scratch)
         return SETUP;
@@ -413,6 +478,7 @@ EXPORT void smelt_abandon(struct pool *pool, i64 token)
     struct run *run = &pool->run;
     if (LOAD(&pool->owner, acquire) != token)
         return;
+    STORE(&run->abort, 1, relaxed);
     if (run->phase == CLAIM || run->phase == WAIT) {
         u64 word = LOAD(&pool->word, acquire);
         while (!atomic_compare_exchange_strong_explicit(&pool->word, &word, EPOCH(word),

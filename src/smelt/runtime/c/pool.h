@@ -9,6 +9,7 @@ enum status {
     PAUSED, /* time for Python to handle signals; call smelt_drive to continue */
     BUSY,   /* another call owns the pool; nothing ran */
     SETUP,  /* the pool is owned, but needs threads or scratch before smelt_drive */
+    STOPPED, /* a signal handler raised inside of a kernel; the exception is in `run` */
 };
 
 enum phase {
@@ -46,6 +47,16 @@ struct run {
     i64 solo; /* 1 for a call that does not own the pool */
     char *scratch;
     i64 threads; /* that may work on this run */
+    _Atomic i64 abort; /* 1 when kernels of this run are to return at their next poll */
+    struct pool *pool;
+    void *raised[3]; /* type, value and traceback of what a signal handler raised */
+};
+
+/* What kernels poll with: `smelt.runtime.poll` fills it. */
+struct poll_words {
+    i32 (*poll)(const struct poll_words *words); /* smelt_poll */
+    i64 key;
+    void *(*getspecific)(i64 key);
 };
 
 /* A helper's place; slot 0 is the caller's. */
@@ -97,6 +108,19 @@ struct pool {
     i32 (*getcpu)(void); /* these three are null where the system has no such function */
     i32 (*getaffinity)(i32 thread, i64 nbytes, u64 *mask);
     i32 (*setaffinity)(i32 thread, i64 nbytes, const u64 *mask);
+
+    /* polls of kernels: a value of each thread, and functions of Python */
+    i64 key;
+    void *(*getspecific)(i64 key);
+    i32 (*setspecific)(i64 key, void *value);
+    i64 (*self)(void);
+    i64 main; /* what it returns in Python's main thread */
+    i32 (*ensure)(void);
+    void (*release)(i32 gil);
+    i32 (*check_signals)(void);
+    void (*fetch)(void **type, void **value, void **traceback);
+    i64 forked; /* 1 in the child of a fork: no helper will finish what it began */
+
     _Alignas(APART) char mutex[128]; /* storage of a pthread mutex and condition without futexes */
     char cond[128];
     _Alignas(APART) struct run run; /* the owner's */

@@ -37,6 +37,7 @@ from smelt.codegen.llvm.ir.types import (
 )
 from smelt.codegen.llvm.ir.values import (
     Block,
+    ExternalVariable,
     Function,
     GlobalVariable,
     InsertElement,
@@ -48,8 +49,8 @@ from smelt.codegen.llvm.ir.values import (
 )
 
 __all__ = [
-    "ArrayType", "BFloatType", "Block", "Constant", "DoubleType", "FloatType", "Function",
-    "FunctionType", "GlobalVariable", "HalfType", "IRBuilder", "InsertElement", "Instruction",
-    "IntType", "Module", "Phi", "PointerType", "PrefixMask", "ShuffleVector", "Type", "Undefined",
-    "Value", "VectorType", "VoidType",
+    "ArrayType", "BFloatType", "Block", "Constant", "DoubleType", "ExternalVariable", "FloatType",
+    "Function", "FunctionType", "GlobalVariable", "HalfType", "IRBuilder", "InsertElement",
+    "Instruction", "IntType", "Module", "Phi", "PointerType", "PrefixMask", "ShuffleVector", "Type",
+    "Undefined", "Value", "VectorType", "VoidType",
 ]  # fmt: skip

@@ -167,6 +167,20 @@ class GlobalVariable(Value):
         return f"{self.ref} = private constant {self.initializer}, align {self.align}"
 
 
+class ExternalVariable(Value):
+    """Memory of the process by a name that the loader resolves."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, module: Module, name: str) -> None:
+        super().__init__(_POINTER, f'@"{name}"')
+        self.name = name
+        module.add(self)
+
+    def __str__(self) -> str:
+        return f"{self.ref} = external global i64"
+
+
 class Module:
     """Functions and tables by name, and metadata nodes."""
 
@@ -175,7 +189,7 @@ class Module:
         self.globals: dict[str, Any] = {}
         self._metadata: dict[str, str] = {}
 
-    def add(self, symbol: Function | GlobalVariable) -> None:
+    def add(self, symbol: Function | GlobalVariable | ExternalVariable) -> None:
         """Add a function or table; raises ValueError for a duplicate name."""
         if symbol.name in self.globals:
             raise ValueError(f"the module has {symbol.name} already")

@@ -1,0 +1,129 @@
+"""Poll in loops of long tasks whether their run was given up.
+
+A loop becomes two, and the question stands between the strips:
+
+    for strip in range(low, high, POLL_ELEMENTS / elements of a step):
+        if strip > low and poll(): return
+        for position in range(strip, min(strip + .., high), step): ..
+
+Chunks of many tasks need none: the thread pool asks between them. So streams over single positions
+(recurrences) have such loops, and what is computed in at most `PARTS` tasks whatever the sizes are,
+as the parts of a reduction to one number. Streams over blocks have none: they read rows in less
+than a nanosecond an element, and a call costs them registers in every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from smelt.blocks import PARTS
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.loopir.items import Region, enclosing_regions
+from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.kernel.abi import POLL_SYMBOL
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+
+Value = ir.Value
+POLL_ELEMENTS: Final = 1 << 18
+"""Elements between two polls: a few milliseconds, against which a poll takes no time."""
+_PTR: Final = ir.PointerType()
+_POLL: Final = ir.FunctionType(ir.IntType(32), [_PTR])
+
+
+def stream_loop(
+    home: NestEmitter,
+    region: Region,
+    bounds: tuple[Value, Value],
+    step: Value,
+    inside: Callable[[Value], None],
+) -> None:
+    """Emit the loop over an outermost stream's blocks, polled where they are single positions."""
+    visit = region.visits[0]
+    nests = [n for n in home.s.nests if region in enclosing_regions(home.s.phase.segments[n.time])]
+    extents = [_axes(home.s, n) - {visit.axis} for n in nests]
+    if visit.size == 1:
+        _poll(home, visit.axis, extents, bounds, step, inside)
+    else:
+        home.loop(*bounds, step, inside)
+
+
+def nest_loop(
+    home: NestEmitter,
+    axis: str,
+    bounds: tuple[Value, Value],
+    step: int,
+    inside: Callable[[Value], None],
+) -> None:
+    """Emit the outermost loop of the current nest, polled if a task may take long."""
+    if home.s.phase.segments[home.nest.time] is None and _has_few_tasks(home.s):
+        _poll(home, axis, [_axes(home.s, home.nest) - {axis}], bounds, number(step), inside)
+    else:
+        home.loop(*bounds, step, inside)
+
+
+def _has_few_tasks(s: Schedule) -> bool:
+    """Return whether tasks grow with the sizes rather than in number."""
+    counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
+    return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
+
+
+def _axes(s: Schedule, nest: Nest) -> set[str]:
+    """Return the axes over which a task's steps of a nest extend."""
+    axes = set(nest.order)
+    if nest.product is not None:
+        axes |= {*nest.product.item.axes, nest.product.k}
+    for region in enclosing_regions(s.phase.segments[nest.time]):
+        axes |= {v.axis for v in region.visits}
+    return axes & set(s.local)
+
+
+def _poll(
+    home: NestEmitter,
+    axis: str,
+    steps: Iterable[set[str]],
+    bounds: tuple[Value, Value],
+    step: Value,
+    inside: Callable[[Value], None],
+) -> None:
+    b, (low, high), local = home.b, bounds, home.s.local
+    elements = number(0)
+    total = 0
+    for axes in sorted({tuple(sorted(a)) for a in steps}):
+        fixed = [n for a in (*axes, axis) if isinstance(n := local.get(a), int)]
+        total += prod(fixed) if len(fixed) == len(axes) + 1 else POLL_ELEMENTS
+        each = number(1)
+        for a in axes:
+            each = b.mul(each, b.sub(home.ranges[a][1], home.ranges[a][0]))
+        elements = b.add(elements, each)
+    if total < POLL_ELEMENTS:
+        home.loop(low, high, step, inside)
+        return
+    some = b.udiv(number(POLL_ELEMENTS), b.add(b.mul(elements, step), number(1)))
+    strip = b.mul(step, b.select(b.icmp_signed(">", some, number(1)), some, number(1)))
+
+    def run_strip(start: Value) -> None:
+        with b.if_then(b.icmp_signed(">", start, low), likely=False):
+            _leave_if_given_up(home)
+        end = b.add(start, strip)
+        home.loop(start, b.select(b.icmp_signed("<", end, high), end, high), step, inside)
+
+    home.loop(low, high, strip, run_strip)
+
+
+def _leave_if_given_up(home: NestEmitter) -> None:
+    """Return from the kernel if the function that it polls, if any, says so."""
+    b, module = home.b, home.b.module
+    words = module.globals.get(POLL_SYMBOL) or ir.ExternalVariable(module, POLL_SYMBOL)
+    function = b.load(words, typ=_PTR)
+    ask, on = b.append_basic_block("poll"), b.append_basic_block("on")
+    b.cbranch(b.icmp_unsigned("!=", b.ptrtoint(function, I64), number(0)), ask, on)
+    b.position_at_end(ask)
+    answer = b.call_at(function, _POLL, [words])
+    assert home.home.done is not None
+    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, home.home.done)
+    b.position_at_end(on)
