@@ -33,7 +33,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Plans depend on a machine's caches; what tests say of plans is said of a machine with these.
-_TARGET: Any = import_module("smelt.target")
+_TARGET: Any = import_module("smelt.machine.target")
 _CACHES = _TARGET.CacheSizes(l1=48 << 10, l2=1 << 20, l3=32 << 20, line=64)
 _TARGET.cache_sizes = lambda: _CACHES
 

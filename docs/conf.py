@@ -10,7 +10,7 @@ import matplotlib as mpl  # noqa: E402 - after the path
 import rows  # noqa: E402 - beside this file
 
 from smelt.demo import classics  # noqa: E402
-from smelt.version import __version__  # noqa: E402
+from smelt.packages.version import __version__  # noqa: E402
 
 project = "Smelt"
 author = "The Smelt authors"

@@ -20,7 +20,7 @@ import pytest
 from tests.sampling import name_of_test
 
 TABLE = Path(__file__).parent / "durations.json"
-LEAST_SECONDS = 0.05
+MIN_SECONDS = 0.05
 """Tests whose cases together take less have no line."""
 
 
@@ -45,10 +45,10 @@ def read_table(path: Path = TABLE) -> dict[str, Duration]:
 
 
 def write_table(table: Mapping[str, Duration], path: Path = TABLE) -> None:
-    """Write the tests that take at least `LEAST_SECONDS`, by file."""
+    """Write the tests that take at least `MIN_SECONDS`, by file."""
     files: defaultdict[str, list[str]] = defaultdict(list)
     for name, duration in sorted(table.items()):
-        if duration.seconds * duration.cases >= LEAST_SECONDS:
+        if duration.seconds * duration.cases >= MIN_SECONDS:
             file, _, test = name.partition("::")
             line = f"  {json.dumps(test)}: [{duration.seconds:.2g}, {duration.cases}]"
             files[file].append(line)

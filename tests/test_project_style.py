@@ -27,10 +27,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "smelt"
 STAGES = ("passes", "fusion", "lower", "codegen")
 
-MOST_LINES = 800
-MOST_FUNCTION_LINES = 80
-MOST_COLUMNS = 100
-MOST_UNFORMATTED = 60
+MAX_LINES = 800
+MAX_FUNCTION_LINES = 80
+MAX_COLUMNS = 100
+MAX_UNFORMATTED = 60
 
 # path -> why.  Empty is the aim.
 LONG_FILES: dict[str, str] = {}
@@ -179,8 +179,8 @@ def report(wrong: list[str]) -> None:
 
 def test_files_are_short():
     sizes = {name_of(path): len(path.read_text().splitlines()) for path in ALL}
-    report([f"{p}: {n} lines" for p, n in sizes.items() if n > MOST_LINES and p not in LONG_FILES])
-    report([f"{p} is exempt for nothing" for p in LONG_FILES if sizes.get(p, 0) <= MOST_LINES])
+    report([f"{p}: {n} lines" for p, n in sizes.items() if n > MAX_LINES and p not in LONG_FILES])
+    report([f"{p} is exempt for nothing" for p in LONG_FILES if sizes.get(p, 0) <= MAX_LINES])
 
 
 def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -198,7 +198,7 @@ def test_functions_are_short():
         for path in ALL
         for node in functions(tree_of(path))
     }
-    most = MOST_FUNCTION_LINES
+    most = MAX_FUNCTION_LINES
     report([f"{f}: {n} lines" for f, n in sizes.items() if n > most and f not in LONG_FUNCTIONS])
     report([f"{f} is exempt for nothing" for f in LONG_FUNCTIONS if sizes.get(f, 0) <= most])
 
@@ -207,7 +207,7 @@ def test_the_formatter_has_its_way():
     """Few statements are laid out by hand: tables and matrices whose columns carry the meaning."""
     pragma = "# fmt" + ": skip"
     by_hand = {name_of(path): path.read_text().count(pragma) for path in ALL}
-    assert sum(by_hand.values()) <= MOST_UNFORMATTED, {p: n for p, n in by_hand.items() if n}
+    assert sum(by_hand.values()) <= MAX_UNFORMATTED, {p: n for p, n in by_hand.items() if n}
 
 
 PRAGMA = re.compile(r" *# (?:noqa|type: ignore|pyright: ignore|fmt: skip).*$")
@@ -229,7 +229,7 @@ def test_lines_are_narrow():
             f"{name_of(path)}:{number}: {len(line)} columns"
             for path in ALL
             for number, line in enumerate(path.read_text().splitlines(), 1)
-            if len(PRAGMA.sub("", line)) > MOST_COLUMNS
+            if len(PRAGMA.sub("", line)) > MAX_COLUMNS
         ]
     )
 

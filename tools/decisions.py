@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.explain.report import report
 from smelt.graph.text import parse
-from smelt.journal import Journal
-from smelt.origin import UNKNOWN
-from smelt.target import Target
+from smelt.journal.facts import Journal
+from smelt.machine.target import Target
+from smelt.python.origin import UNKNOWN
 
 TARGET = Target.for_isa("avx512")
 

@@ -64,11 +64,11 @@ NAMES = (*EAGER, *(name for names in WHOLE.values() for name in names))
 HOOKS = {
     "passes": (("smelt.passes", "run"),),
     "fusion": (("smelt.fusion", "plan"),),
-    "lower": (("smelt.driver", "_lower_all"), ("smelt.driver", "_identify_all")),
+    "lower": (("smelt.compiler.driver", "_lower_all"), ("smelt.compiler.driver", "_identify_all")),
     "codegen": (
         ("smelt.codegen.build", "_emit"),
-        ("smelt.driver", "code_variants"),
-        ("smelt.ahead", "panels"),
+        ("smelt.compiler.driver", "code_variants"),
+        ("smelt.compiler.ahead", "panels"),
     ),
     "llvm": (("smelt.codegen.build", "object_code"), ("smelt.runtime.jit", "compile_ir")),
     "link": (("smelt.runtime.loader", "load"), ("smelt.runtime.code", "load")),
@@ -150,7 +150,7 @@ def measure_here(name: str) -> dict[str, float]:
     call, clock = call_of(name), Clock()
     start = time.process_time()
     with clock.within("import"):
-        importlib.import_module("smelt.warm")._driver()
+        importlib.import_module("smelt.compiler.warm")._driver()
     for stage, places in HOOKS.items():
         for module, function in places:
             clock.watch(stage, module, function)

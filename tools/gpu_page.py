@@ -41,7 +41,7 @@ SHOWN = (
 INTRODUCTION = (
     "What it needs on an H100, compiled and not run, and the first of each telling kind of its PTX:"
 )
-MOST_CHARACTERS = 110
+MAX_CHARACTERS = 110
 
 
 def softmax(x: Any) -> Any:
@@ -92,7 +92,7 @@ def _needs(launch: Any) -> str:
         matching = [" ".join(x.split()) for x in every if re.search(rf"\b{mnemonic}", x)]
         if matching:
             first = matching[0]
-            first = first if len(first) < MOST_CHARACTERS else f"{first[:MOST_CHARACTERS]} ..."
+            first = first if len(first) < MAX_CHARACTERS else f"{first[:MAX_CHARACTERS]} ..."
             lines.append(f"  {len(matching):3} x  {first}")
     return "\n".join(
         textwrap.fill(x, 118, subsequent_indent="  ") if k < 2 else x for k, x in enumerate(lines)

@@ -280,7 +280,7 @@ SUMMARY: Mapping[str, Callable[[], str]] = {"programs": summary}
 
 def store(rows: Sequence[Row], libraries: Sequence[str]) -> None:
     """Write the figures for the pages."""
-    from smelt.processor import cpu_model
+    from smelt.machine.processor import cpu_model
 
     versions = {"Python": platform.python_version()}
     versions |= {x: importlib.import_module(x).__version__ for x in libraries}

@@ -30,7 +30,7 @@ from tools import (
     walk,
 )
 
-from smelt.target import Target
+from smelt.machine.target import Target
 
 ROOT = Path(__file__).parent.parent
 Part = Callable[[], str]

@@ -26,7 +26,7 @@ from smelt import passes
 from smelt.fusion import plan
 from smelt.fusion.region import region_of
 from smelt.fusion.units import Units
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 PAGE = Path(__file__).parent.parent / "docs" / "planner.md"
 MODULES = (

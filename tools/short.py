@@ -23,7 +23,7 @@ from tools import measured
 import smelt as sm
 
 PAGE = Path(__file__).parent.parent / "docs" / "short.md"
-ROUNDS, LEAST_SECONDS = 15, 0.004
+ROUNDS, MIN_SECONDS = 15, 0.004
 """Rounds, and minimum seconds of a library in each of them."""
 ROWS = 20000
 PEERS = ("NumPy", "torch", "JAX")
@@ -253,7 +253,7 @@ def _count(call: Callable[[], Any]) -> int:
     """
     count = 4
     call()
-    while _seconds(call, count) < LEAST_SECONDS:
+    while _seconds(call, count) < MIN_SECONDS:
         count *= 2
     return count
 

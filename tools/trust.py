@@ -189,7 +189,7 @@ FIGURES = (
         "errors",
         "Every class of error: code, text, line of the user, hint",
         "each has a page, an example that raises it, and a test",
-        ("tests/test_errors.py",),
+        ("tests/errors/test_errors.py",),
     ),
     Figure(
         "kills",
@@ -262,7 +262,7 @@ FIGURES = (
             f"{COMPILE}::test_a_signal_ends_a_compilation_and_the_next_call_is_right",
             f"{POOL}::test_control_c_leaves_the_pool_usable",
             f"{POOL}::test_an_interrupt_at_any_moment_leaves_the_pool_free",
-            "tests/test_signals.py",
+            "tests/runtime/test_signals.py",
         ),
     ),
     Figure(

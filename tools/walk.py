@@ -14,16 +14,16 @@ from functools import cache
 from examples.norm import norm
 
 import smelt as sm
-from smelt import driver
 from smelt.codegen.build import CompiledKernel, build
+from smelt.compiler import driver
 from smelt.errors import REASONS
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Graph
 from smelt.graph.text import text as graph_text
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text as kernel_text
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import text as index_text
 
 TARGET = Target.for_isa("avx512")

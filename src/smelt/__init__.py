@@ -245,10 +245,11 @@ from smelt.frontends.array.statistical import (
 )
 from smelt.frontends.array.topk import top_k
 from smelt.frontends.array.vmap import vmap
-from smelt.imports import fork_safe_import
+from smelt.journal.tracebacks import install_hooks
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
-from smelt.tracebacks import install_hooks
+from smelt.packages.version import DISTRIBUTION, __version__
+from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -264,7 +265,6 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
-from smelt.version import DISTRIBUTION, __version__
 
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "__version__", "abs", "acos",

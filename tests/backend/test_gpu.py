@@ -22,7 +22,7 @@ from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, InternalError
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16, f16, f32, f64, i8, i64
 
 DEVICES = sorted({g.key for g in GPUS.values()})

@@ -18,7 +18,7 @@ from smelt.bench import gpu_sections as sections
 from smelt.bench.__main__ import main, prepare
 from smelt.bench.gpu_sections import Settings, Task
 from smelt.bench.gpu_tasks import Timer, random_arrays
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.runtime.cuda import code
 from smelt.runtime.cuda.driver import system_driver, use_library
 

@@ -18,7 +18,7 @@ from smelt.bench.process import command
 from smelt.bench.results import Cold, Entry, Results, Row, Times
 from smelt.bench.workloads import WORKLOADS
 from smelt.cli import bench as cli
-from smelt.target import Target
+from smelt.machine.target import Target
 
 SVG = "{http://www.w3.org/2000/svg}"
 

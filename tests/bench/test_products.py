@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt import driver
 from smelt.bench import around
 from smelt.bench.products import (
     PEERS,
@@ -21,7 +20,8 @@ from smelt.bench.products import (
     page,
     table,
 )
-from smelt.target import Target
+from smelt.compiler import driver
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16, f32, i8
 
 SMALL = (

@@ -15,7 +15,7 @@ from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 __all__ = ["reads"]

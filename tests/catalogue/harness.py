@@ -34,7 +34,8 @@ from tests.catalogue.rows import (
 )
 
 import smelt as sm
-from smelt import driver, fusion, knobs, lower, passes
+from smelt import fusion, knobs, lower, passes
+from smelt.compiler import driver
 from smelt.explain.entries import entry_traffic
 from smelt.explain.traffic import traffic
 from smelt.explain.unfused import unfused_traffic
@@ -43,10 +44,10 @@ from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import flatten
 from smelt.fusion.plan import Plan
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
+from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
 
 MACHINE = Target.for_isa("avx512")
 """What is said of plans is planned for its caches, rates and vectors, whatever the machine at hand

@@ -9,7 +9,8 @@ from tests.catalogue.harness import MACHINE, EveryRow, make, matched, record, sk
 from tests.catalogue.rows import Row, draw
 
 import smelt as sm
-from smelt import driver, fusion, knobs
+from smelt import fusion, knobs
+from smelt.compiler import driver
 
 MATRIX = {"r": 8192, "c": 4096}
 NARROW = {"r": 8192, "c": 4096, "k": 16}

@@ -18,7 +18,7 @@ from tests.catalogue.harness import Counts, PlannedRow, count, same, sketch
 from tests.catalogue.rows import Row
 
 import smelt as sm
-from smelt.target import Target
+from smelt.machine.target import Target
 
 AVX2 = Target.for_isa("avx2")
 MODULES = (

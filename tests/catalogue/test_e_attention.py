@@ -16,9 +16,10 @@ import pytest
 from tests.catalogue.harness import REFERENCE, RUNS
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.compiler import driver
 from smelt.fusion.plan import Plan
 from smelt.kernel.ir import Dot, If, Let, Stream
 from smelt.kernel.walk import splits, statements, values_of, visit

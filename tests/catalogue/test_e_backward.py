@@ -29,16 +29,17 @@ from tests.catalogue.test_e_attention import (
 )
 
 import smelt as sm
-from smelt import driver, fusion, knobs, lower, passes
-from smelt.blocks import STREAM_ROWS
+from smelt import fusion, knobs, lower, passes
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.compiler import driver
 from smelt.explain.predict import predict
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel, Stream
+from smelt.machine.blocks import STREAM_ROWS
 from smelt.types.expr import evaluate, sizes_of
 
 KEY = 20_11

@@ -29,14 +29,15 @@ from tests.catalogue.test_e_attention import (
 from tests.codegen.llvm.test_contractions import inner_loops
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm import program as code
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.mask_ranges import find_row_groups
+from smelt.compiler import driver
 from smelt.kernel.ir import Dot, Stream
 from smelt.kernel.walk import statements, values_of, visit
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ import smelt as sm
 from smelt import fusion, passes
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.compose import total_kept_bytes
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 MATRIX = {"r": 8192, "c": 4096}
 INPUTS = ("T[r,c]", "i64[r] < c")

@@ -15,7 +15,7 @@ from tests.catalogue.harness import REFERENCE, RUNS
 from tests.property.oracles import kernels_agree, spread
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.kernel import interp
 from smelt.kernel.ir import Apply, Kernel, Statement, Stream
 from smelt.kernel.walk import values_of, visit

@@ -22,8 +22,8 @@ from smelt.cli import checks, main, terminal, why
 from smelt.cli.bench import _print
 from smelt.cli.main import COMMANDS
 from smelt.knobs import KNOBS
+from smelt.packages.version import __version__
 from smelt.runtime.cache import SUFFIX, Cache
-from smelt.version import __version__
 
 FOLDER = Path(main.__file__).parent
 MACHINERY = {"__init__", "main", "terminal", "checks"}

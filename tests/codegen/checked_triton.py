@@ -25,7 +25,7 @@ import numpy as np
 from tests.ops.numpy_machine import NumpyMachine
 
 Array = Any
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 
 
 class CheckError(AssertionError):
@@ -53,7 +53,7 @@ class Value:
     def __init__(self, data: Array, defined: Array = True) -> None:
         self.data = np.asarray(data)
         self.defined = np.broadcast_to(np.asarray(defined), self.data.shape)
-        if any(n & (n - 1) for n in self.data.shape) or self.data.size > MOST_ELEMENTS:
+        if any(n & (n - 1) for n in self.data.shape) or self.data.size > MAX_ELEMENTS:
             raise CheckError(f"a tensor of shape {self.data.shape}")
 
     def __bool__(self) -> bool:

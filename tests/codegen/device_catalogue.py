@@ -31,7 +31,7 @@ from smelt import fusion, knobs, lower, passes
 from smelt.backend import Machine
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan, cluster_sizes
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 
 Array = np.ndarray[Any, Any]

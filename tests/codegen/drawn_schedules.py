@@ -24,25 +24,25 @@ from tests.codegen.test_triton_goldens import with_lanes
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.candidates import Candidate, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.schedule import EXACT, LEAST_INTEGER_DOT
+from smelt.codegen.triton.schedule import EXACT, MIN_INTEGER_DOT
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.ir import Kernel, Scan, Stream
 from smelt.kernel.walk import statements, values_of, visit
 
 Option = TypeVar("Option")
 LIMITS: Mapping[str, Mapping[str, Any]] = {
-    "backend.gpu": {"LEAST_SCAN": 1, "SCAN_STEP": 4},
+    "backend.gpu": {"MIN_SCAN": 1, "SCAN_STEP": 4},
     "codegen.triton.split_scans": {"SCAN_STEP": 4},
-    "codegen.triton.merge_launches": {"LEAST_ROW": 1},
+    "codegen.triton.merge_launches": {"MIN_ROW": 1},
     "codegen.triton.split_states": {"COLUMN_LANES": 2},
-    "codegen.triton.split_products": {"MOST_COLUMNS": 1},
+    "codegen.triton.split_products": {"MAX_COLUMNS": 1},
     "codegen.triton.combining_stores": {"FIRST_ELEMENTS": 1, "JOINED_LANES": 2},
     "codegen.triton.matrix_batches": {"FEW_MATRICES": 1},
     "codegen.triton.candidates": {
-        "MOST_CANDIDATES": 999,
+        "MAX_CANDIDATES": 999,
         "LOOPED_ROW": 2,
-        "LEAST_SPLIT": 1,
-        "LEAST_GROUPED_ROWS": 1,
+        "MIN_SPLIT": 1,
+        "MIN_GROUPED_ROWS": 1,
         "SEVERAL_ROWS": 8,
         "_varied": lambda every: every,
     },
@@ -103,7 +103,7 @@ def drawn(
         chosen.append(pick(random, those))
     source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
     lanes = pick(random, LANES)
-    least = LEAST_INTEGER_DOT if "tl.dot" in source else 1
+    least = MIN_INTEGER_DOT if "tl.dot" in source else 1
     return chosen, with_lanes(source, max(lanes, least))
 
 
@@ -115,7 +115,7 @@ def every_source(
     for of_launches in itertools.zip_longest(*every):
         chosen = [c or of[0] for c, of in zip(of_launches, every, strict=True)]
         source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
-        yield with_lanes(source, LEAST_INTEGER_DOT if "tl.dot" in source else 4)
+        yield with_lanes(source, MIN_INTEGER_DOT if "tl.dot" in source else 4)
 
 
 def mechanisms(c: Candidate) -> set[str]:

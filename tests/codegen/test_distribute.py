@@ -15,8 +15,8 @@ from smelt.codegen.llvm.loops import distribute
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
 from smelt.kernel.text import parse
+from smelt.machine.target import Target
 from smelt.runtime import code
-from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
 

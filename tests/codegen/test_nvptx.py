@@ -13,7 +13,7 @@ from tests.runtime.cuda.fake_threads import fake_threads
 import smelt as sm
 from smelt.codegen.nvptx.source import compile_threads
 from smelt.codegen.nvptx.thread import WARP, print_threads
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError
 from smelt.kernel.text import parse
 from smelt.runtime.cuda.driver import use_library

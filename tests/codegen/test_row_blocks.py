@@ -14,7 +14,7 @@ from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

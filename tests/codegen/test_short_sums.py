@@ -12,7 +12,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 STATES = """kernel states(s: f32[32,96,12], c: f32[64,12]) -> y: f32[96,64]
   axis i in 96, j in 64, k in 12

@@ -28,7 +28,6 @@ from tests.codegen.device_programs import (
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
-from smelt import triton_package
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.device_limits import device_limits
@@ -48,9 +47,10 @@ from smelt.errors import DeviceCompileError, DeviceKernelError
 from smelt.kernel.flat_map import flat_map, over_arrays
 from smelt.kernel.text import parse
 from smelt.kernel.verify_sizes import size_names
+from smelt.packages import triton_package
+from smelt.packages.triton_package import has_triton
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.array_tables import FILL_PTX
-from smelt.triton_package import has_triton
 from smelt.types.expr import sizes_of
 
 NEEDS_TRITON = pytest.mark.skipif(

@@ -18,7 +18,7 @@ from tests.codegen.triton_faults import plant, survivors
 from tests.kernel.goldens import GOLDENS
 from tests.kernel.references import REFERENCES, extra_sizes
 
-from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
+from smelt.codegen.triton.candidates import MAX_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.lane_work import lane_work
 from smelt.codegen.triton.launch_time import floor_ns, loop_shared_bytes, predict_ns
@@ -290,7 +290,7 @@ def test_candidates_are_few_and_differ():
     for text, policy in itertools.product((SOFTMAX, PRODUCT, COLUMNS), (EXACT, FAST)):
         sizes = dict.fromkeys("rcmnk", 2048)
         (of_launch,) = candidates(parse(text), sizes, H100, policy)
-        assert 1 < len(of_launch) <= MOST_CANDIDATES
+        assert 1 < len(of_launch) <= MAX_CANDIDATES
         assert len({c.blocks for c in of_launch}) == len(of_launch)
         is_last = [bool(c.schedule.specialised) for c in of_launch]
         times = [c.predicted_ns for c in of_launch if not c.schedule.specialised]
@@ -352,7 +352,7 @@ FORMS = {
 def every_candidate(monkeypatch):
     """None of the candidates is left out."""
     module = sys.modules["smelt.codegen.triton.candidates"]
-    monkeypatch.setattr(module, "MOST_CANDIDATES", 99)
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 99)
     monkeypatch.setattr(module, "_varied", lambda every: every)
 
 

@@ -16,7 +16,7 @@ from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 from tests.codegen.triton_faults import survivors
 
-from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
+from smelt.codegen.triton.candidates import MAX_CANDIDATES, candidates
 from smelt.codegen.triton.flat_grid import flat_grid
 from smelt.codegen.triton.launch_time import floor_ns
 from smelt.codegen.triton.launch_work import launch_work
@@ -84,7 +84,7 @@ def arrays_of(kernel, sizes):
 def every_candidate(monkeypatch):
     """None of the candidates is left out."""
     module = sys.modules["smelt.codegen.triton.candidates"]
-    monkeypatch.setattr(module, "MOST_CANDIDATES", 99)
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 99)
     monkeypatch.setattr(module, "_varied", lambda every: every)
 
 
@@ -204,7 +204,7 @@ def best(source: str, arch: str = "sm_90", **sizes: int):
     """The candidates of a launch, its work, and the device."""
     kernel, device = parse(source), rates(arch)
     (every,) = candidates(kernel, sizes, device, EXACT)
-    assert len(every) <= MOST_CANDIDATES
+    assert len(every) <= MAX_CANDIDATES
     return every[0], floor_ns(launch_work(kernel, sizes, EXACT), device)
 
 

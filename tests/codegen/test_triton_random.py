@@ -124,6 +124,6 @@ def test_random_kernel_over_a_merged_axis_computes_what_the_interpreter_does(ker
 def test_divided_random_kernel_computes_what_the_interpreter_does(kernel):
     """Rows of any length are long: their states have launches of their own where they can."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_launches, "LEAST_ROW", 1)
+        patch.setattr(merge_launches, "MIN_ROW", 1)
         patch.setattr(split_states, "COLUMN_LANES", 2)
         check(kernel, divided)

@@ -13,7 +13,7 @@ from tests.codegen.test_triton_goldens import with_lanes
 
 import smelt as sm
 from smelt.backend import gpu
-from smelt.backend.gpu import LEAST_SCAN, SCAN_STEP, scan_parts
+from smelt.backend.gpu import MIN_SCAN, SCAN_STEP, scan_parts
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
@@ -56,14 +56,14 @@ def compare(body: str, dtype: str, rows: int, length: int, lanes: int) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("name", ["sum", "scaled", "two"])
 def test_parts_compute_what_the_interpreter_does(name, dtype):
-    compare(SPLIT[name], dtype, 2, LEAST_SCAN + 77, 4096)
+    compare(SPLIT[name], dtype, 2, MIN_SCAN + 77, 4096)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(list(SPLIT)),
     rows=st.integers(1, 3),
-    length=st.integers(LEAST_SCAN, 3 * LEAST_SCAN),
+    length=st.integers(MIN_SCAN, 3 * MIN_SCAN),
     lanes=st.sampled_from([1024, 4096]),
 )
 def test_parts_of_any_length(name, rows, length, lanes):
@@ -72,7 +72,7 @@ def test_parts_of_any_length(name, rows, length, lanes):
 
 def test_blocks_may_be_larger_than_the_unit_of_parts():
     """A part then begins inside of a block, whose first lanes have no value."""
-    kernel, sizes = kernel_of(SPLIT["two"]), {"r": 1, "n": LEAST_SCAN + 77}
+    kernel, sizes = kernel_of(SPLIT["two"]), {"r": 1, "n": MIN_SCAN + 77}
     every = candidates(kernel, sizes, rates("sm_90"), EXACT)
     lanes = {n for of_launch in every for c in of_launch for n in c.schedule.streams.values()}
     assert max(lanes) > SCAN_STEP
@@ -92,7 +92,7 @@ def test_columns_in_blocks_of_the_grid_are_scanned_in_parts():
         "kernel k(x: f32[n,c]) -> y: f32[n,c]\n  axis n, c\n  grid c/1024\n"
         "  a = sum(x[n,c] along n)\n  y[n,c] = a"
     )
-    sizes = {"n": LEAST_SCAN + 5, "c": 3}
+    sizes = {"n": MIN_SCAN + 5, "c": 3}
     prepared = prepare(kernel, sizes)
     assert [k.name for k in prepared] == ["k_parts", "k"]
     source = print_file(kernel, [print_stage(k, choose_schedule(k, sizes)) for k in prepared])
@@ -117,8 +117,8 @@ def test_scans_of_several_columns_of_a_program_are_no_sums_of_parts():
 def test_many_and_short_rows_stay_one_launch():
     kernel = kernel_of(SPLIT["sum"])
     assert len(prepare(kernel, {"r": 4096, "n": 1 << 20})) == 1
-    assert len(prepare(kernel, {"r": 1, "n": LEAST_SCAN - 1})) == 1
-    assert scan_parts(1, LEAST_SCAN, 132) == LEAST_SCAN // (2 * SCAN_STEP)
+    assert len(prepare(kernel, {"r": 1, "n": MIN_SCAN - 1})) == 1
+    assert scan_parts(1, MIN_SCAN, 132) == MIN_SCAN // (2 * SCAN_STEP)
     assert scan_parts(132, 1 << 20, 132) == 1 < scan_parts(131, 1 << 20, 132)
 
 

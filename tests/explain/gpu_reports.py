@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.explain.report import report
 from smelt.graph.text import text
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from smelt import driver
+from smelt.compiler import driver
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
+from smelt.machine.target import Target
 from smelt.ops.spec import dims_at
-from smelt.origin import Origin
-from smelt.target import Target
+from smelt.python.origin import Origin
 
 TEXTS = {
     "softmax": """graph softmax(x: f32[r,c]) {

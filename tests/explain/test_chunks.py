@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, knobs, warm
+from smelt import knobs
+from smelt.compiler import driver, warm
 from smelt.explain.analysis import cost_analysis, memory_analysis
 from smelt.explain.data import ReportData
 from smelt.explain.report import Report, report
 from smelt.fusion.traffic import chunked_traffic
-from smelt.target import Target
+from smelt.machine.target import Target
 
 ROWS, DEPTH, COLUMNS = 96, 24, 600
 

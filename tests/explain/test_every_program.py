@@ -20,7 +20,7 @@ from tests.catalogue.rows import Row, draw, small, wanted
 from tests.programs.rows import PROGRAMS
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.explain.analysis import memory_analysis
 from smelt.explain.data import ReportData
 from smelt.explain.page import html

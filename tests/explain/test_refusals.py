@@ -16,7 +16,7 @@ import pytest
 from tests.fusion.formulas import MACHINE
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.explain import report as report_of
 from smelt.explain.report import Report
 

@@ -12,14 +12,15 @@ from tests.explain import programs, schema
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 from tests.strategies.graphs import graphs
 
-from smelt import driver, knobs
+from smelt import knobs
+from smelt.compiler import driver
 from smelt.errors import ArgumentError, UnsupportedError
 from smelt.explain import as_text, cost_analysis, memory_analysis
 from smelt.explain import report as report_of
 from smelt.explain.data import VERSION, ReportData
 from smelt.graph.interp import solve_sizes
 from smelt.graph.text import parse
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel import interp
 from smelt.ops.spec import dims_at
 from smelt.runtime import code

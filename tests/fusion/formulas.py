@@ -17,7 +17,8 @@ from smelt.fusion.verify import verify
 from smelt.graph import build
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.journal import Decision
+from smelt.journal.facts import Decision
+from smelt.machine.target import Target
 from smelt.ops.contract import Contract
 from smelt.ops.create import Iota, SizeOf
 from smelt.ops.extern import EXTERNS, Extern, ExternRow, register
@@ -25,7 +26,6 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
-from smelt.target import Target
 from smelt.types.dtype import DType, f32, i64
 from smelt.types.expr import Index, evaluate, size
 from smelt.types.tensor import TensorType

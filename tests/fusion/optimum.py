@@ -21,7 +21,7 @@ from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
-from smelt.target import Target
+from smelt.machine.target import Target
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt import driver
 from smelt.bench.namespaces import smelt_namespace
 from smelt.bench.workloads import WORKLOADS
+from smelt.compiler import driver
 from smelt.explain.predict import predict
 
 Array = np.ndarray[Any, Any]
 Program = tuple[Callable[..., Any], Sequence[Array]]
-LEAST_SECONDS, ROUNDS = 2e-3, 5
+MIN_SECONDS, ROUNDS = 2e-3, 5
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def timed(name: str, program: Program, *, fuse: bool) -> Timed:
                 for _ in range(repeat):
                     jitted(*arrays)
                 spent = process_time() - start
-                if spent >= LEAST_SECONDS:
+                if spent >= MIN_SECONDS:
                     break
                 repeat *= 4
             best = min(best, spent / repeat)

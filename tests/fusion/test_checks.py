@@ -10,7 +10,8 @@ import pytest
 from tests.graph.substitute_sizes import substitute_sizes
 
 import smelt as sm
-from smelt import driver, passes
+from smelt import passes
+from smelt.compiler import driver
 from smelt.errors import OutsideError, VerifyError
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints
@@ -22,7 +23,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify_same_signature
 from smelt.graph.walk import rebuild, substitute_nodes
-from smelt.target import Target
+from smelt.machine.target import Target
 
 ROWS = parse("""graph rows(x: f32[n,m], i: i64[k]) {
   v0 = add(i, 1:i64)

@@ -10,12 +10,13 @@ import pytest
 from tests.fusion.formulas import MACHINE
 
 import smelt as sm
-from smelt import driver, knobs
-from smelt.blocks import WINDOW_ROWS
+from smelt import knobs
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.compiler import driver
 from smelt.kernel.ir import Dot
 from smelt.kernel.walk import statements, values_of, visit
+from smelt.machine.blocks import WINDOW_ROWS
 
 HEADS, LONG, DIM = 8, 1024, 64
 

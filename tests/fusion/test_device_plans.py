@@ -18,12 +18,12 @@ from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.fusion.predict import costs
 from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Block, Kernel, Split
 from smelt.kernel.verify import verify
 from smelt.lower.interp import run as run_kernels
+from smelt.machine.target import Target
 from smelt.ops.spec import dims_at
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 DEVICE = gpu("sm_90")

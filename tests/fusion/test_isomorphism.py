@@ -9,7 +9,7 @@ from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, Formula
 from tests.fusion.test_planning_time import Queries, encoder, powers, queries
 
-from smelt.driver import input_size_names
+from smelt.compiler.driver import input_size_names
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model

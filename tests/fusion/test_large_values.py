@@ -11,7 +11,7 @@ from smelt import fusion, passes
 from smelt.backend import Gpu, gpu
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.compose import total_kept_bytes
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 TARGETS = ("h100", "a100", "4090", "b200", "mi300x")
 LENGTH, HEADS = 4096, 16

@@ -15,14 +15,16 @@ from tests.strategies.graphs import Program, graphs
 from tests.strategies.products import products
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
+from smelt.compiler import driver
 from smelt.errors import ExternError
 from smelt.explain.report import report
 from smelt.explain.text import page
 from smelt.fusion.library_products import class_of
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
-from smelt.journal import Journal, LibraryProduct
+from smelt.journal.facts import Journal, LibraryProduct
+from smelt.machine.target import Target
 from smelt.ops.contract import Contract
 from smelt.ops.library_product import (
     PROVIDERS,
@@ -33,7 +35,6 @@ from smelt.ops.library_product import (
     using,
 )
 from smelt.runtime import library_choice
-from smelt.target import Target
 from smelt.types.dtype import bf16, f32
 from smelt.types.tensor import TensorType
 

@@ -16,7 +16,7 @@ from smelt.fusion.state import State
 from smelt.fusion.streamable_axes import is_masked
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -23,8 +23,8 @@ from smelt.fusion.text import parse, text
 from smelt.fusion.verify import overlapping
 from smelt.graph import build
 from smelt.graph.interp import run
-from smelt.journal import BufferPlanned, Journal
-from smelt.offsets import lower_bound, peak
+from smelt.journal.facts import BufferPlanned, Journal
+from smelt.kernel.offsets import lower_bound, peak
 from smelt.types.dtype import u8
 from smelt.types.expr import Index, add, evaluate, mul, size
 from smelt.types.tensor import TensorType

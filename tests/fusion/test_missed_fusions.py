@@ -16,7 +16,7 @@ from smelt import passes
 from smelt.fusion import plan
 from smelt.fusion.decide import Decisions
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 
 def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:

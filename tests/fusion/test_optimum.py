@@ -12,7 +12,7 @@ from smelt.fusion import plan, plan_single
 from smelt.fusion.refine import MIN_SPLIT_GAIN_SHARE
 from smelt.fusion.region import region_of
 from smelt.fusion.units import Units
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -23,7 +23,7 @@ from smelt.fusion.region import build_region
 from smelt.fusion.streams import cheapest_stream
 from smelt.fusion.units import Units, is_contraction
 from smelt.graph.text import parse
-from smelt.target import Rates
+from smelt.machine.target import Rates
 
 STEPS, LANES = 10**8, MACHINE.vector_bytes // 4
 ROWS, COLUMNS = Operand(1024, 1e8, is_contiguous=True), Operand(1024, 1e8, is_contiguous=False)

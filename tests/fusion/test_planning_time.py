@@ -21,7 +21,8 @@ from tests.fusion.formulas import MACHINE
 from tests.pace import pace
 
 import smelt as sm
-from smelt import driver, passes
+from smelt import passes
+from smelt.compiler import driver
 from smelt.demo import minilm
 from smelt.fusion import derived_stream, plan, plan_for_sizes, region, state
 from smelt.fusion.cost import Model
@@ -29,7 +30,7 @@ from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.runtime.garbage import hide_live_objects
 
 
@@ -230,11 +231,11 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
 
 _WITHOUT = """
 import sys
-from smelt import driver
+from smelt.compiler import driver
 from smelt.fusion import plan
 from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
-from smelt.target import Target
+from smelt.machine.target import Target
 graph = parse(sys.stdin.read())
 plan(graph, Target.for_isa("avx512"), None, dict.fromkeys(driver.input_size_names(graph), 512))
 print([name for name in ("numpy.ma", "numpy.random") if name in sys.modules])

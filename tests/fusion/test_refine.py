@@ -17,7 +17,7 @@ from smelt.fusion.refine import Move, Refinement
 from smelt.fusion.region import Region
 from smelt.fusion.state import Verdict
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 
 def tangled(seed: int) -> tuple[Graph, dict[str, int]]:

@@ -19,7 +19,7 @@ from smelt.fusion.text import text
 from smelt.fusion.verify import verify
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph, Node
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 Layer = Callable[[Formula, list[Node], Node], list[Node]]
 
@@ -71,7 +71,7 @@ def deep(seed: int) -> tuple[Formula, Graph]:
 @contextmanager
 def as_a_whole() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeated_layers, "LEAST_COPIES", 1 << 30)
+        patch.setattr(repeated_layers, "MIN_COPIES", 1 << 30)
         yield
 
 

@@ -18,7 +18,7 @@ from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
 from smelt.fusion.reachability import Reach
 from smelt.fusion.region import build_region, region_of
-from smelt.fusion.search import MOST_SIBLINGS
+from smelt.fusion.search import MAX_SIBLINGS
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
@@ -26,8 +26,8 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import name_values, parse
 from smelt.graph.text import text as graph_text
 from smelt.graph.walk import all_size_names
-from smelt.journal import Decision, Journal, Planned
-from smelt.target import Target
+from smelt.journal.facts import Decision, Journal, Planned
+from smelt.machine.target import Target
 from smelt.types.expr import size
 
 
@@ -461,6 +461,6 @@ def test_kernels_that_share_an_input_have_a_decision_with_numbers(layers):
                 for x, y in ((computed[k], computed[j]), (computed[j], computed[k]))
             )
         ]
-        if len(readers) <= MOST_SIBLINGS and not any(d.saves_bytes or d.fused_ns for d in about):
+        if len(readers) <= MAX_SIBLINGS and not any(d.saves_bytes or d.fused_ns for d in about):
             missing.append((a.name, b.name, about))
     assert not missing

@@ -13,7 +13,7 @@ from smelt.fusion.region import build_region
 from smelt.fusion.short_factors import converting_units
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import i8, i16, u8
 
 TEXT = """graph f(x: {left}[m,k], w: {right}[k,n]) {{

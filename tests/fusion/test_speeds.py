@@ -11,13 +11,14 @@ import pytest
 from tests.runtime import test_losses as losses
 
 import smelt as sm
-from smelt import driver, fusion, knobs, passes
+from smelt import fusion, knobs, passes
+from smelt.compiler import driver
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.text import text
 from smelt.graph.ir import Graph
-from smelt.instruction_sets import PROCESSORS, Isa
-from smelt.journal import Journal
-from smelt.target import LEVELS, Bandwidth, Rates, Target
+from smelt.journal.facts import Journal
+from smelt.machine.instruction_sets import PROCESSORS, Isa
+from smelt.machine.target import LEVELS, Bandwidth, Rates, Target
 
 THREADS = (1, 2, 8, 64)
 ARITHMETIC = (1.0, 0.5, 0.25)

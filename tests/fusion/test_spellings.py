@@ -27,13 +27,13 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import text
 from smelt.graph.walk import rebuild
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
+from smelt.machine.target import Target
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.rewrite.rule import Rule
 from smelt.rewrite.rules import EXACT
 from smelt.rewrite.term import Call, Num, Term, Var, variables
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 pytestmark = NIGHT

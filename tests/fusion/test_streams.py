@@ -12,21 +12,22 @@ import pytest
 from tests.property.oracles import agree, interpret, sizes_at, spread
 
 import smelt as sm
-from smelt import driver, fusion, lower, passes
+from smelt import fusion, lower, passes
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.compiler import driver
 from smelt.errors import REASONS
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel import interp
 from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.verify import verify as verify_kernel
+from smelt.machine.target import Target
 from smelt.ops.create import Input
-from smelt.target import Target
 
 MACHINE = Target.for_isa("avx512", cores=2)
 Shapes = Sequence[tuple[int, ...]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smelt.dataclass import dataclass
 from smelt.errors import (
     ArgumentError,
     DTypeError,
@@ -19,6 +18,7 @@ from smelt.graph.interp import run, solve_sizes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.ops.spec import TensorOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32
 from smelt.types.tensor import TensorType
 

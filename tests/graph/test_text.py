@@ -11,7 +11,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.names import FAMILIES, PLAIN, make_operator, operators
 from smelt.graph.text import name_values, parse, text
 from smelt.ops.view import Flip, Permute
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import f32
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType

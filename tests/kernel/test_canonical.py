@@ -9,11 +9,11 @@ import pytest
 
 import smelt as sm
 from smelt.codegen.build import build
-from smelt.journal import KernelEmitted
+from smelt.journal.facts import KernelEmitted
 from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.text import parse
+from smelt.machine.target import Target
 from smelt.runtime import code
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 TOTAL = """kernel t(x: f32[{n},{m}]) -> y: f32[{n}]

@@ -19,7 +19,7 @@ from smelt.kernel.artifact import (
     select_variant,
 )
 from smelt.kernel.product_cost import ProductCost, cost_parts, product_cycles, tile_steps
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")
 SPECS = ("m,k; k,n -> m,n", "m,k; n,k -> m,n", "k,m; k,n -> m,n", "b,m,k; b,k,n -> b,m,n")

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from tests.strategies.graphs import graphs
 
 from smelt import fusion, lower, passes
-from smelt.driver import host, input_size_names
+from smelt.compiler.driver import host, input_size_names
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Apply, Kernel, Update
 from smelt.kernel.text import parse, text

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, knobs, lower
+from smelt import knobs, lower
+from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.text import text

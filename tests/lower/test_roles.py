@@ -12,7 +12,6 @@ from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
 from smelt.backend import gpu
-from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost_models import cost_model
 from smelt.fusion.region import region_of
@@ -22,6 +21,7 @@ from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text import text
 from smelt.kernel.verify import verify
+from smelt.machine.blocks import MIN_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
 from smelt.types.expr import Index, evaluate, sizes_of
 
 
@@ -141,9 +141,9 @@ def test_only_long_reductions_of_few_results_are_split() -> None:
     limit = SPLIT_ABOVE
     assert split(lowered(SUM.format(0), "x: f32[n]", n=limit - 1)) is None
     assert split(lowered(SUM.format(0), "x: f32[n]", n=limit)) == "n"
-    rows = {"n": LEAST_TASKS - 1, "m": 1 << 20}
+    rows = {"n": MIN_TASKS - 1, "m": 1 << 20}
     assert split(lowered(SUM.format(1), **rows)) == "m"
-    assert split(lowered(SUM.format(1), **{**rows, "n": LEAST_TASKS})) is None
+    assert split(lowered(SUM.format(1), **{**rows, "n": MIN_TASKS})) is None
 
 
 def test_parts_of_columns_have_rows_enough() -> None:
@@ -163,7 +163,7 @@ def test_many_sums_of_columns_are_tasks_enough() -> None:
         lines = [each.format(k) for k in range(count)]
         return "\n".join([*lines, "return " + ", ".join(f"c{k}" for k in range(count))])
 
-    columns = 32 * LEAST_TASKS
+    columns = 32 * MIN_TASKS
     few, many = (lowered(sums(n), n=1 << 12, m=columns) for n in (2, 40))
     assert split(few) == "n" and split(many) is None
 

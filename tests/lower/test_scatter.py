@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fusion.formulas import MACHINE
 
-from smelt import driver, knobs
+from smelt import knobs
+from smelt.compiler import driver
 from smelt.fusion import plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse

@@ -18,7 +18,7 @@ from tests.property.oracles import agree, interpret, sizes_at, spread
 import smelt as sm
 from smelt import lower, passes
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel import interp
 from smelt.kernel.ir import Block, Dot, Kernel, Reduce, Stream, Update
 from smelt.kernel.text import parse, text

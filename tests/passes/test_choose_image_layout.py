@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, passes
+from smelt import passes
+from smelt.compiler import driver
 from smelt.graph import interp
 from smelt.graph.text import parse, text
 from smelt.graph.walk import input_size_names
-from smelt.journal import Journal, OrderChosen
+from smelt.journal.facts import Journal, OrderChosen
 from smelt.passes import choose_image_layout as module
 from smelt.passes.choose_image_layout import choose_image_layout
 

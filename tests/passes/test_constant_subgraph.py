@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smelt import driver
+from smelt.compiler import driver
 from smelt.errors import GraphTextError
 from smelt.graph.interp import run
 from smelt.graph.text import parse, text
+from smelt.machine.target import Target
 from smelt.passes.constant_subgraph import split_constant_subgraph
 from smelt.runtime.host import unsupported_reason
-from smelt.target import Target
 
 RNG = np.random.default_rng(2)
 

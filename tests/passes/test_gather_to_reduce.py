@@ -11,7 +11,7 @@ import pytest
 import smelt as sm
 from smelt import knobs, passes
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 N, V, D = 7, 13, 5
 RANDOM = np.random.default_rng(20_14)

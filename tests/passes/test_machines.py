@@ -11,14 +11,14 @@ import pytest
 import smelt as sm
 from smelt import passes
 from smelt.backend import gpu
-from smelt.device_compiler import plan_for_device
+from smelt.compiler.device_compiler import plan_for_device
 from smelt.graph import interp
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
-from smelt.journal import Journal, OrderChosen
+from smelt.journal.facts import Journal, OrderChosen
 from smelt.kernel.text_print import text as kernel_text
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.contract import Contract
-from smelt.tiling import CPU_TILING, Tiling
 
 GPU_TILING = gpu("h100").tiling
 LAYERS = """graph f(x: f32[b,8,n,n], k: f32[8,3,3], w: f32[256,8]) {

@@ -10,7 +10,7 @@ from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
-from smelt.journal import Journal, PassRan
+from smelt.journal.facts import Journal, PassRan
 from smelt.passes import PASSES, Pass, pipeline
 from smelt.passes.canonicalize import can_represent
 from smelt.passes.pipeline import run_steps
@@ -99,7 +99,7 @@ def test_facts_and_origins_survive() -> None:
     )
     assert passes.run(graph).facts == graph.facts
     x = build.input("x", GRAPH.inputs[0].type)
-    from smelt.origin import Origin
+    from smelt.python.origin import Origin
 
     here = Origin("user.py", 7)
     y = build.map("div", x, build.constant(2.0, f32), origin=here)

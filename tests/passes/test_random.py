@@ -15,11 +15,11 @@ from smelt.graph.interp import run
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.contract import Contract
 from smelt.ops.reduce import Reduce
 from smelt.passes import PASSES, Pass
 from smelt.passes.pipeline import run_steps
-from smelt.tiling import CPU_TILING, Tiling
 
 pytestmark = NIGHT
 

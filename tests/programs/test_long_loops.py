@@ -14,10 +14,11 @@ import pytest
 from tests.fusion.formulas import MACHINE
 
 import smelt as sm
-from smelt import driver, lower, passes
+from smelt import lower, passes
 from smelt.codegen.build import llvm_text
+from smelt.compiler import driver
 from smelt.fusion import plan, state
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from tests.strategies.comparison import may_overflow
 
-from smelt import driver, knobs
+from smelt import knobs
+from smelt.compiler import driver
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
 from smelt.lower import interp as plan_interp

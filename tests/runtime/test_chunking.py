@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, fusion, knobs
-from smelt.chunks import WHOLE
+from smelt import fusion, knobs
+from smelt.compiler import driver
 from smelt.errors import VerifyError
 from smelt.errors.reasons import REASONS
 from smelt.explain.analysis import memory_analysis
@@ -24,12 +24,13 @@ from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
 from smelt.graph.text import name_values
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
+from smelt.kernel.chunks import WHOLE
 from smelt.lower import interp
+from smelt.machine.target import Target
 from smelt.runtime import chunking, executable, memory
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.executable import CallStep
-from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
@@ -54,7 +55,7 @@ def compiled(
     """
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
-    with patch.multiple(compose, MOST_SLOWER=slower, IO_TIME_FACTOR=0.01):
+    with patch.multiple(compose, MAX_SLOWER=slower, IO_TIME_FACTOR=0.01):
         return driver.compile(graph, hints=sizes, target=target, journal=Journal())
 
 

@@ -11,14 +11,15 @@ from tests.runtime.poisoned_memory import LARGE, NAN, run_poisoned, same_bits
 from tests.runtime.test_chunking import CASES, both_ways, compiled, f32, graph_of, sizes_of
 
 import smelt as sm
-from smelt import driver, knobs, passes
+from smelt import knobs, passes
+from smelt.compiler import driver
 from smelt.explain.analysis import memory_analysis
 from smelt.fusion import chunking
 from smelt.fusion.chunking import chunk_graph
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
-from smelt.journal import Journal
-from smelt.target import Target
+from smelt.journal.facts import Journal
+from smelt.machine.target import Target
 
 
 def heads(q: Any, k: Any, v: Any) -> Any:

@@ -23,7 +23,7 @@ PRELUDE = """
 import gc, json, os, random, signal, sys, threading, time
 import numpy as np
 import smelt as sm
-import smelt.llvm
+import smelt.packages.llvm
 from smelt.runtime.cache import Cache
 
 SEES_ALL_OBJECTS = True  # it counts those that are hidden

@@ -17,14 +17,15 @@ from tests.golden.test_golden import FOLDER, inputs, read
 from tests.strategies.comparison import same_bits
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.codegen.llvm.optimize import object_code
+from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.graph.walk import all_size_names
+from smelt.machine.target import Target
 from smelt.runtime import code, elf
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import Loaded, load, load_by_llvm
-from smelt.target import Target
 
 PROBE = compile_ir("define i64 @value() { ret i64 3 }")
 pytestmark = pytest.mark.skipif(not elf.can_link(PROBE), reason="this system's objects are LLVM's")

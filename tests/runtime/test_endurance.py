@@ -22,7 +22,7 @@ pytestmark = NIGHT
 ROOT = Path(__file__).parents[2]
 CALLS = 1_000_000 if NIGHTLY else 10_000
 WARM, FUNCTIONS = (3_000, 4_000) if NIGHTLY else (250, 300)
-MOST_PER_1000 = 1_000_000
+MAX_PER_1000 = 1_000_000
 """Bytes that 1,000 functions that are compiled and dropped, or 1,000 calls, may leave."""
 
 PRELUDE = """
@@ -137,7 +137,7 @@ def test_calls_leave_nothing(name: str, tmp_path: Path) -> None:
     assert start[1:] == middle[1:] == end[1:]
     slope = (end[0] - middle[0]) / (count / 2) * 1000
     measured(f"bytes left by 1,000 {name}", max(slope, 0))
-    assert slope < MOST_PER_1000
+    assert slope < MAX_PER_1000
 
 
 def test_functions_that_are_dropped_leave_nothing(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_functions_that_are_dropped_leave_nothing(tmp_path: Path) -> None:
     # What leaks does so in both halves; the allocator's noise is in one of them.
     slope = min(middle[0] - start[0], end[0] - middle[0]) / (FUNCTIONS / 2) * 1000
     measured("bytes left by 1,000 functions", max(slope, 0))
-    assert slope < MOST_PER_1000
+    assert slope < MAX_PER_1000

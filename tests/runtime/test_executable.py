@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tests.texts import SOFTMAX
 
-from smelt import driver, knobs
-from smelt.driver import Compiled
+from smelt import knobs
+from smelt.compiler import driver
+from smelt.compiler.driver import Compiled
 from smelt.errors import OutArgumentError, OutOfMemory
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes

@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 import smelt as sm
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.cli import run
+from smelt.compiler import driver
 from smelt.errors import TargetError
 from smelt.graph.text import parse
-from smelt.processor import Processor
+from smelt.machine.processor import Processor
+from smelt.machine.target import Target, classify, limit_isa
 from smelt.runtime.host import host, unsupported_reason
-from smelt.target import Target, classify, limit_isa
 
 GRAPHS = {
     "one kernel": "graph f(x: f32[n]) { y = exp(x)  return y }",

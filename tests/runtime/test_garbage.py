@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver
+from smelt.compiler import driver
 from smelt.runtime import garbage
 from smelt.runtime.garbage import hide_live_objects
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from smelt import driver, knobs
+from smelt import knobs
+from smelt.compiler import driver
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
 from smelt.runtime.launch_table import LaunchTableBuilder

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from smelt import driver, knobs, warm
+from smelt import knobs
+from smelt.compiler import driver, warm
 from smelt.graph.text import parse
-from smelt.journal import Journal, LibraryProduct
+from smelt.journal.facts import Journal, LibraryProduct
+from smelt.machine.target import Target
 from smelt.ops.library_product import DTYPES, PROVIDERS
 from smelt.runtime import library_choice, library_figures
 from smelt.runtime.cache import Cache
-from smelt.target import Target
 from smelt.tune import library_speed
 from smelt.tune.library_speed import PROGRAMS, measure_products
 

@@ -17,11 +17,11 @@ from llvmlite.binding import ffi
 from smelt.codegen.build import build, build_all
 from smelt.codegen.llvm.optimize import object_code
 from smelt.kernel.text import parse
-from smelt.llvm import (
+from smelt.machine.target import Target
+from smelt.packages.llvm import (
     _UnlockedCalls,  # pyright: ignore[reportPrivateUsage]
     worker_threads,
 )
-from smelt.target import Target
 
 ROOT = Path(__file__).parents[2]
 TABLE: Any = ffi.lib._fntab  # pyright: ignore[reportPrivateUsage]
@@ -29,7 +29,7 @@ TABLE: Any = ffi.lib._fntab  # pyright: ignore[reportPrivateUsage]
 PRELUDE = """
 import os, threading, time
 from smelt.codegen.llvm.optimize import object_code
-from smelt.target import Target
+from smelt.machine.target import Target
 
 TEXT = "\\n".join(
     f"define double @f{i}(double %x) {{ %y = fmul double %x, %x\\n ret double %y }}"

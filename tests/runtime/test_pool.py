@@ -29,7 +29,7 @@ ARCH = platform.machine().replace("amd64", "x86_64")
 def variant(name: str) -> Pool:
     if name == "usual":
         return pool()
-    return Pool(FUTEX=0) if name == "without futex" else Pool(MOST_CHUNKS=5)
+    return Pool(FUTEX=0) if name == "without futex" else Pool(MAX_CHUNKS=5)
 
 
 @pytest.fixture(params=["usual", "without futex", "five at a time"])

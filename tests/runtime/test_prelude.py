@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from smelt import driver
+from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.knobs import config
+from smelt.machine.target import Target
 from smelt.runtime import prelude
 from smelt.runtime.executable_format import Recipe
-from smelt.target import Target
 
 SOURCE = """graph f(x: f32[n,60], w: f32[230,60] constant, s: f32[230,1] constant) {
   e = mul(w, s)

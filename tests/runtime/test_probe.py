@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from smelt import knobs
+from smelt.machine.target import LEVELS, Target
 from smelt.runtime import contradictions, figures, host, probe, probe_kernels
 from smelt.runtime.figures import Sample
 from smelt.runtime.probe_kernels import (
@@ -26,7 +27,6 @@ from smelt.runtime.probe_kernels import (
     module_text,
     run_parallel,
 )
-from smelt.target import LEVELS, Target
 
 HOST = Target.host()
 

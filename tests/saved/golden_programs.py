@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import smelt as sm
-from smelt.version import __version__
+from smelt.packages.version import __version__
 
 FOLDER = Path(__file__).parent / "golden"
 RANDOM = np.random.default_rng(0)

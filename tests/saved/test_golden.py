@@ -17,8 +17,8 @@ from tests.saved.golden_programs import CASES, FOLDER
 import smelt as sm
 from smelt.errors import ProgramFileError, ProgramMachineError, ProgramVersionError
 from smelt.frontends.array.tree import flatten
+from smelt.packages.version import __version__
 from smelt.saved.file import ProgramFile, Writer
-from smelt.version import __version__
 
 FILES = sorted(FOLDER.glob("*.smelt"))
 WITHOUT_LLVM = """

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, knobs, warm
+from smelt import knobs
+from smelt.compiler import driver, warm
 from smelt.graph.text import parse
-from smelt.journal import Decision, Journal, LibraryProduct, Measured
+from smelt.journal.facts import Decision, Journal, LibraryProduct, Measured
 from smelt.runtime import code
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import machine_id

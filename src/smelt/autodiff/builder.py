@@ -30,7 +30,7 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Partial, TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes

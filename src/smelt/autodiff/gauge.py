@@ -31,7 +31,6 @@ from dataclasses import replace
 from typing import Any
 
 from smelt.autodiff.tape import Step
-from smelt.dataclass import dataclass
 from smelt.graph.ir import Node
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Iota
@@ -40,6 +39,7 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Permute, Reshape, Slice, Stop, split_groups
+from smelt.python.dataclass import dataclass
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from smelt.autodiff.builder import Builder
 from smelt.autodiff.tape import Step
-from smelt.dataclass import dataclass
 from smelt.errors import GradientError
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -23,6 +22,7 @@ from smelt.ops.create import Constant
 from smelt.ops.reduce import Reduce
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, substitute
 from smelt.types.tensor import Shape, TensorType

@@ -4,7 +4,7 @@ What is above (passes, fusion, lowering) asks a `Machine` for facts and a `Tilin
 is below (`smelt.codegen`, `smelt.runtime`) implements a `Backend`. Only the driver, reports and the
 front ends ask the registry which back end a machine has.
 
-    machine.py    the protocol of a machine, a CPU (`smelt.target.Target`) or a GPU
+    machine.py    the protocol of a machine, a CPU (`smelt.machine.target.Target`) or a GPU
     gpu.py        a GPU: facts, and the time of a kernel from its work
     gpus.py       the table of GPUs with published figures
     protocol.py   the protocol of a back end

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from smelt.backend.gpu import Gpu
 from smelt.backend.gpus import GPUS
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 __all__ = ["gpu_of_driver"]
 

@@ -26,9 +26,9 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from smelt.dataclass import dataclass
-from smelt.target import CACHE_SHARE, Kind, Level
-from smelt.tiling import Tiling
+from smelt.machine.target import CACHE_SHARE, Kind, Level
+from smelt.machine.tiling import Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f32
 from smelt.types.expr import Index, floordiv, maximum, minimum
 
@@ -77,7 +77,7 @@ Each product that is unrolled has loads and registers of its own, in every threa
 """
 MIN_PART_K = 256
 """Least positions of a part of a product's reduction axis."""
-LEAST_SCAN = 1 << 15
+MIN_SCAN = 1 << 15
 """Positions of a row from which a second launch takes less time than its blocks in order."""
 SCAN_PROGRAMS = 4
 """Programs for each processor that scan parts of rows: they hide the latency of their loads."""
@@ -141,7 +141,7 @@ def scan_parts(rows: int, length: int, processors: int) -> int:
     >>> scan_parts(1, 10_000_000, 132), scan_parts(100, 1 << 20, 132), scan_parts(100, 1000, 132)
     (528, 5, 1)
     """
-    if length < LEAST_SCAN or rows >= processors:
+    if length < MIN_SCAN or rows >= processors:
         return 1
     return max(min(SCAN_PROGRAMS * processors // max(rows, 1), length // (2 * SCAN_STEP)), 1)
 

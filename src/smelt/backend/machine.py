@@ -1,7 +1,7 @@
 """The facts about a machine that the planner, lowering and reports may ask for.
 
 >>> from smelt.backend.gpus import gpu
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> machines: list[Machine] = [Target.for_isa("avx2"), gpu("h100")]
 >>> [m.levels for m in machines]
 [('l1', 'l2', 'l3', 'dram'), ('l2', 'dram')]
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
-from smelt.target import Kind, Level
-from smelt.tiling import Tiling
+from smelt.machine.target import Kind, Level
+from smelt.machine.tiling import Tiling
 
 __all__ = ["Kind", "Level", "Machine"]
 

@@ -13,7 +13,7 @@ from smelt.backend.machine import Machine
 from smelt.errors import ArgumentError
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.tiling import Tiling
+from smelt.machine.tiling import Tiling
 
 __all__ = ["Backend", "CodeGenerator", "check_language"]
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt import driver, knobs, lower
+from smelt import knobs, lower
 from smelt.bench import around, losses
 from smelt.bench.namespaces import smelt_namespace
 from smelt.bench.parts import Cut, cuts, program_of
@@ -45,13 +45,14 @@ from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
 from smelt.bench.table import Table, duration, ratio
 from smelt.bench.workloads import WORKLOADS
-from smelt.dataclass import dataclass
+from smelt.compiler import driver
 from smelt.errors import SmeltError
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.fusion.plan import Cluster
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, input_size_names
+from smelt.python.dataclass import dataclass
 from smelt.tune.arrays import agree
 from smelt.types.dtype import bool_
 from smelt.types.expr import size
@@ -60,7 +61,7 @@ from smelt.types.tensor import TensorType
 Array = np.ndarray[Any, Any]
 Code = Callable[..., Any]
 Sizes = Mapping[str, int]
-ROUNDS, LEAST_S, MOST_S = 5, 0.004, 8.0
+ROUNDS, MIN_S, MAX_S = 5, 0.004, 8.0
 """Rounds of all ways, minimum seconds of a way per round, and seconds after which rounds end."""
 AIMS = {"best / fused": 0.95}
 """Minimum that columns of the page should reach."""
@@ -135,8 +136,8 @@ class Contest:
         competitive = {
             n: steps for n, steps in all_ways.items() if best[n] <= GIVE_UP_RATIO * best[""]
         }
-        repeats = {n: max(1, int(LEAST_S / max(best[n], 1e-7))) for n in competitive}
-        ends = time.perf_counter() + MOST_S
+        repeats = {n: max(1, int(MIN_S / max(best[n], 1e-7))) for n in competitive}
+        ends = time.perf_counter() + MAX_S
         for _ in range(rounds):
             for name, steps in competitive.items():
                 best[name] = min(best[name], _seconds(steps, repeats[name]))

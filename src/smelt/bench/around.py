@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt import driver
 from smelt.bench.namespaces import jax_namespace, numpy_namespace, smelt_namespace
-from smelt.dataclass import dataclass
+from smelt.compiler import driver
+from smelt.python.dataclass import dataclass
 
 __all__ = ["CASES", "PEERS", "FusedProduct", "calls", "floor_ns", "operands"]
 

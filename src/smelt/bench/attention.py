@@ -27,7 +27,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import smelt as sm
-from smelt import driver
 from smelt.bench.attention_cases import CASES, Case, arrays, visited_pairs
 from smelt.bench.attention_peers import PEERS, Call, calls
 from smelt.bench.isa import held
@@ -43,6 +42,7 @@ from smelt.bench.process import (
 from smelt.bench.products import ProductTimes, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
+from smelt.compiler import driver
 from smelt.types.dtype import bf16, f32
 
 ROUNDS = 3

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from smelt.codegen.llvm.schedule.mask_ranges import FINE_ROW_GROUP, ROW_GROUP
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 
 Array = np.ndarray[Any, Any]

@@ -2,7 +2,7 @@
 
 `torch` is PyTorch's shortest form without a compiler, `inductor` the plain operators behind
 `torch.compile`, `flex` PyTorch's compiled `flex_attention` with a precomputed block mask, and `jax`
-the same text as Smelt's. Those that store every score run up to `MOST_BYTES` of scores.
+the same text as Smelt's. Those that store every score run up to `MAX_BYTES` of scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PEERS", "calls"]
 
 Call = Callable[[], Any]
 PEERS = ("smelt", "torch", "inductor", "flex", "jax")
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum bytes of the scores in single precision."""
 
 
@@ -42,7 +42,7 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
 
 
 def _fits(case: Case) -> bool:
-    return 4 * case.heads * case.rows * case.keys <= MOST_BYTES
+    return 4 * case.heads * case.rows * case.keys <= MAX_BYTES
 
 
 def _smelt_call(case: Case, operands: list[Array]) -> Call:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.diffusion import diffusion_block
-from smelt.dataclass import dataclass
 from smelt.demo import torch_model, weights
+from smelt.python.dataclass import dataclass
 
 __all__ = ["CASES", "Case", "inputs", "model_and_inputs", "runner"]
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from smelt.bench.cases import CASES, inputs, model_and_inputs, runner
 from smelt.bench.process import command, variables
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 __all__ = ["SIZES", "FirstCall", "measure_first"]
 

@@ -10,9 +10,9 @@ import sys
 
 from smelt.bench.table import NOTHING, Table, duration
 from smelt.bench.workloads import WORKLOADS
+from smelt.machine.target import LEVELS, Target
 from smelt.runtime import probe
 from smelt.runtime.probe import Kernels, Mover
-from smelt.target import LEVELS, Target
 
 
 def rates(target: Target) -> Table:

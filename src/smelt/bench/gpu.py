@@ -31,7 +31,7 @@ LOST: Final = 3
 """Exit status of a process whose device has to be set up anew."""
 TASK_SECONDS: Final = 90.0
 """Time that a task may take, with the compilation of its programs."""
-MOST_LOST: Final = 20
+MAX_LOST: Final = 20
 """Processes that may be lost before a run gives up."""
 
 
@@ -151,7 +151,7 @@ def supervise(
     It is passed the seconds that are left. A task that takes too long is stopped.
     """
     deadline = time.monotonic() + settings.budget_s
-    for _ in range(MOST_LOST):
+    for _ in range(MAX_LOST):
         left = deadline - time.monotonic()
         if left <= 0:
             break

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import driver_memory
 

@@ -25,7 +25,7 @@ from smelt.bench.gpu_tasks import (
     random_arrays,
     rated,
 )
-from smelt.imports import fork_safe_import
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cuda.driver import Device
 
 __all__ = ["peers", "shared_tasks", "torch_block"]

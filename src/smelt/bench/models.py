@@ -20,12 +20,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.bench.cases import CASES, Case, model_and_inputs, runner
 from smelt.bench.first import FirstCall, measure_first
 from smelt.bench.peak import eager_peak, smelt_peak
 from smelt.bench.table import Table
-from smelt.dataclass import dataclass
+from smelt.compiler import driver
+from smelt.python.dataclass import dataclass
 from smelt.runtime.memory import STOCK
 from smelt.runtime.prelude import clear
 

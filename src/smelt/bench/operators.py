@@ -38,7 +38,7 @@ from smelt.bench.products import best_times
 from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
 from smelt.bench.table import Table, duration, ratio
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 Code = Callable[..., Any]

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
 from smelt.fusion.units import Units
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import with_inputs
 from smelt.ops.create import Input
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Cut", "cuts", "program_of"]
 

@@ -29,7 +29,7 @@ import numpy as np
 from smelt.bench import idioms, namespaces
 from smelt.bench.workloads import WORKLOADS as WORKLOADS
 from smelt.bench.workloads import Arrays, Workload, as_tuple
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 
 class Unavailable(Exception):

@@ -15,7 +15,7 @@ from html import escape
 
 from smelt.bench.peers import TITLES
 from smelt.bench.results import Results, Row
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 LEFT, RIGHT, TOP, LINE, FOOT = 250, 30, 84, 26, 64
 WIDTH = 900

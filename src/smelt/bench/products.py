@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt import driver
 from smelt.bench import around
 from smelt.bench.around import FusedProduct
 from smelt.bench.isa import held
@@ -47,13 +46,14 @@ from smelt.bench.process import (
 )
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
-from smelt.dataclass import dataclass
+from smelt.compiler import driver
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32, i8
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
 PEERS = around.PEERS
-ROUNDS, LEAST_S = 7, 0.004
+ROUNDS, MIN_S = 7, 0.004
 AIMS = {"best peer / smelt": 0.97, "floor / smelt": 80}
 """Minimum that columns of the page should reach."""
 
@@ -277,14 +277,14 @@ _LOOK_S = 0.005
 
 
 def _repeats(call: Call) -> int:
-    """Return the number of calls that take about `LEAST_S`.
+    """Return the number of calls that take about `MIN_S`.
 
     As many are made before they are timed: the first calls of a program may take a slower path.
     """
     count, before = 1, 0
     while count > 2 * before:
         before, call_seconds = count, _seconds(call, count) / count
-        count = max(count, int(LEAST_S / max(call_seconds, 1e-7)), 1)
+        count = max(count, int(MIN_S / max(call_seconds, 1e-7)), 1)
     return count
 
 

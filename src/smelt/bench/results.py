@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 FORMAT = 1
 SMELT = "smelt"

@@ -29,9 +29,9 @@ from smelt.bench.process import Say, Worker, pin_to_cpus, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
-from smelt.dataclass import dataclass
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.runtime import host, probe
-from smelt.target import Target
 
 SETTLE_SECONDS = 0.01
 """Pause before a library runs, in which the previous one ends its busy waiting."""

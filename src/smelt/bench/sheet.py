@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt import driver
 from smelt.bench.table import Table
+from smelt.compiler import driver
 
 __all__ = ["peak", "rows_below_targets", "sheet"]
 

@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from smelt.bench.peers import TITLES
 from smelt.bench.results import SMELT, Entry, Results, Row, geomean
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 NOTHING = "–"
 

@@ -26,9 +26,9 @@ import numpy as np
 
 from smelt.bench.peers import Unavailable, Variant, configure_process, open_peer
 from smelt.bench.workloads import WORKLOADS, Workload
-from smelt.dataclass import dataclass
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.runtime.probe import Kernels, Mover
-from smelt.target import Target
 
 Reply = dict[str, Any]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from smelt.bench import formulas
 from smelt.bench.namespaces import numpy_namespace
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 Arrays = tuple[NDArray[Any], ...]
 Shape = tuple[int, ...]

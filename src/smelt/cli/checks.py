@@ -19,14 +19,14 @@ import numpy as np
 
 import smelt
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.knobs.values import show_bytes
+from smelt.machine.target import LEVELS, Target
+from smelt.packages.version import __version__
+from smelt.python.dataclass import dataclass
 from smelt.runtime import figures
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import load, stored_samples
 from smelt.runtime.threads import pool
-from smelt.target import LEVELS, Target
-from smelt.version import __version__
 
 Verdict = Literal["ok", "warn", "fail", ""]
 

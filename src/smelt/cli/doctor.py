@@ -15,11 +15,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.cli.checks import Check, all_checks
 from smelt.cli.terminal import MARKS, console, print_json, table
-from smelt.imports import fork_safe_import
+from smelt.compiler import driver
 from smelt.ops.library_product import PROVIDERS
+from smelt.python.imports import fork_safe_import
 from smelt.runtime import figures, host, library_figures, probe
 from smelt.tune import library_speed
 

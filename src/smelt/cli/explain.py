@@ -20,10 +20,10 @@ from typing import Any
 
 import click
 
-from smelt import driver
 from smelt.cli import onnx_model
 from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
+from smelt.compiler import driver
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
 from smelt.frontends.array.explain import explain, explain_call

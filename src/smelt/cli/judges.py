@@ -15,10 +15,10 @@ from typing import Any
 import click
 import numpy as np
 
-from smelt import driver, knobs
+from smelt import knobs
 from smelt.cli.inputs import Array
 from smelt.codegen.build import CompiledKernel, build
-from smelt.dataclass import dataclass
+from smelt.compiler import driver
 from smelt.errors import SmeltError
 from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
@@ -33,6 +33,7 @@ from smelt.kernel.verify_sizes import size_names
 from smelt.kernel.verify_sizes import verify_sizes as verify_kernel_sizes
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
+from smelt.python.dataclass import dataclass
 from smelt.runtime.executable import Executable, KernelStep, NativeFunction, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import check_room

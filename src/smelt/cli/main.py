@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from smelt.errors import SmeltError, escape_controls
-from smelt.origin import UNKNOWN
-from smelt.version import __version__
+from smelt.packages.version import __version__
+from smelt.python.origin import UNKNOWN
 
 COMMANDS: dict[str, str] = {
     "bench": "Measure Smelt against other libraries and the memory floor.",

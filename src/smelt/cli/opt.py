@@ -14,7 +14,7 @@ from smelt.cli.inputs import SOURCE, read_source
 from smelt.cli.terminal import console, table
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
-from smelt.journal import Journal, PassRan
+from smelt.journal.facts import Journal, PassRan
 from smelt.passes import PASSES, run, run_named
 from smelt.rewrite.rules import RULES
 

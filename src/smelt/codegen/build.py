@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
-from smelt import progress
 from smelt.codegen.llvm.describe import schedule_text
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
@@ -17,6 +16,7 @@ from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
+from smelt.journal import progress
 from smelt.kernel.artifact import (
     Candidate,
     CompiledKernel,
@@ -29,11 +29,11 @@ from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.packed_weights import Panel
 from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
-from smelt.llvm import worker_threads
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.packages.llvm import worker_threads
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
-MOST_THREADS = 8
+MAX_BUILD_THREADS = 8
 """Most threads that LLVM compiles on at once: each has a module, and one emits the text for all."""
 FEW_TERMS = 4
 """Most products of a sum for which constant sizes pay: full vectors hold its factors."""
@@ -69,7 +69,7 @@ def build_all(
     LLVM compiles on several cores, while the text of the next kernel is emitted.
     """
     pending: list[tuple[Artifact, Variant, float, Callable[[], tuple[bytes, float]]]] = []
-    threads = min(len(requests), target.cores, MOST_THREADS)
+    threads = min(len(requests), target.cores, MAX_BUILD_THREADS)
     finished = progress.stage("generating code", len(requests))
     with worker_threads(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
         for kernel, form in requests:

@@ -10,8 +10,8 @@ from smelt.codegen.build import asm_text, build, build_all, code_variants, descr
 from smelt.errors import InternalError
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
-from smelt.tiling import Tiling
+from smelt.machine.target import Target
+from smelt.machine.tiling import Tiling
 
 __all__ = ["CpuBackend"]
 

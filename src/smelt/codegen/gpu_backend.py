@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from smelt.backend import Gpu, Machine, check_language
 from smelt.codegen.triton.source import triton_source
 from smelt.kernel.ir import Kernel
-from smelt.tiling import Tiling
+from smelt.machine.tiling import Tiling
 
 __all__ = ["GpuBackend"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from smelt.dataclass import dataclass
 from smelt.demo import corpus, engines, race, search, tokenise, weights
 from smelt.demo.corpus import Passage
 from smelt.demo.search import Answer
+from smelt.python.dataclass import dataclass
 
 Watch = Callable[[str, int, int], None]
 """Called with the current step, the number of texts since the last call, and the total."""

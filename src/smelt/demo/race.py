@@ -23,11 +23,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from smelt.dataclass import dataclass
 from smelt.demo.engines import Engine
 from smelt.demo.facts import Facts
 from smelt.demo.tokenise import Batch, save_batches
 from smelt.demo.worker import EMBEDDINGS
+from smelt.python.dataclass import dataclass
 
 AGREEMENT = 1.0 - 1e-4
 """Minimum cosine between an engine's embedding of a text and the reference's."""

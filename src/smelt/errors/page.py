@@ -10,11 +10,11 @@ import re
 from inspect import cleandoc
 from textwrap import dedent
 
-from smelt.dataclass import dataclass
 from smelt.errors import array, files, gpu, machine, memory, onnx, text, trace
 from smelt.errors.array import UnknownNameError
 from smelt.errors.reasons import REASONS, Reason
 from smelt.errors.tree import Coded, SmeltError, SmeltWarning, nearest
+from smelt.python.dataclass import dataclass
 
 SECTIONS = ("What it means", "Why", "Example", "How to fix")
 

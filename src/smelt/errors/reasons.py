@@ -15,9 +15,9 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.errors.array import UnknownNameError
 from smelt.errors.tree import nearest
+from smelt.python.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.errors.tree import SmeltError
-from smelt.origin import UNKNOWN, Origin
+from smelt.python.origin import UNKNOWN, Origin
 
 SHOWN = 160
 """Maximum characters of a line in a message, around the position."""

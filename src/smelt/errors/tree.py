@@ -24,7 +24,7 @@ from textwrap import indent
 from typing import Any, ClassVar
 
 from smelt.errors.escape import escape_controls
-from smelt.origin import Origin, here
+from smelt.python.origin import Origin, here
 
 
 class Coded(Exception):

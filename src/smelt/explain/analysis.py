@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from smelt.backend import backend_of
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError
 from smelt.explain.build import build
 from smelt.explain.compiled import Compiled, Sizes, named_sizes
@@ -19,6 +18,7 @@ from smelt.fusion.text import text as plan_text
 from smelt.graph.text import text as graph_text
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
+from smelt.python.dataclass import dataclass
 
 __all__ = ["MemoryAnalysis", "TextKind", "as_text", "cost_analysis", "memory_analysis"]
 

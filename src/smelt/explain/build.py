@@ -47,7 +47,7 @@ from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
 from smelt.graph.text import operator_text
 from smelt.graph.text import text as graph_text
-from smelt.journal import (
+from smelt.journal.facts import (
     LIBRARY_REASONS,
     CacheHit,
     CacheMiss,
@@ -64,6 +64,7 @@ from smelt.journal import (
 )
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
+from smelt.packages.version import __version__
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
@@ -71,7 +72,6 @@ from smelt.runtime.layout import place_values
 from smelt.runtime.loop import LoopCall
 from smelt.types.expr import add, evaluate
 from smelt.types.tensor import TensorType, shape_text
-from smelt.version import __version__
 
 __all__ = ["build", "memory_of"]
 

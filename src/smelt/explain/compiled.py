@@ -15,7 +15,7 @@ from smelt.errors import ArgumentError
 from smelt.fusion.plan import Plan
 from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names as sizes_of_graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.runtime.executable import Executable
 

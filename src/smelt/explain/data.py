@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
 
-from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
+from smelt.python.dataclass import dataclass
 
 FORMAT = "smelt-report"
 VERSION = "1.12"
@@ -333,7 +333,8 @@ class DecisionData:
 
     `a` and `b` are names that the settings must_fuse and never_fuse take; `a_node` and `b_node`
     their nodes, where they are unique; `a_label` and `b_label` the labels of these. `terms` are the
-    parts of the fused kernel's predicted time in ns; the rest is as in `smelt.journal.Decision`.
+    parts of the fused kernel's predicted time in ns; the rest is as in
+    `smelt.journal.facts.Decision`.
     """
 
     id: int

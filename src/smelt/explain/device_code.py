@@ -23,7 +23,6 @@ from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select
-from smelt.dataclass import dataclass
 from smelt.explain.data import (
     DeviceCodeData,
     DeviceKernelData,
@@ -32,8 +31,9 @@ from smelt.explain.data import (
 )
 from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.kernel.ir import Kernel
+from smelt.packages.triton_package import MIN_VERSION, has_triton, is_too_old, triton_version
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
-from smelt.triton_package import LEAST_VERSION, has_triton, is_too_old, triton_version
 from smelt.types.expr import evaluate, product
 
 __all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
@@ -181,4 +181,4 @@ def _missing_triton() -> str | None:
     if not has_triton():
         return "pip install 'smelt-compiler[gpu]'"
     present = triton_version()
-    return f"Triton {LEAST_VERSION} instead of {present}" if is_too_old(present) else None
+    return f"Triton {MIN_VERSION} instead of {present}" if is_too_old(present) else None

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import Machine
-from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.passes.constant_subgraph import split_constant_subgraph
+from smelt.python.dataclass import dataclass
 
 __all__ = ["DevicePlan", "plan_for_device"]
 

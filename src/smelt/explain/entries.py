@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from smelt.backend import Machine
 from smelt.backend.machine import Level
-from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.explain.predict import predict
 from smelt.explain.traffic import Touched, Traffic
@@ -22,6 +21,7 @@ from smelt.fusion.plan import Body, Cluster, LoopBody
 from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
 __all__ = ["Entry", "chunked_work", "entries", "entry_traffic"]

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.explain.data import TimeData
+from smelt.python.dataclass import dataclass
 from smelt.runtime.executable import CallStep, Executable, Step, Value
 
 __all__ = ["Times", "measure"]
@@ -28,10 +28,10 @@ __all__ = ["Times", "measure"]
 Array = np.ndarray[Any, Any]
 
 MEASURE_ROUNDS = 3
-MOST_RUNS = 33
-LEAST_RUNS = 2
+MAX_RUNS = 33
+MIN_RUNS = 2
 BUDGET_NS = 20_000_000
-"""Time of a step's runs in one round; a long kernel still runs `LEAST_RUNS` times."""
+"""Time of a step's runs in one round; a long kernel still runs `MIN_RUNS` times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,13 @@ def _samples(full: Callable[[], object], empty: Callable[[], object]) -> list[in
     empty()
     differences: list[int] = []
     start = perf_counter_ns()
-    while len(differences) < MOST_RUNS:
+    while len(differences) < MAX_RUNS:
         before = perf_counter_ns()
         full()
         between = perf_counter_ns()
         empty()
         after = perf_counter_ns()
         differences.append(max(0, 2 * between - before - after))
-        if len(differences) >= LEAST_RUNS and after - start > BUDGET_NS:
+        if len(differences) >= MIN_RUNS and after - start > BUDGET_NS:
             break
     return differences

@@ -47,7 +47,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.source_names import called_names
 from smelt.graph.text import name_values
 from smelt.ops.create import Constant, Input
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 
 __all__ = ["Labels", "find", "find_unique", "place_of", "plain_name", "short_place"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 Number = float | int | bool | str
 

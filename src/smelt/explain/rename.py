@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.explain.compiled import Compiled
 from smelt.explain.data import DecisionData, KernelData, NodeData, Place, ReportData
@@ -39,6 +38,7 @@ from smelt.kernel.text_lex import RESERVED
 from smelt.kernel.text_print import text
 from smelt.kernel.walk import statements
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Renaming", "source_renaming"]
 

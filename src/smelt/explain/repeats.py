@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from smelt.graph.ir import Node
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 
 __all__ = ["Repeats", "find_repeats"]
 
-LEAST_STEPS = 16
+MIN_STEPS = 16
 """Fewest steps of a loop that is reported: layers of a model are fewer."""
-LEAST_OPERATORS = 128
+MIN_OPERATORS = 128
 """Fewest operators of all its steps, below which compiling them takes little time."""
 
 
@@ -47,7 +47,7 @@ def find_repeats(nodes: Sequence[Node]) -> Repeats | None:
     loops: dict[tuple[str, str, int], list[Node]] = {}
     for (file, function, _), group in sorted(lines.items()):
         copies = _copies(group)
-        if copies < LEAST_STEPS:
+        if copies < MIN_STEPS:
             continue
         near = [n for n in (copies - 1, copies, copies + 1) if (file, function, n) in loops]
         loops.setdefault((file, function, near[0] if near else copies), []).extend(group)
@@ -55,7 +55,7 @@ def find_repeats(nodes: Sequence[Node]) -> Repeats | None:
         return None
     (_, _, copies), largest = max(loops.items(), key=lambda item: len(item[1]))
     origin = largest[0].origin
-    if len(largest) < LEAST_OPERATORS or origin is None:
+    if len(largest) < MIN_OPERATORS or origin is None:
         return None
     return Repeats(copies, len(largest), origin)
 

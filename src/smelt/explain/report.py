@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from smelt.backend import Gpu, Machine, backend_of, gpu, register
-from smelt.cached_property import cached_property
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
@@ -38,9 +37,10 @@ from smelt.explain.repeats import find_repeats
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
-from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
+from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.target import Target
+from smelt.python.cached_property import cached_property
 
 register(CpuBackend())
 register(GpuBackend())
@@ -293,7 +293,7 @@ def report(
     """Return the report of a compiled graph.
 
     Args:
-        compiled: the result of `smelt.driver.compile`.
+        compiled: the result of `smelt.compiler.driver.compile`.
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.

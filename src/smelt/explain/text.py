@@ -29,9 +29,9 @@ __all__ = ["kernel_line", "kernel_time", "page", "refusals"]
 WIDTH = 100
 SCREEN = 25
 """Lines that the page of a small program has at most."""
-MOST_LINES, FEWEST_LINES = 14, 11
+MAX_LINES, MIN_LINES = 14, 11
 """Maximum lines of a kernel's text on level 2: of a short page, and of a page beyond `SCREEN`."""
-MOST_REFUSALS = 3
+MAX_REFUSALS = 3
 NAMES = 26
 """Width in columns of the operators in the table of kernels."""
 
@@ -49,7 +49,7 @@ def page(data: ReportData, level: int = 2, repeats: Repeats | None = None) -> st
         parts += [_refusals(refused)] if refused else []
         if slowest is not None:
             above = sum(len(lines) + 1 for lines in parts)
-            most = min(MOST_LINES, max(FEWEST_LINES, SCREEN - above - 3))
+            most = min(MAX_LINES, max(MIN_LINES, SCREEN - above - 3))
             parts.append(_kernel(data, slowest, most=most))
     elif level > 2:
         parts += [_kernel(data, k) for k in data.kernels]
@@ -362,7 +362,7 @@ def refusals(data: ReportData) -> list[DecisionData]:
             last_verdicts[d.a, d.b] = d
     costly = [d for d in last_verdicts.values() if d.saves_bytes or d.saves_ns]
     costly.sort(key=lambda d: (-d.saves_ns, -d.saves_bytes, d.id))
-    return costly[:MOST_REFUSALS]
+    return costly[:MAX_REFUSALS]
 
 
 def _share_kernel(data: ReportData, d: DecisionData) -> bool:

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.kernel.env import Axes, Env
 from smelt.kernel.ir import (
     Block,
@@ -43,6 +42,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, values_of
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Atom,

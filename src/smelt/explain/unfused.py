@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from smelt import fusion, knobs, lower
 from smelt.backend import Machine
-from smelt.dataclass import dataclass
 from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
 __all__ = [

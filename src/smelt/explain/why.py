@@ -13,11 +13,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.errors import REASONS, escape_controls
 from smelt.explain.data import DecisionData, NodeData, ReportData
 from smelt.explain.names import short_place
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Why", "decision_text", "is_net", "why"]
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
     PUT,
     Apply,
@@ -43,6 +42,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import children, values_of, visit
 from smelt.ops import scalar_functions
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index, evaluate
 

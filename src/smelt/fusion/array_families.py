@@ -29,13 +29,13 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.graph.ir import Node
-from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
+from smelt.kernel.device_code import MAX_MAPPED_ELEMENTS, MAX_REDUCED_ELEMENTS
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, product
 
 __all__ = ["Families"]
 
-LEAST_FAMILY = 8
+MIN_FAMILY = 8
 """Least arrays for which a plan counts on a launch in common.
 
 With fewer, one kernel of all of them may be faster than a launch that first needs a table.
@@ -74,7 +74,7 @@ class Families:
         self.units = units
         every = formulas(units)
         counts = Counter(every)
-        self.sizes = [counts[f] if counts[f] >= LEAST_FAMILY else 1 for f in every]
+        self.sizes = [counts[f] if counts[f] >= MIN_FAMILY else 1 for f in every]
         """Values with the formula of each value, 1 if they are few."""
         self.numbers = [f if n > 1 else -1 for f, n in zip(every, self.sizes, strict=True)]
         """The formula of each value, -1 if few values have it."""
@@ -90,7 +90,7 @@ class Families:
             and self.sizes[u.number] > 1
             and 1
             < max(elements[v] for v in (u.number, *bits(units.operands[u.number])))
-            <= (MOST_REDUCED_ELEMENTS if u.is_reduction else MOST_MAPPED_ELEMENTS)
+            <= (MAX_REDUCED_ELEMENTS if u.is_reduction else MAX_MAPPED_ELEMENTS)
         )
         """Values of whole arrays, or reductions of them, whose kernels share a launch."""
 

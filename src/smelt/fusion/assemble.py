@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import at_hints, bits, least
 from smelt.fusion.plan import Cluster
 from smelt.fusion.search_result import UnplacedCluster
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
+from smelt.python.dataclass import dataclass
 from smelt.types.tensor import Shape
 
 

@@ -23,8 +23,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from smelt.chunks import FIRST_ROW, WHOLE
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.state import SMALL_RATIO
@@ -34,6 +32,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, users, with_inputs
+from smelt.kernel.chunks import FIRST_ROW, WHOLE
 from smelt.ops.combine import (
     CHOICE,
     COMBINES,
@@ -43,6 +42,7 @@ from smelt.ops.combine import (
     SUM_OF_PRODUCTS,
 )
 from smelt.ops.create import Constant, Input
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
@@ -193,7 +193,7 @@ def with_shape(op: Any, old: TensorType, new: TensorType) -> Any:
 
 
 _MIXES = "{} mixes rows"
-MOST_EARLY, MOST_AGAIN = 6, 2
+MAX_EARLY, MAX_AGAIN = 6, 2
 """Most reductions over all rows that are computed before the chunks.
 
 The second value limits the contractions computed twice for them. Networks whose layers each need
@@ -292,7 +292,7 @@ def _split_along(
 ) -> ChunkedGraph | None:
     early, readers = frozenset[Node](), users(graph)
     while True:
-        if len(early) > MOST_EARLY:
+        if len(early) > MAX_EARLY:
             raise CannotChunk("too many sums of all rows would have to be made before")
         try:
             chunked = _ChunkGrower(graph, readers, hints, least, early).run(large[0], axis, large)
@@ -349,7 +349,7 @@ class _ChunkGrower:
         self._add_between()
         for node in self.axis:
             self._check(node)
-        if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MOST_AGAIN:
+        if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MAX_AGAIN:
             raise CannotChunk("too many products would be made twice")
         return self._build_parts([n for n in large if n in self.axis])
 

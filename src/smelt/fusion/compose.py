@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from smelt import knobs
 from smelt.backend.machine import Machine
-from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_rows
 from smelt.fusion import memory, plan_single
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.checks import merge_plans, split_checks
@@ -31,7 +30,7 @@ from smelt.fusion.chunking import (
 from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import chunked_cost, costs
-from smelt.fusion.recompute import MOST_SLOWER
+from smelt.fusion.recompute import MAX_SLOWER
 from smelt.fusion.rematerialize import rematerialize_cheap
 from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import trace
@@ -41,7 +40,8 @@ from smelt.fusion.verify import verify
 from smelt.fusion.widen_accumulators import widen_sums
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
-from smelt.journal import Decision, Journal
+from smelt.journal.facts import Decision, Journal
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_rows
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
@@ -166,7 +166,7 @@ def _recomputing_plan(
     if not keeps_large(unchunked):
         return None
     again = plan_single.plan(unchunked.graph, target, None, hints, donated=donated, recomputes=True)
-    most_ns = MOST_SLOWER * objective_ns(unchunked)
+    most_ns = MAX_SLOWER * objective_ns(unchunked)
     if isinstance(chunked, Plan):
         most_ns = min(most_ns, objective_ns(chunked))
     return None if keeps_large(again) or objective_ns(again) > most_ns else again
@@ -331,7 +331,7 @@ def _check_worth(unchunked: Plan, chunked: Plan, target: Machine, hints: Hints) 
     slowdown = sum(c.objective_ns for c in costs(chunked, target, hints))
     slowdown /= sum(c.objective_ns for c in costs(unchunked, target, hints))
     uncached_bytes = max(old_bytes - target.cache_bytes, 0)
-    max_slowdown = min(1 + uncached_bytes / (IO_TIME_FACTOR * max(io_bytes, 1)), MOST_SLOWER)
+    max_slowdown = min(1 + uncached_bytes / (IO_TIME_FACTOR * max(io_bytes, 1)), MAX_SLOWER)
     if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, MAX_SLOWDOWN):
         raise CannotChunk(
             f"sums that rounds need of all rows would have to be made before, of the same value; "

@@ -35,7 +35,7 @@ from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.short_factors import converting_units, dot_factors
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
-from smelt.target import Kind, Level, Target
+from smelt.machine.target import Kind, Level, Target
 from smelt.types.affine import split_constant
 from smelt.types.expr import Expr, Index, axis
 

@@ -13,11 +13,11 @@ from math import prod
 from typing import TypeAlias
 
 from smelt.backend.machine import Kind, Level, Machine
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.region import Region
 from smelt.fusion.units import Unit, Units
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index
 
 CHARGED = 0.5

@@ -10,7 +10,7 @@ from smelt.fusion.cost import Model
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.device_cost import DeviceModel
 from smelt.fusion.units import Units
-from smelt.target import Target
+from smelt.machine.target import Target
 
 __all__ = ["cost_model"]
 

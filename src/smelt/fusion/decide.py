@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Protocol
 
-from smelt.cached_property import cached_property
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.legal import Refusal
 from smelt.fusion.reduction_notes import Step
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
-from smelt.journal import Decision, Verdict
-from smelt.origin import Origin
+from smelt.journal.facts import Decision, Verdict
+from smelt.python.cached_property import cached_property
+from smelt.python.origin import Origin
 
 Numbers = dict[str, float]
 

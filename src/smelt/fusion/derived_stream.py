@@ -21,13 +21,13 @@ from collections.abc import Hashable
 from dataclasses import field
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange
 from smelt.fusion.cascade.collect import Collected, collect
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.region import Region
 from smelt.fusion.units import Units
+from smelt.python.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

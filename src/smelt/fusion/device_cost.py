@@ -45,7 +45,7 @@ from smelt.fusion.scatter import scatter_tasks, update_axes
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
-from smelt.target import Kind, Level
+from smelt.machine.target import Kind, Level
 from smelt.types.dtype import f32
 
 ATOMIC_BYTES = (4, 8)

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from smelt.fusion.bitsets import bits
 from smelt.fusion.units import Unit, Units
 
-MOST_STREAMS = 12
+MAX_STREAMS = 12
 """Most arrays that a chain reads before the cost model evaluates every further join."""
-MOST_SIZE = 200.0
+MAX_SIZE = 200.0
 """Most scalar operations of a chain before the cost model evaluates every further join."""
 
 
@@ -60,7 +60,7 @@ def chains(units: Units, nbytes: Sequence[int], alone: int = 0, last: int = 0) -
         if shared is not None:
             members = sets[home] | 1 << u
             operands = (reads[home] | units.operands[u]) & ~members
-            if operands.bit_count() > MOST_STREAMS or size[home] + units.size[u] > MOST_SIZE:
+            if operands.bit_count() > MAX_STREAMS or size[home] + units.size[u] > MAX_SIZE:
                 shared, home = None, u
             else:
                 sets[home], reads[home] = members, operands

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.units import Edge, Unit, Units
+from smelt.ops.windows import WINDOW_STEPS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of
-from smelt.windows import WINDOW_STEPS
 
 
 @dataclass(frozen=True, slots=True)

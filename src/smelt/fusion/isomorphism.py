@@ -10,7 +10,7 @@ expression contains them.
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> from smelt.fusion.cost import Model
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> units = Units(
 ...     parse('''graph f(x: f32[n], y: f32[n]) {
 ...   v0 = exp(x)
@@ -31,12 +31,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Position, Positions, Region
 from smelt.fusion.units import Unit, Units, is_free
 from smelt.graph.ir import Node
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, atoms, map_variables, value
 
 T = TypeVar("T")

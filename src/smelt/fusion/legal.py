@@ -13,14 +13,14 @@ from dataclasses import field
 from typing import Any
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.fusion_barriers import Barriers
-from smelt.fusion.region import MOST_READS, Region
+from smelt.fusion.region import MAX_READS, Region
 from smelt.fusion.units import Units
 from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
+from smelt.python.dataclass import dataclass
 
 CROSSING = "reduction-crossing"
 FAST_MEMORY = "fast-memory"
@@ -134,8 +134,8 @@ def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
     details = {
         "axis": _ended(units, number),
         "op": op,
-        "size": f"over {MOST_READS}",
-        "limit": MOST_READS,
+        "size": f"over {MAX_READS}",
+        "limit": MAX_READS,
     }
     return Refusal(reason, details)
 

@@ -28,7 +28,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.library_form import LibraryForm, library_form
 from smelt.graph.text import name_values
 from smelt.graph.walk import rebuild_from
-from smelt.journal import LibraryProduct
+from smelt.journal.facts import LibraryProduct
 from smelt.ops.library_product import CLEAR_GAIN, Library, Provider, Wish
 
 __all__ = [
@@ -50,7 +50,7 @@ SKINNY = 96
 """Largest columns or terms of a product whose blocks do not fill a register tile's caches."""
 SMALL = 128
 """Largest side of the matrices in a stack whose products stay in the caches of a core."""
-LEAST_NS = 20_000.0
+MIN_NS = 20_000.0
 """Predicted nanoseconds from which a product is handed over: a call takes some thousands."""
 
 
@@ -142,7 +142,7 @@ _TAKEN = ("faster", "setting")
 
 
 def _reason(wish: Wish, own_ns: float | None, ratio: float | None, library: Library) -> str:
-    """Return the reason of a decision: a key of `smelt.journal.LIBRARY_REASONS`.
+    """Return the reason of a decision: a key of `smelt.journal.facts.LIBRARY_REASONS`.
 
     `own_ns` is the predicted time of a product in a kernel of its own, None for others.
     """
@@ -154,7 +154,7 @@ def _reason(wish: Wish, own_ns: float | None, ratio: float | None, library: Libr
         return "fused"
     if ratio is None:
         return "unmeasured"
-    if own_ns < LEAST_NS:
+    if own_ns < MIN_NS:
         return "small"
     return "faster" if ratio < CLEAR_GAIN else "slower"
 

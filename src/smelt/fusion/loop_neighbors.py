@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.loops import is_elementwise, is_recurrence
 from smelt.fusion.space import reads
@@ -33,8 +32,9 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Body, Loop, loop_key
 from smelt.graph.walk import substitute_nodes, users, with_inputs
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.create import Constant
-from smelt.tiling import CPU_TILING, Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axis, product
 from smelt.types.tensor import Shape, TensorType
 

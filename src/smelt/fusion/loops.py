@@ -31,7 +31,7 @@ from smelt.types.expr import Index, axis, evaluate, substitute
 
 __all__ = ["group_results", "is_elementwise", "is_recurrence", "plan_loops", "step_graph"]
 
-MOST_OPERATORS = 400
+MAX_OPERATORS = 400
 """Most operators of a step that becomes one kernel: registers would not hold its values."""
 
 
@@ -117,7 +117,7 @@ def is_recurrence(graph: Graph, carries: int, wanted: Sequence[int]) -> bool:
     element of the carries.
     """
     nodes = [x for x in graph.nodes() if not isinstance(x.op, (Input, Constant))]
-    if len(nodes) > MOST_OPERATORS or not all(map(is_elementwise, nodes)):
+    if len(nodes) > MAX_OPERATORS or not all(map(is_elementwise, nodes)):
         return False
     results = len(graph.outputs)
     stored = [graph.inputs[k - results] if k >= results else graph.outputs[k] for k in wanted]

@@ -16,7 +16,7 @@ out, the model assumes a fixed share to be visited, and charges little for masks
 >>> from smelt.fusion.cost import Model
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> text = "graph f(x: f32[n]) { v0 = exp(x) : f32[n] v1 = abs(v0) : f32[n] return v1 }"
 >>> units = Units(parse(text))
 >>> model = Model(units, Target.for_isa("avx2"), Hints(n=1 << 20))
@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import is_masked
 from smelt.graph.ir import Node
 from smelt.ops.cost import DATA_DEPENDENT_SHARE
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 
 

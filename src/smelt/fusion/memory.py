@@ -27,13 +27,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import at_hints
 from smelt.fusion.plan import NOTHING, Cluster, Donated, Plan, Slot
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
-from smelt.journal import BufferPlanned
-from smelt.offsets import pack
+from smelt.journal.facts import BufferPlanned
+from smelt.kernel.offsets import pack
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -51,7 +51,7 @@ __all__ = ["assign", "round_to_line", "size", "upper_bounds"]
 
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line: buffers start at multiples of it."""
-MOST_SUMS = 8
+MAX_SUMS = 8
 """Most sums of which one offset is the maximum.
 
 If there are more, two are replaced by a common upper bound.
@@ -322,7 +322,7 @@ def upper_bounds(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]
     for e in ranked:
         if not any(_covers(k, e) for k in bounds):
             bounds = [k for k in bounds if not _covers(e, k)] + [e]
-    while len(bounds) > MOST_SUMS:
+    while len(bounds) > MAX_SUMS:
         a, b = bounds.pop(), bounds.pop()  # the smallest at the hints
         bounds.append(_common_bound(a, b))
         bounds.sort(key=lambda e: (-at_hints(e, hints), str(e)))

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.contraction_cost import operand_axes
 from smelt.fusion.region import Region
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import AT_ZERO, Unit, Units
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of
 
 PACK_COST, NEAR_COST = 6.0, 2.0

@@ -7,11 +7,11 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from smelt.chunks import Chunks
-from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
-from smelt.journal import Decision
+from smelt.journal.facts import Decision
+from smelt.kernel.chunks import Chunks
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 

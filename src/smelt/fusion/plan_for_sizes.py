@@ -37,9 +37,9 @@ SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
 A call is small with fewer elements only, if they exceed a core's caches. Those of a large call
 exceed the caches and give all cores work.
 """
-MOST_UNITS = 60
+MAX_UNITS = 60
 """Most units for which kernels are searched for twice."""
-LEAST_ROWS = 16
+MIN_ROWS = 16
 """Smallest size that may grow; smaller ones belong to the program, such as image channels."""
 REGRET = 1.25
 """Largest slowdown of a small call for the benefit of large ones."""
@@ -57,9 +57,9 @@ def larger_sizes(units: Units, hints: Hints, cache: int) -> Hints | None:
     of arrays grow, or the largest size if all arrays have few rows.
     """
     names = input_size_names(units.graph)
-    if len(units.units) > MOST_UNITS or not names or any(n not in hints for n in names):
+    if len(units.units) > MAX_UNITS or not names or any(n not in hints for n in names):
         return None
-    large_names = [n for n in names if hints[n] >= LEAST_ROWS]
+    large_names = [n for n in names if hints[n] >= MIN_ROWS]
     row_counts = {x.type.shape[0] for x in units.inputs if x.type.rank > 1}
     largest = max(hints[n] for n in names)
     grown = [n for n in large_names if size(n) in row_counts] or [

@@ -10,7 +10,7 @@ be left out during the search.
 ...   v2 = div(x, v1)
 ...   return v2
 ... }''')
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> result = plan(graph, Target.for_isa("avx2"), None, {"n": 4096, "m": 512})
 >>> [[node.op.name for node in cluster.nodes] for cluster in result.clusters]
 [['reduce.sum', 'reshape', 'div']]
@@ -24,7 +24,6 @@ from time import perf_counter
 
 from smelt import knobs
 from smelt.backend.machine import Machine
-from smelt.dataclass import dataclass
 from smelt.fusion import memory
 from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints
@@ -33,7 +32,7 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.loops import group_results, plan_loops
 from smelt.fusion.plan import NOTHING, Donated, Plan
-from smelt.fusion.plan_for_sizes import MOST_UNITS, is_better_for_both, larger_sizes, may_gain
+from smelt.fusion.plan_for_sizes import MAX_UNITS, is_better_for_both, larger_sizes, may_gain
 from smelt.fusion.refine import Refinement
 from smelt.fusion.repeated_layers import shorten
 from smelt.fusion.require import require
@@ -42,7 +41,8 @@ from smelt.fusion.search_result import SearchResult
 from smelt.fusion.units import Units
 from smelt.fusion.verify import check_disjoint, verify
 from smelt.graph.ir import Graph, Node
-from smelt.journal import Journal, Planned
+from smelt.journal.facts import Journal, Planned
+from smelt.python.dataclass import dataclass
 
 
 def plan(
@@ -119,7 +119,7 @@ def _search_layers(graph: Graph, options: _SearchOptions) -> SearchResult:
     """Return the kernels of a graph, from a shorter one where layers of it repeat."""
     demands = (knobs.MUST_FUSE, knobs.NEVER_FUSE, knobs.REQUIRE_FUSED)
     if options.fuse and not any(knob.get() for knob in demands):
-        for layers in shorten(graph) if len(graph.nodes()) > MOST_UNITS else ():
+        for layers in shorten(graph) if len(graph.nodes()) > MAX_UNITS else ():
             crowded = {layers.short.get(n, n) for n in options.crowded} | layers.shared
             outside_values = {*graph.inputs, *graph.outputs} & layers.left_out
             beside = options.beside + sum(
@@ -132,7 +132,7 @@ def _search_layers(graph: Graph, options: _SearchOptions) -> SearchResult:
             if layers.crosses_copies(short):
                 break
             expanded = layers.expand(short)
-            if expanded is not None and len(expanded.unfused_bytes) > MOST_UNITS:
+            if expanded is not None and len(expanded.unfused_bytes) > MAX_UNITS:
                 return expanded
     return _search_graph(graph, options)
 

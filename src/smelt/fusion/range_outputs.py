@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.plan import Cluster
 from smelt.fusion.trace import Term, trace
 from smelt.fusion.units import Units, is_contraction, trace_of
 from smelt.graph.ir import Node
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, sub
 from smelt.types.tensor import Shape

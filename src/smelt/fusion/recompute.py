@@ -25,7 +25,7 @@ from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
 __all__ = ["recompute_large_values"]
 
 
-MOST_SLOWER = 2.0
+MAX_SLOWER = 2.0
 """Largest slowdown accepted where uncached values are computed again."""
 
 

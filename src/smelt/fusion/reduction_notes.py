@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.derived_stream import derive_stream
 from smelt.fusion.region import Region
+from smelt.python.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

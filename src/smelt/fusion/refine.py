@@ -20,21 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
 from smelt.fusion.reachability import topological_order
 from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
+from smelt.python.dataclass import dataclass
 
 RUN_LOOKS, SPLIT_LOOKS = 3, 1
 """Evaluation budgets for runs and for splits, in members of the evaluated sets per unit.
 
 The time of an evaluation grows with the members of the set.
 """
-LEAST_LOOKS = 1200
+MIN_LOOKS = 1200
 """Least budget, for small graphs."""
-MOST_NEIGHBOURS = 4
+MAX_NEIGHBOURS = 4
 """Most neighbours that a part of a cluster is tried to be joined with."""
 MIN_SHARED_SHARE = 0.05
 """Least share of two clusters' time that their shared traffic and a launch must make up."""
@@ -93,7 +93,7 @@ class Refinement:
 
     def _budget(self, each: int) -> int:
         """Return how many members of sets may be evaluated."""
-        return max(LEAST_LOOKS, each * len(self.units.units))
+        return max(MIN_LOOKS, each * len(self.units.units))
 
     def _by_slack(self) -> list[int]:
         """Return the clusters in order of their time above the lower bound, largest last."""
@@ -547,7 +547,7 @@ class Refinement:
                 )
             ):
                 neighbours.append(n)
-        return sorted(neighbours, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
+        return sorted(neighbours, key=lambda n: -shared[n])[:MAX_NEIGHBOURS]
 
     # ---- carrying out --------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits, find_root
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import stored_parts
@@ -37,6 +36,7 @@ from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, map_variables, product, value
@@ -101,7 +101,7 @@ class Region:
         return self
 
 
-MOST_READS = 256
+MAX_READS = 256
 """Most reads of a unit unrolled at its positions.
 
 A kernel may have twice as many at all positions beyond the first of each unit: nested short sums
@@ -175,7 +175,7 @@ class _RegionBuilder:
                 extra_reads += (len(positions) - 1) * len(unit.edges)
                 if (
                     len(positions) > 1
-                    and max(extra_reads / 2, len(positions) * len(unit.edges)) > MOST_READS
+                    and max(extra_reads / 2, len(positions) * len(unit.edges)) > MAX_READS
                 ):
                     return region.refuse("code-size", u)
                 if self.odd >> u & 1 and units.reductions >> u & 1 and not self._is_once(unit):

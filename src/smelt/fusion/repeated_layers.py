@@ -34,10 +34,10 @@ from smelt.fusion.search_result import SearchResult, UnplacedCluster
 from smelt.fusion.units import is_free
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
-from smelt.journal import Decision
+from smelt.journal.facts import Decision
 from smelt.ops.create import Constant, Input
 
-LEAST_COPIES = 7
+MIN_COPIES = 7
 """Fewest copies from which most are left out.
 
 A value that all of them read has then more readers than are ever evaluated one by one, in either
@@ -60,7 +60,7 @@ def shorten(graph: Graph) -> Iterator[Layers]:
     """Iterate over shortened versions of a graph, the shortest first."""
     copies = _copies(graph)
     for border in BORDERS if copies else ():
-        if len(copies) - 2 * border >= LEAST_COPIES:
+        if len(copies) - 2 * border >= MIN_COPIES:
             yield Layers(graph, copies[border : len(copies) - border])
 
 
@@ -254,7 +254,7 @@ def _copies(graph: Graph) -> list[list[Node]]:
     """
     nodes = [n for n in graph.nodes() if not isinstance(n.op, Input)]
     start, period, count = _longest_repetition(_labels(graph, nodes))
-    if count < LEAST_COPIES:
+    if count < MIN_COPIES:
         return []
     indices = {n: k - start for k, n in enumerate(nodes)}
     runs = [nodes[start + k * period :][:period] for k in range(count)]
@@ -264,7 +264,7 @@ def _copies(graph: Graph) -> list[list[Node]]:
     runs, end_index = runs[first:end_copy], start + end_copy * period
     left_out = {n for run in runs[:-1] for n in run}
     is_read_later = any(x in left_out for n in nodes[end_index:] for x in n.inputs)
-    if len(runs) < LEAST_COPIES or is_read_later or not left_out.isdisjoint(graph.check_outputs):
+    if len(runs) < MIN_COPIES or is_read_later or not left_out.isdisjoint(graph.check_outputs):
         return []
     return _with_own_arrays(nodes[: start + first * period], runs, nodes[end_index:], graph.outputs)
 

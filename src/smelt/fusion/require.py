@@ -14,8 +14,8 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
 from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
-from smelt.journal import Decision
-from smelt.origin import UNKNOWN
+from smelt.journal.facts import Decision
+from smelt.python.origin import UNKNOWN
 
 
 def require(wishes: FusionConstraints, clusters: Sequence[int], decisions: Decisions) -> None:

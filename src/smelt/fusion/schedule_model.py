@@ -5,7 +5,7 @@ barrier: what reads its result belongs to a later level, hence to a later loop n
 later nest needs is recomputed there if that is cheap, else kept in scratch memory. If there are too
 few independent positions, a reduced axis is split. Each rule mirrors one in
 `smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are the
-machine's (`smelt.tiling`).
+machine's (`smelt.machine.tiling`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from smelt.fusion.vectorization_cost import (
     vote,
 )
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
+from smelt.machine.tiling import ReducedAxis, Tiling, split_axis
 from smelt.ops.cost import MOVE_COST
-from smelt.tiling import ReducedAxis, Tiling, split_axis
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
@@ -26,16 +25,17 @@ from smelt.fusion.fuse_chains import chains
 from smelt.fusion.gain_cache import NEVER, GainCache
 from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
 from smelt.fusion.reachability import Reach
-from smelt.fusion.recompute import MOST_SLOWER, recompute_large_values
+from smelt.fusion.recompute import MAX_SLOWER, recompute_large_values
 from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import text as expr_text
 
-MOST_COPIES = 6
+MAX_COPIES = 6
 """Most readers into which a producer is copied."""
-MOST_READERS = 4
+MAX_READERS = 4
 """Most readers that a producer is tried to be joined with."""
 LARGE_PRODUCER = 24
 """Number of units from which a producer with reductions is tried more sparingly.
@@ -43,20 +43,20 @@ LARGE_PRODUCER = 24
 Its readers are tried in order of their last known gain, and a reader whose last gain does not
 exceed the best found so far is skipped.
 """
-MOST_SIBLINGS = 12
+MAX_SIBLINGS = 12
 """Most readers of one array that are tried in pairs."""
-MOST_PRICED_SIBLINGS = 16
+MAX_PRICED_SIBLINGS = 16
 """Most pairs that share little whose joined kernel is evaluated for the record alone."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
-LEAST_GAIN = 1e-6
+MIN_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
 TIE_SHARE = 1e-4
 """By how much one kernel that stores less may be slower than two, as a share of its time.
 
 That is far below the model's error.
 """
-TIE_GAIN = 2 * LEAST_GAIN
+TIE_GAIN = 2 * MIN_GAIN
 """The gain of such a join: all others come first."""
 TAKE_SHARE = 0.99
 """Share of the largest remaining bound that a gain must reach to be taken.
@@ -119,7 +119,7 @@ class Search(State):
         changed = Refinement(self, self.decisions).run()
         if self.model.tiling.recomputes_products:
             changed += recompute_large_values(
-                self, self.decisions, MOST_SLOWER if self.recomputes else 1.0
+                self, self.decisions, MAX_SLOWER if self.recomputes else 1.0
             )
             changed = [c for c in changed if c in self.clusters]
         if changed:
@@ -175,7 +175,7 @@ class Search(State):
         def enqueue(c: int, bound: float) -> None:
             stamps[c] = stamps.get(c, 0) + 1
             waiting.discard(c)
-            if bound > LEAST_GAIN:
+            if bound > MIN_GAIN:
                 heapq.heappush(queue, (-bound, c, stamps[c]))
 
         for c in start:
@@ -188,10 +188,10 @@ class Search(State):
             move = self.best_move(c)
             if queue and move.gain < -TAKE_SHARE * queue[0][0]:
                 enqueue(c, move.gain)
-                if move.gain > LEAST_GAIN:
+                if move.gain > MIN_GAIN:
                     waiting.add(c)
                 continue
-            if move.gain <= LEAST_GAIN:
+            if move.gain <= MIN_GAIN:
                 continue
             changed = self.apply(c, move)
             affected = changed
@@ -221,7 +221,7 @@ class Search(State):
         if self._may_copy(producer, count) and not self._was_costly(producer, count):
             return total + producer.cost.objective_ns
         most = 0.0
-        for c in readers[:MOST_READERS]:
+        for c in readers[:MAX_READERS]:
             pair_bound = self.gain_cache.bound(p, c)
             if pair_bound > most and not self.between(p, c):
                 most = pair_bound
@@ -232,7 +232,7 @@ class Search(State):
         not_copyable = (
             producer.stored & self.always_stored or producer.members & self.units.reductions
         )
-        return 1 < readers <= MOST_COPIES and not not_copyable
+        return 1 < readers <= MAX_COPIES and not not_copyable
 
     def _was_costly(self, producer: Cluster, readers: int) -> bool:
         """Return whether a producer was better stored than recomputed in this many readers.
@@ -248,14 +248,14 @@ class Search(State):
         producer = self.clusters[p]
         if self._may_copy(producer, len(readers)) and not self._was_costly(producer, len(readers)):
             best = self.evaluate_copy(p, readers)
-            if best.gain <= LEAST_GAIN:
+            if best.gain <= MIN_GAIN:
                 self.costly_copies[producer.members] = len(readers)
                 if best.joined:
                     self.decisions.record_costly_copy(
                         producer, [self.clusters[c] for c in readers], best.gain
                     )
         is_large = producer.members.bit_count() > LARGE_PRODUCER and not producer.region.flat
-        candidates = readers[:MOST_READERS]
+        candidates = readers[:MAX_READERS]
         if is_large:
             candidates = sorted(candidates, key=lambda c: -self.gain_cache.last_gain(p, c))
         for c in candidates:
@@ -272,7 +272,7 @@ class Search(State):
         If a cached bound shows that nothing can be gained, the cost model is consulted only with
         `always`.
         """
-        if not always and self.gain_cache.bound(p, c) <= LEAST_GAIN:
+        if not always and self.gain_cache.bound(p, c) <= MIN_GAIN:
             return NO_MOVE
         producer, reader = self.clusters[p], self.clusters[c]
         if between := self.between(p, c):
@@ -407,7 +407,7 @@ class Search(State):
         def enqueue(pairs: Iterable[tuple[int, int]]) -> None:
             for a, b in pairs:
                 move = self.evaluate_siblings(a, b)
-                if move.gain > LEAST_GAIN:
+                if move.gain > MIN_GAIN:
                     heapq.heappush(queue, (-move.gain, a, b))
 
         changed: dict[int, None] = {}
@@ -438,8 +438,8 @@ class Search(State):
             if readers & (readers - 1) == 0:
                 continue
             fusible = [c for c in bits(readers) if not self.clusters[c].members & self.units.calls]
-            for k, a in enumerate(fusible[:MOST_SIBLINGS]):
-                for b in fusible[k + 1 : MOST_SIBLINGS]:
+            for k, a in enumerate(fusible[:MAX_SIBLINGS]):
+                for b in fusible[k + 1 : MAX_SIBLINGS]:
                     if only in (a, b, -1):
                         pairs[a, b] = None
         return list(pairs)
@@ -494,7 +494,7 @@ class Search(State):
         little = sorted(
             (p for p in apart if self.shares_little(*p)), key=lambda p: -self._shared_bytes(*p)
         )
-        unpriced = {*little[MOST_PRICED_SIBLINGS:]}
+        unpriced = {*little[MAX_PRICED_SIBLINGS:]}
         for a, b in apart:
             move = NO_MOVE if (a, b) in unpriced else self.evaluate_siblings(a, b, always=True)
             if (move is NO_MOVE or move.gain > 0.0) and (a, b) in little:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster
 from smelt.graph.ir import Node
-from smelt.journal import Decision
+from smelt.journal.facts import Decision
+from smelt.python.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

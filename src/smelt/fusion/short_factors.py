@@ -23,12 +23,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from smelt.fusion.units import Unit, Units
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import DType, i8, i16, i32, u8
 
 Range = tuple[int, int]
 
-MOST_DEPTH = 8
+MAX_FACTOR_DEPTH = 8
 """Most operators between an array and a factor that are followed."""
 
 
@@ -62,7 +62,7 @@ def _short_at(units: Units, v: int, factors: Sequence[DType]) -> int | None:
         return None
     if _fits(_dtype_range(dtype), factors):
         return 0
-    value_range, members = _range(units, v, MOST_DEPTH)
+    value_range, members = _range(units, v, MAX_FACTOR_DEPTH)
     return members if _fits(value_range, factors) else None
 
 

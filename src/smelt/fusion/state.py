@@ -11,7 +11,6 @@ from dataclasses import replace
 from math import prod
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.fusion import streamable_axes, streams
 from smelt.fusion.assemble import Group
 from smelt.fusion.bitsets import bits
@@ -34,9 +33,10 @@ from smelt.fusion.reachability import Reach
 from smelt.fusion.region import Region, build_region
 from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.graph.ir import Node
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, atoms
 
-MOST_ALIKE = 64
+MAX_ALIKE = 64
 """Most units of a set for which an isomorphic set is looked up.
 
 For more it is faster to join the regions of two flat parts.
@@ -390,7 +390,7 @@ class State:
 
     def _from_isomorphic(self, key: tuple[int, int], parts: Sequence[Cluster]) -> Verdict | None:
         """Return the verdict on a set that is isomorphic to an evaluated one."""
-        if key[0].bit_count() > MOST_ALIKE and parts and all(part.region.flat for part in parts):
+        if key[0].bit_count() > MAX_ALIKE and parts and all(part.region.flat for part in parts):
             return None
         signature = self.isomorphism.signature(*key)
         if signature is None:

@@ -32,11 +32,11 @@ from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.vectorization_cost import parts_for
 from smelt.fusion.window_recompute import is_window_term
+from smelt.machine.target import Level
+from smelt.machine.tiling import rows_axis
 from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.ops.scalar import SCALARS
-from smelt.target import Level
-from smelt.tiling import rows_axis
 from smelt.types.affine import may_overlap
 from smelt.types.expr import Expr, axes_of, evaluate
 

@@ -23,7 +23,7 @@ move as single kernels.
 
 >>> from smelt.fusion.plan_single import plan
 >>> from smelt.graph.text import parse as parse_graph
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> graph = parse_graph('''graph f(x: f32[n,m], b: f32[m]) {
 ...   v0 = add(x, b)
 ...   v1 = max(v0, 0.0:f32)
@@ -47,7 +47,6 @@ from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import NoReturn
 
-from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.errors import PlanTextError
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan, Slot
 from smelt.fusion.traffic import traffic
@@ -56,6 +55,7 @@ from smelt.graph.loop import Loop
 from smelt.graph.text import name_values
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, size
 from smelt.types.expr import text as expr_text

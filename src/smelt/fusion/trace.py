@@ -18,12 +18,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.cost import MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp, TensorOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, atoms, axis, bounds, nonnegative, sub
 from smelt.types.expr import value as position_index

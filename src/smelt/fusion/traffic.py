@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.chunks import WHOLE
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import Region, build_region, region_of
 from smelt.fusion.units import Units
+from smelt.kernel.chunks import WHOLE
 from smelt.types.expr import add
 
 

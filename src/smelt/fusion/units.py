@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from smelt.cached_property import cached_property
-from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-from smelt.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.units import is_free, is_library
@@ -20,6 +19,7 @@ from smelt.graph.ir import Node
 from smelt.graph.loop import loop_key
 from smelt.graph.text import name_values
 from smelt.graph.walk import all_size_names
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.ops.create import Input
 from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, size

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.fusion.trace import Term
-from smelt.tiling import Tiling
+from smelt.machine.tiling import Tiling
+from smelt.ops.windows import is_window
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
-from smelt.windows import is_window
 
 MAX_WINDOW_AXES = 2
 """Most axes of positions that a contraction is packed along at once.

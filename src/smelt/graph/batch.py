@@ -46,7 +46,7 @@ from smelt.ops.view import (
     Stop,
     Window,
 )
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, axes_of, axis, size
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes

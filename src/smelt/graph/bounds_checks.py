@@ -20,7 +20,6 @@ from functools import reduce
 from typing import NoReturn
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import OutsideError
 from smelt.graph import build
 from smelt.graph.bounds import constant_value, is_in_bounds, value_range
@@ -31,7 +30,8 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, mul, nonnegative, product, sizes_of, sub
 

@@ -12,7 +12,7 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Reshape
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType, f32
 from smelt.types.tensor import Shape, TensorType, check_bytes
 

@@ -37,7 +37,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
-from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.graph import build
 from smelt.graph.bounds import constant_value
@@ -51,6 +50,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType
 

@@ -36,7 +36,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.ops.elementwise import Map
 from smelt.ops.extern import Extern
 from smelt.ops.spec import dims_at
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType

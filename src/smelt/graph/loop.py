@@ -28,14 +28,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.cached_property import cached_property
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
 from smelt.ops.create import Constant
 from smelt.ops.spec import Array, Sizes, TensorOp
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType

@@ -21,14 +21,14 @@ from smelt.graph.loop import Body, Loop
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["checked_body", "is_cheap_branch", "run_if"]
 
-MOST_SELECTED = 24
+MAX_SELECTED = 24
 """Most elementwise operators of a branch that is computed even if the other one is taken."""
 
 
@@ -36,7 +36,7 @@ def is_cheap_branch(graph: Graph) -> bool:
     """Whether a branch is few elementwise operators, so that selecting costs less than jumping."""
     nodes = [x for x in graph.nodes() if not isinstance(x.op, (Input, Constant))]
     work = [x for x in nodes if not (x.op.is_view or x.op.is_source)]
-    return len(work) <= MOST_SELECTED and all(isinstance(x.op, (Map, Cast)) for x in work)
+    return len(work) <= MAX_SELECTED and all(isinstance(x.op, (Map, Cast)) for x in work)
 
 
 def run_if(

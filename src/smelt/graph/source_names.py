@@ -20,7 +20,7 @@ from keyword import iskeyword
 
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Constant, Input
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 
 __all__ = ["called_names", "is_source_name", "source_names", "unique_name"]
 

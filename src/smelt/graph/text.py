@@ -51,7 +51,7 @@ from smelt.types.expr import text as expr_text
 from smelt.types.number import number_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
-from smelt.types.text_limits import MOST_NESTED, BeyondLimit, beyond_limits
+from smelt.types.text_limits import MAX_NESTED, BeyondLimit, beyond_limits
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
 """Columns beyond which inputs are printed one per line; most characters quoted in an error."""
@@ -282,8 +282,8 @@ class _Reader:
             if depth == 0 and c in ",)]}\n":
                 break
             depth += (c in "([") - (c in ")]")
-            if depth > MOST_NESTED:
-                self.fail(f"at most {MOST_NESTED} brackets inside one another")
+            if depth > MAX_NESTED:
+                self.fail(f"at most {MAX_NESTED} brackets inside one another")
             self.at += 1
         return self.source[start : self.at]
 
@@ -312,8 +312,8 @@ class _Reader:
         """Parse a graph that is an attribute; it has names of its own."""
         outer, self.values, self.constants = (self.values, self.constants), {}, {}
         self.nested += 1
-        if self.nested > MOST_NESTED:
-            self.fail(f"at most {MOST_NESTED} graphs inside one another")
+        if self.nested > MAX_NESTED:
+            self.fail(f"at most {MAX_NESTED} graphs inside one another")
         graph = self.nested_graph()
         self.nested -= 1
         self.values, self.constants = outer
@@ -484,8 +484,8 @@ class _Reader:
         if not self.in_brackets() and self.sees("("):
             items: list[Any] = []
             self.nested += 1
-            if self.nested > MOST_NESTED:
-                self.fail(f"at most {MOST_NESTED} brackets inside one another", start)
+            if self.nested > MAX_NESTED:
+                self.fail(f"at most {MAX_NESTED} brackets inside one another", start)
             while not self.sees(")"):
                 if items:
                     self.need(",")

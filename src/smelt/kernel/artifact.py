@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from smelt.dataclass import dataclass
 from smelt.kernel.product_cost import ProductCost, product_cycles
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse_sizes
 

@@ -28,7 +28,7 @@ from smelt.types.text_limits import too_large, too_large_product
 Facts = tuple[Index, ...]
 _EFFORT: Final = 4
 """Depth limit of one proof: facts used, case splits and divisions eliminated."""
-_MOST_SUBGOALS: Final = 4096
+_MAX_SUBGOALS: Final = 4096
 """Most subgoals of one proof, which many facts would multiply."""
 _MAX_DEPTH: Final = 256
 """Most operators and names inside one another in a value that becomes an index expression."""
@@ -67,7 +67,7 @@ def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
         return e >= 0
     key = e, facts, effort
     holds = memo.get(key)
-    if holds is None and len(memo) >= _MOST_SUBGOALS:
+    if holds is None and len(memo) >= _MAX_SUBGOALS:
         return False
     if holds is None:
         holds = memo[key] = expr.nonnegative(e) or (

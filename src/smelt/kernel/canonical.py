@@ -21,11 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel.ir import IndexValue, Kernel, Let, Load, Position, Statement, Store
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import splits, statements, states, values_of, visit
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, sizes_of
 
 CANONICAL_NAME = "k"

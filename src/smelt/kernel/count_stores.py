@@ -27,7 +27,7 @@ from smelt.types.expr import Atom, Index, atoms, evaluate
 
 __all__ = ["count_stored"]
 
-MOST_POINTS: Final = 1 << 22
+MAX_POINTS: Final = 1 << 22
 """Most positions at which one condition is evaluated."""
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "lt": operator.lt,
@@ -123,7 +123,7 @@ def _count(s: ir.Store, visited: Mapping[str, int], lets: Lets, extents: Mapping
     for axes, conditions in _groups([] if s.where is None else _conjuncts(s.where, lets), lets):
         if any(lengths.get(a, n) != n for a, n in axes.items()):
             raise _Unknown  # a condition inside a stream that visits a part of the axis
-        if prod(axes.values()) > MOST_POINTS:
+        if prod(axes.values()) > MAX_POINTS:
             raise _Unknown
         positions = np.indices([*axes.values()], np.int64, sparse=True)
         named = dict(zip(axes, positions, strict=True))

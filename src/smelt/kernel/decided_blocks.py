@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Apply, Const, Extreme, If, IndexValue, Partial, Stream, Value
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.ops.truth_tables import prime_implicants, sign_table
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of
 
 __all__ = ["DecidedBlocks", "decided_blocks"]
 
-MOST_OPERANDS = 3
+MAX_ARITY = 3
 """Most operands of an operator on truth values whose truth table is enumerated."""
 
 
@@ -79,7 +79,7 @@ def _bounds(condition: Value, target: bool, name: str) -> list[tuple[bool, Value
     if end is not None:
         return [end]
     arity = len(condition.args)
-    if arity > MOST_OPERANDS or any(not isinstance(a, Apply | Partial) for a in condition.args):
+    if arity > MAX_ARITY or any(not isinstance(a, Apply | Partial) for a in condition.args):
         return None
     for implicant in prime_implicants(condition.op, arity, target):
         parts = [_bounds(condition.args[k], value, name) for k, value in implicant]

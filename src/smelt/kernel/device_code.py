@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
 __all__ = [
     "DESCRIPTOR_ALIGNMENT",
-    "MOST_MAPPED_ELEMENTS",
-    "MOST_REDUCED_ELEMENTS",
+    "MAX_MAPPED_ELEMENTS",
+    "MAX_REDUCED_ELEMENTS",
     "Argument",
     "ArgumentKind",
     "DeviceCode",
@@ -39,9 +39,9 @@ __all__ = [
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
-MOST_MAPPED_ELEMENTS = 1 << 22
+MAX_MAPPED_ELEMENTS = 1 << 22
 """Elements of an array in the table of a map: the launch of a larger one is little of its time."""
-MOST_REDUCED_ELEMENTS = 1 << 30
+MAX_REDUCED_ELEMENTS = 1 << 30
 """Elements of an array in the tables of a reduction: positions in a chunk have 32 bits."""
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     Apply,
@@ -45,6 +44,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index

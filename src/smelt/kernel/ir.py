@@ -22,7 +22,7 @@ import math
 from dataclasses import field
 from typing import TypeAlias
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axis
 from smelt.types.tensor import Shape

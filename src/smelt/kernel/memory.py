@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Param
+from smelt.python.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

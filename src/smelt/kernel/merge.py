@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     NO_EXPONENT,
@@ -39,6 +38,7 @@ from smelt.kernel.walk import transform, visit
 from smelt.ops.cast import cast_reference
 from smelt.ops.combine import CHOICE, EXTREMES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 
 _SCALES = {"add": ("mul", "div", "ldexp"), "max": ("add", "sub"), "min": ("add", "sub")}

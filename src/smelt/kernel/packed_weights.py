@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Load, Param, Value
 from smelt.kernel.walk import map_values
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, mod
 from smelt.types.tensor import Shape
 

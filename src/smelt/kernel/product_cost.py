@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 

@@ -37,7 +37,7 @@ from smelt.types import expr
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index
 
-MOST_EXPANDED = 4096
+MAX_EXPANDED = 4096
 """Most operators of a value with its names inlined, which may double with every name."""
 
 
@@ -133,7 +133,7 @@ def _expand(value: ir.Value, place: CheckContext) -> ir.Value:
     """Inline all names of a value and strip an outer lossless conversion."""
     while True:
         expanded = substitute(value, names=place.lets)
-        if expanded == value or sum(1 for _ in visit(expanded)) > MOST_EXPANDED:
+        if expanded == value or sum(1 for _ in visit(expanded)) > MAX_EXPANDED:
             break
         value = expanded
     if isinstance(value, ir.Cast) and value.dtype == i64:

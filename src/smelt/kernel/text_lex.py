@@ -15,13 +15,13 @@ from collections.abc import Collection
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NoReturn, TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.errors import KernelTextError, TextError
 from smelt.kernel.ir import NO_EXPONENT, Const, Extreme, IndexValue, Value
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Expr
-from smelt.types.text_limits import MOST_NESTED, beyond_limits
+from smelt.types.text_limits import MAX_NESTED, beyond_limits
 
 _LEVELS: Final = (
     ("if",),
@@ -156,7 +156,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-MAX_NESTING: Final = MOST_NESTED
+MAX_NESTING: Final = MAX_NESTED
 """Most brackets, signs or conditions open at once; bounds the parser's recursion."""
 
 

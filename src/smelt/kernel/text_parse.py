@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, axes_of
@@ -24,6 +23,7 @@ from smelt.kernel.text_lex import (
     words_in,
 )
 from smelt.kernel.text_value import DTYPES, IndexReader, Names, Typed, ValueReader
+from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.expr import Index
 

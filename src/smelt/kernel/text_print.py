@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir, walk
 from smelt.kernel.env import Env, axes_of, dtype_of
@@ -31,6 +30,7 @@ from smelt.kernel.text_lex import (
 )
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.dtype import DType
 from smelt.types.expr import Index

@@ -13,7 +13,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, dtype_of
@@ -33,6 +32,7 @@ from smelt.kernel.text_lex import (
 from smelt.kernel.walk import children
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types import dtype as dtypes
 from smelt.types import expr
 from smelt.types.dtype import DType, bool_, i32

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
+from smelt.python.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

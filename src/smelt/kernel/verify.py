@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.kernel import ir, walk
 from smelt.kernel.bounds import Facts, facts_of
@@ -36,6 +35,7 @@ from smelt.kernel.text_lex import RESERVED
 from smelt.kernel.text_print import statement_text, text
 from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index

@@ -38,9 +38,9 @@ from smelt.types.tensor import MAX_BYTES, check_contiguous
 __all__ = ["size_names", "verify_sizes"]
 
 Sizes = Mapping[str, int]
-MOST_PARTS: Final = 2**31
+MAX_PARTS: Final = 2**31
 """Most parts that the grid may split an axis into."""
-MOST_CHAINED: Final = 512
+MAX_CHAINED: Final = 512
 """Most operators that a value may wait for one after another; code generation recurses."""
 
 
@@ -117,8 +117,8 @@ def _check_chains(kernel: ir.Kernel) -> None:
     depths: dict[str, int] = {}
     for s, _ in _in_scope(kernel.body, {}):
         depth = max((_depth(v, depths) for v in walk.values_of(s)), default=0)
-        if depth > MOST_CHAINED:
-            _refuse(kernel, f"a chain of more than {MOST_CHAINED} operators", s)
+        if depth > MAX_CHAINED:
+            _refuse(kernel, f"a chain of more than {MAX_CHAINED} operators", s)
         if isinstance(s, ir.Let | ir.Position | ir.Update):
             depths[s.state if isinstance(s, ir.Update) else s.name] = depth
 
@@ -161,7 +161,7 @@ def _check_grid(kernel: ir.Kernel, sizes: Sizes) -> None:
     for entry in kernel.grid:
         if isinstance(entry, ir.Split):
             parts = number(entry.parts, sizes)
-            if not 1 <= parts <= MOST_PARTS:
+            if not 1 <= parts <= MAX_PARTS:
                 _refuse(kernel, f"{entry.name} numbers {parts} parts at the sizes of this call")
             tasks *= parts
         elif isinstance(entry, ir.Block):

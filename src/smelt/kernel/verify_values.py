@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, VerifyError
 from smelt.kernel import ir
 from smelt.kernel.bounds import Facts, facts_of, proves_inside
@@ -21,6 +20,7 @@ from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.text_print import index_text
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index

@@ -25,7 +25,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from smelt.errors import KnobError, KnobWarning, nearest
 from smelt.knobs import values
-from smelt.origin import UNKNOWN, Origin, here
+from smelt.python.origin import UNKNOWN, Origin, here
 
 T = TypeVar("T")
 P = ParamSpec("P")

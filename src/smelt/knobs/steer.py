@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from smelt.errors import SteeringWarning
 from smelt.knobs import config
-from smelt.origin import here
+from smelt.python.origin import here
 
 RECORDING: ContextVar[bool] = ContextVar("smelt_recording", default=False)
 """Whether a function is being recorded; it is planned afterwards."""

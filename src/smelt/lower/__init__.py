@@ -13,7 +13,7 @@ from smelt.lower.recurrence import recurrence
 from smelt.lower.scatter import scatter_kernel
 from smelt.lower.split_stream import split_over_grid
 from smelt.lower.stream import stream
-from smelt.tiling import CPU_TILING, Tiling
+from smelt.machine.tiling import CPU_TILING, Tiling
 
 __all__ = ["cluster_signature", "reuse_kernel", "run"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
     Apply,
@@ -37,8 +36,9 @@ from smelt.kernel.ir import (
 )
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
+from smelt.machine.tiling import ReducedAxis, Tiling, split_axis
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
-from smelt.tiling import ReducedAxis, Tiling, split_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, product

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import TypeVar
 
-from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import RangeOutput, cluster_parts
@@ -44,6 +43,7 @@ from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Expr,

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from smelt.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.kernel.ir import Kernel
 from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.ops.spec import dims_at

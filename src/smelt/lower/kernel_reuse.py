@@ -7,7 +7,7 @@ that is equal, one cluster's kernel is the other's with names replaced.
 >>> from smelt.graph.text import parse
 >>> from smelt.kernel.text import text
 >>> from smelt.lower.define import define
->>> from smelt.target import Target
+>>> from smelt.machine.target import Target
 >>> graph = parse('''graph f(x: f32[n], a: f32[m,n], b: f32[m,n]) {
 ...   v0 = contract(a, x) {spec="m,k; k -> m"}
 ...   v1 = contract(b, x) {spec="m,k; k -> m"}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
@@ -23,6 +22,7 @@ from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store
 from smelt.lower import assign_axes
 from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -39,9 +38,10 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import transform, visit
 from smelt.lower.assign_axes import remove_dead
 from smelt.lower.define import Definition, define
+from smelt.machine.tiling import Tiling
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
-from smelt.tiling import Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
 
 __all__ = ["recurrence"]

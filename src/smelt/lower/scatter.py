@@ -41,8 +41,8 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import refs, substitute
 from smelt.lower.assign_axes import analyse, value_axes
 from smelt.lower.define import Definition, ScatterReduce
+from smelt.machine.tiling import Tiling
 from smelt.ops.contract import bare_axis
-from smelt.tiling import Tiling
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, product, sub
 from smelt.types.expr import value as position_index

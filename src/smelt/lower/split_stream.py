@@ -32,7 +32,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import refs, statements, states, visit
-from smelt.tiling import Tiling
+from smelt.machine.tiling import Tiling
 from smelt.types.expr import add, evaluate, floordiv
 
 

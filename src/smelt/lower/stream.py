@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
@@ -63,9 +62,10 @@ from smelt.lower.define import Definition
 from smelt.lower.mask_bounds import unit_block_axes, visible_ranges
 from smelt.lower.substitute import drop_unread, fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
+from smelt.machine.tiling import Tiling, rows_axis
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
-from smelt.tiling import Tiling, rows_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 

@@ -27,7 +27,7 @@ from smelt.frontends.array.number import Number
 from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import leaf
 from smelt.numpy import small
-from smelt.origin import here
+from smelt.python.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
 __all__ = ["LibraryCall", "as_ours", "call", "elements", "foreign_elements", "library_calls"]

@@ -4,7 +4,7 @@ Origins are lines of source. A model has none, so its nodes are listed as text u
 name, one a line, and each node is computed by a call from its line.
 
 >>> listing = Listing("doctest.onnx", [("y = Relu(x)", 1)])
->>> from smelt.origin import here
+>>> from smelt.python.origin import here
 >>> listing.call(1, here).text
 'y = Relu(x)'
 """

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.errors import OnnxFileError, OnnxLimitError
 from smelt.onnx.wire import BYTES, DOUBLE, FLOAT, INTEGER, TEXT, Many, Reader
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Function", "Graph", "Model", "Node", "Port", "StoredTensor", "parse"]
 

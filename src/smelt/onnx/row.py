@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known
 from smelt.onnx.model import Graph, Node
 from smelt.onnx.tensors import dtype_of
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, from_numpy
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known, check_count
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
+from smelt.python.dataclass import dataclass
 
 __all__ = ["ROWS"]
 

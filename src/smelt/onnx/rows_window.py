@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.dataclass import dataclass
 from smelt.frontends.array.array import Array
 from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import auto_padding, padding_pairs
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32
 
 __all__ = ["ROWS"]

@@ -32,7 +32,6 @@ from smelt.errors import (
 )
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
-from smelt.imports import fork_safe_import
 from smelt.onnx.evaluate import Evaluation, Fallback
 from smelt.onnx.external import ExternalData
 from smelt.onnx.known import Known, Value, object_array
@@ -41,6 +40,7 @@ from smelt.onnx.model import Graph, Model, Port, parse
 from smelt.onnx.needs import NeedsValueError, computable
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import dtype_of, type_text
+from smelt.python.imports import fork_safe_import
 
 __all__ = ["NodeArg", "Session", "load", "read_source"]
 

@@ -15,7 +15,7 @@ from smelt.onnx.model import SparseTensor, StoredTensor
 __all__ = ["Data", "decode", "dtype_of", "is_packed", "type_number", "type_text"]
 
 Data = np.ndarray[Any, Any]
-MAX_RANK = 32
+MAX_TENSOR_RANK = 32
 MAX_EXPANDED_BYTES = 64 << 20
 """Largest dense form of a sparse tensor."""
 
@@ -96,7 +96,7 @@ def decode(
     if isinstance(tensor, SparseTensor):
         return _dense(tensor, external)
     dtype, fields = dtype_of(tensor.data_type), tensor.fields
-    if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_RANK or "segment" in fields:
+    if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_TENSOR_RANK or "segment" in fields:
         raise _misfit(tensor, "its dimensions are not a shape")
     count = math.prod(tensor.dims)
     if tensor.data_type == 8:
@@ -129,7 +129,7 @@ def decode(
 
 
 def _misfit(tensor: StoredTensor, what: str) -> OnnxFileError:
-    shape = list(tensor.dims[:MAX_RANK])
+    shape = list(tensor.dims[:MAX_TENSOR_RANK])
     return OnnxFileError(f"tensor {tensor.name!r} of shape {shape}: {what}")
 
 
@@ -172,7 +172,7 @@ def _unpack(raw: Data, count: int, bits: int, dtype: np.dtype[Any]) -> Data:
 
 def _dense(tensor: SparseTensor, external: Callable[[StoredTensor, int], memoryview]) -> Data:
     values, indices = decode(tensor.values, external), decode(tensor.indices, external)
-    if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_RANK:
+    if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MAX_TENSOR_RANK:
         raise _misfit(tensor.values, "its dimensions are not a shape")
     if values.dtype == object:
         raise UnsupportedError("a sparse tensor of strings")

@@ -28,8 +28,8 @@ from smelt.ops.coefficients import (
     LOG_TABLE_LOGS,
     LOG_TABLE_POINTS_PER_UNIT,
     LOG_TABLE_TAIL,
-    TANH_LEAST,
-    TANH_MOST,
+    MAX_TANH,
+    MIN_TANH,
     TANH_SINGLE,
     TANH_TABLES,
     Fit,
@@ -478,8 +478,8 @@ def _tanh_by_table(m: Machine[V], a: V) -> V:
 
     tanh(c + t) = tanh c + t P(t), where c is the centre of the quarter octave of a.
     """
-    a = m.lesser(m.const(f32, TANH_MOST), a)
-    bits = m.bitcast(m.greater(m.const(f32, TANH_LEAST), a), i32)
+    a = m.lesser(m.const(f32, MAX_TANH), a)
+    bits = m.bitcast(m.greater(m.const(f32, MIN_TANH), a), i32)
     index = m.lshr(bits, m.const(i32, FITS["f32"].mantissa - 2))
     centre, first, *rest = (m.pick(f32, table, index) for table in TANH_TABLES)
     t = m.sub(a, centre)  # exact; NaN stays NaN

@@ -11,7 +11,7 @@ exact.
 
 from __future__ import annotations
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f32, f64, i32, i64
 
 Series = tuple[float, ...]
@@ -225,7 +225,7 @@ EXP2_NEAR = _hex("0x1.62e430p-1 0x1.ebfff6p-3 0x1.c6b30ep-5")
 TANH_SINGLE = _hex("-0x1.555534p-2 0x1.110760p-3 -0x1.b84338p-5 0x1.525030p-6 -0x1.768f46p-8")
 """(tanh x / x - 1) / x² by x² on |x| ≤ 5/8, for float32."""
 
-TANH_LEAST, TANH_MOST = 0.0625, 9.125
+MIN_TANH, MAX_TANH = 0.0625, 9.125
 """Numbers up to about the first share an interval; beyond the second, tanh rounds to 1."""
 
 TANH_TABLES: tuple[Series, ...] = (

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
 from smelt.ops import reduction_derivatives as derive
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i64, u64
 
 __all__ = ["COMBINES", "Combine", "f32"]

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DTypeError, GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
@@ -31,6 +30,7 @@ from smelt.ops.spec import (
     dims_at,
 )
 from smelt.ops.view import dilate
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, from_numpy
 from smelt.types.expr import (

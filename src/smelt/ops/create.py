@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 from smelt.types.number import number_text

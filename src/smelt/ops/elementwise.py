@@ -8,7 +8,6 @@ from typing import ClassVar, Generic
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import GradientError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import (
@@ -22,6 +21,7 @@ from smelt.ops.spec import (
     TensorOp,
     V,
 )
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType, broadcast_shapes

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.cached_property import cached_property
-from smelt.dataclass import dataclass
 from smelt.errors import ExternError
 from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 from smelt.types.tensor import TensorType
 
 EXTERNS: dict[str, ExternRow] = {}

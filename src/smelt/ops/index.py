@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DTypeError, ShapeError
 from smelt.ops.create import Iota
 from smelt.ops.elementwise import broadcast_index
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
 from smelt.ops.view import Permute
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes

@@ -27,11 +27,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ExternError
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.ops.spec import Array, TensorOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, from_numpy
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DTypeError, GradientError
 from smelt.ops.machine import Machine
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, Kind, bool_
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import TensorType

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.ops.spec import (
     Adjoint,
@@ -24,6 +23,7 @@ from smelt.ops.spec import (
     V,
     dims_at,
 )
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product, size, sub
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, shape_text

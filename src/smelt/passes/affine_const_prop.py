@@ -24,7 +24,6 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.unify import is_size
@@ -37,6 +36,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
 from smelt.ops.view import Concat, Expand
 from smelt.passes.compose import splat
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import (
     Expr,

@@ -10,7 +10,7 @@ packing of the weights instead, in every call unless they are prepacked.  So the
 graph with channels-last windowed results, keeps permutations that do not cancel as kernels of their
 own, and compares the predicted times of both graphs.
 
-The prediction uses the sizes of the first call and the machine's figures (`smelt.image_costs`), and
+The prediction uses the sizes of the first call and the machine's figures (`image_costs`), and
 counts only costs that differ between the orders. Graphs that contract computed values over pixels
 (gradients of weights) read values in both orders and are left unchanged.
 """
@@ -23,8 +23,9 @@ from math import ceil, prod
 from smelt import knobs
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
-from smelt.image_costs import ImageCosts
-from smelt.journal import Journal, OrderChosen
+from smelt.journal.facts import Journal, OrderChosen
+from smelt.machine.image_costs import ImageCosts
+from smelt.machine.tiling import CPU_TILING
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
 from smelt.ops.reduce import Reduce
@@ -35,7 +36,6 @@ from smelt.passes.propagate_layouts import (
     permuted_values,
     propagate_permutations,
 )
-from smelt.tiling import CPU_TILING
 from smelt.types.expr import Index, axes_of, evaluate
 
 __all__ = ["choose_image_layout"]

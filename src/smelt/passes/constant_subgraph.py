@@ -26,13 +26,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type, substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Permute, Reshape, Shear
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, atoms, axis, floordiv, mul, size, sizes_of, sub
 from smelt.types.tensor import TensorType
 

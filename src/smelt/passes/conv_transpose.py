@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
@@ -30,10 +29,11 @@ from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.reduce import Reduce
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Shear, Slice, Window
+from smelt.ops.windows import is_transposed_convolution
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
-from smelt.windows import is_transposed_convolution
 
 __all__ = ["fuse_col2im"]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import users, with_inputs
@@ -24,6 +23,7 @@ from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.view import Reshape
+from smelt.python.dataclass import dataclass
 
 SUM, TIMES = COMBINES[SUM_OF_PRODUCTS[0]].scalar, SUM_OF_PRODUCTS[1]
 

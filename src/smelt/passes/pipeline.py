@@ -20,12 +20,12 @@ from time import perf_counter
 from typing import Literal
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import UnknownNameError, VerifyError, nearest
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
-from smelt.journal import Journal, PassRan
+from smelt.journal.facts import Journal, PassRan
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.choose_image_layout import choose_image_layout
@@ -49,7 +49,7 @@ from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
 from smelt.passes.views import move_views
-from smelt.tiling import CPU_TILING, Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, sizes_of
 
 Rounding = Literal["fast", "eager", "exact"]

@@ -26,7 +26,7 @@ from smelt.ops.view import Concat, Slice
 from smelt.passes.nest_reductions import elementwise_sources
 from smelt.types.expr import Index, add
 
-MAX_PARTS = 4
+MAX_JOINED_PARTS = 4
 """Maximum number of pieces that a reduction is split into."""
 
 
@@ -81,7 +81,7 @@ class _ConcatAxis(NamedTuple):
 
 def _pays(concat: Node) -> bool:
     """Whether there are few pieces, with a contraction among them."""
-    return len(concat.inputs) <= MAX_PARTS and any(
+    return len(concat.inputs) <= MAX_JOINED_PARTS and any(
         isinstance(x.op, Contract) for part in concat.inputs for x in elementwise_sources(part)
     )
 

@@ -25,17 +25,17 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names, rebuild_from, users
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Slice, split_groups
 from smelt.passes.compose import simplify_view
 from smelt.passes.views import slice_operand
-from smelt.tiling import CPU_TILING, Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, evaluate, mul, product, sub
 
 __all__ = ["split_gated_matmul"]

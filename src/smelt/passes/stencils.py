@@ -22,10 +22,10 @@ from math import prod
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
+from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.view import Window
 from smelt.passes.propagate_layouts import memory_order
-from smelt.tiling import CPU_TILING, Tiling
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 

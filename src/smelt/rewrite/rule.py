@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
-from smelt.cached_property import cached_property
-from smelt.dataclass import dataclass
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 from smelt.rewrite.match import arrangements
 from smelt.rewrite.term import Call, Number, Term, term, variables
 from smelt.types.dtype import DType, bool_, f32

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ExprTextError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.number import number_text
 

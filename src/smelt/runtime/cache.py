@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import CacheWarning, warn_at_origin
-from smelt.imports import fork_safe_import
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"

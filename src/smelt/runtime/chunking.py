@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.runtime.executable import Executable
 from smelt.runtime.memory import allocate

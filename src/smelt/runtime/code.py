@@ -21,7 +21,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from smelt import knobs
-from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.runtime.cache import Cache
 from smelt.runtime.loader import Loaded, load

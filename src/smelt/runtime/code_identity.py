@@ -20,8 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from smelt.packages.version import __version__
 from smelt.runtime.cache import Cache
-from smelt.version import __version__
 
 __all__ = ["Digests", "digests", "generator_identity", "package_identity"]
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from smelt import knobs
+from smelt.machine.target import Target
 from smelt.runtime.host import host, measure_again
-from smelt.target import Target
 
 __all__ = ["CONTRADICTIONS", "MAX_CONTRADICTIONS", "Contradictions", "floor_ns"]
 

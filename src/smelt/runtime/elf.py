@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-from smelt.c_library import C_LIBRARY, function_address
 from smelt.kernel.abi import POLL_SYMBOL
+from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.runtime import poll
 
 __all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]

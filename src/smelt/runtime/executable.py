@@ -20,6 +20,7 @@ from smelt.errors import OutOfMemory, TargetError
 from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names
 from smelt.knobs.values import show_bytes
+from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
@@ -30,7 +31,6 @@ from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
 from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
 from smelt.runtime.threadpools import register_controller
 from smelt.runtime.threads import pool
-from smelt.target import Target
 from smelt.types.expr import Index, evaluate
 
 Array = np.ndarray[Any, Any]

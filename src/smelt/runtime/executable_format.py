@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.chunks import Chunks, ChunkSlice
-from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
@@ -29,14 +27,16 @@ from smelt.kernel.artifact import (
     select_variant,
     size_or_number,
 )
+from smelt.kernel.chunks import Chunks, ChunkSlice
 from smelt.kernel.product_cost import ProductCost
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
 from smelt.runtime.loop import LoopCall, LoopShape
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
-from smelt.target import Target
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes

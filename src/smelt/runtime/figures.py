@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Rates, Target
+from smelt.machine.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Rates, Target
 
 __all__ = [
     "EXPIRY_S",

@@ -22,22 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from smelt import knobs
-from smelt.dataclass import dataclass
-from smelt.imports import fork_safe_import
-from smelt.llvm_package import llvm_version
-from smelt.processor import (
+from smelt.machine.processor import (
     Processor,
     permitted_processor,
     processor,
     processor_identity,
     usable_cores,
 )
+from smelt.machine.target import HostIsa, Target, TargetChoice, limit_isa
+from smelt.packages.llvm_package import llvm_version
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 from smelt.runtime import figures
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
-from smelt.target import HostIsa, Target, TargetChoice, limit_isa
 
 __all__ = [
     "Record",

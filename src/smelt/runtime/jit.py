@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.imports import guard_forks
 from smelt.kernel.abi import POLL_SYMBOL
-from smelt.llvm import llvm, newpassmanagers
+from smelt.packages.llvm import llvm, newpassmanagers
+from smelt.python.imports import guard_forks
 from smelt.runtime import poll
 
 __all__ = ["compile_ir", "host_machine", "link"]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.kernel.abi import PARALLEL
+from smelt.python.dataclass import dataclass
 from smelt.runtime.layout import place_values, step_values
 from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
 from smelt.runtime.threads import pool

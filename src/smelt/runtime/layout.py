@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
-from smelt.dataclass import dataclass
-from smelt.offsets import pack
+from smelt.kernel.offsets import pack
+from smelt.python.dataclass import dataclass
 from smelt.runtime.steps import CallStep, Step, Value
 from smelt.types.expr import Index, evaluate
 

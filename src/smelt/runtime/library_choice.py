@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 from smelt import knobs
+from smelt.machine.target import Target
 from smelt.ops.library_product import CLEAR_GAIN, Library, Wish, provider
 from smelt.runtime import library_figures
 from smelt.runtime.threads import default_threads
-from smelt.target import Target
 
 __all__ = ["library_identity", "library_wish", "usable_library"]
 

@@ -18,11 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from smelt.machine.target import Target
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
-from smelt.target import Target
 
 __all__ = ["MAX_TRIES", "Figures", "add_try", "load", "ratios", "settled", "store", "tries"]
 

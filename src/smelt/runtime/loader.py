@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 from smelt.errors import CodegenError
-from smelt.imports import fork_safe_import
+from smelt.python.imports import fork_safe_import
 from smelt.runtime import elf
 
 __all__ = ["Loaded", "load"]

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from smelt import knobs
-from smelt.c_library import C_LIBRARY
-from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
+from smelt.packages.c_library import C_LIBRARY
+from smelt.python.dataclass import dataclass
 from smelt.runtime import quota
 from smelt.runtime.native_layout import RING_BLOCKS, SIZES
 
@@ -48,7 +48,7 @@ RING_WORDS: Final = SIZES["RING"] // 8
 
 _CHECKED_FROM: Final = 64 << 20
 """Allocation size in bytes from which available memory is checked first."""
-_MOST_BYTES: Final = 1 << 47
+_MAX_BYTES: Final = 1 << 47
 """Largest allocation: the user address space of x86-64."""
 
 _mmap: Final = C_LIBRARY.mmap
@@ -348,7 +348,7 @@ def size_class(nbytes: int) -> int:
     """Round `nbytes` up to a size class: eight per power of two, multiples of 64."""
     if nbytes < 0:
         raise ValueError(f"a block of {nbytes} bytes")
-    if nbytes > _MOST_BYTES:
+    if nbytes > _MAX_BYTES:
         raise _out_of_memory(nbytes)
     if nbytes <= 1024:
         return (nbytes + 63) & ~63 or 64

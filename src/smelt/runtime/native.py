@@ -56,5 +56,5 @@ def system_constants() -> dict[str, int]:
         "MONOTONIC": int(getattr(time, "CLOCK_MONOTONIC", 1)),
         "SIG_SETMASK": int(getattr(signal, "SIG_SETMASK", 2)),
         "DETACHED": 2 if sys.platform == "darwin" else 1,
-        "MOST_CHUNKS": (1 << 16) - 1,
+        "MAX_CHUNKS": (1 << 16) - 1,
     }

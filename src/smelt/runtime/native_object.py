@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from smelt.imports import fork_safe_import
 from smelt.kernel.abi import ABI_VERSION
-from smelt.llvm_package import llvm_version
-from smelt.processor import system_triple
+from smelt.machine.processor import system_triple
+from smelt.packages.llvm_package import llvm_version
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import host_processor
 

@@ -15,7 +15,7 @@ import ctypes
 from functools import cache
 from typing import Final
 
-from smelt.c_library import C_LIBRARY, function_address
+from smelt.packages.c_library import C_LIBRARY, function_address
 
 __all__ = ["address", "bind", "thread_key"]
 

@@ -24,10 +24,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from smelt import knobs
-from smelt.cached_property import cached_property
-from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 from smelt.runtime.memory import address_of
 
 WATCHED_ELEMENTS = 16

@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smelt.kernel.abi import PARALLEL
+from smelt.machine.target import DEFAULT_OP_NS, LEVELS, Level, Target
 from smelt.runtime import figures, probe_kernels
 from smelt.runtime.figures import Sample, Samples
 from smelt.runtime.host import store_samples, stored_samples, usable_host
 from smelt.runtime.probe_kernels import Kernels, MappedBlock, Run, Step, map_block
 from smelt.runtime.quota import available_memory
 from smelt.runtime.threads import pool
-from smelt.target import DEFAULT_OP_NS, LEVELS, Level, Target
 
 _SKEW = 33 * 64
 """Offset between two streams modulo 4 KiB, so that loads do not alias earlier stores."""

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from smelt.dataclass import dataclass
-from smelt.llvm import llvm
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.packages.llvm import llvm
+from smelt.python.dataclass import dataclass
 
 PROBE_UNROLL = 8
 """Vectors per iteration of a traffic loop."""

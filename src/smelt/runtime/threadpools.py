@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from smelt.packages.version import __version__
 from smelt.runtime import threads
-from smelt.version import __version__
 
 __all__ = ["register_controller"]
 

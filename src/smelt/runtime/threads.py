@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from smelt import knobs
-from smelt.c_library import C_LIBRARY, function_address
 from smelt.errors import UnsupportedError
+from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.runtime import native_layout as layout
 from smelt.runtime import poll
 from smelt.runtime.memory import Slab, check_room

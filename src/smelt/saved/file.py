@@ -40,8 +40,8 @@ from smelt.errors import (
     ProgramVersionError,
     TextError,
 )
+from smelt.packages.version import __version__
 from smelt.types.dtype import DTYPES
-from smelt.version import __version__
 
 __all__ = ["FORMAT", "ProgramFile", "Writer"]
 

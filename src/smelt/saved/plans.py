@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt import knobs
+from smelt.compiler.warm import CachedProgram, compile_part
 from smelt.errors import CodegenError, ProgramMachineError, ProgramVersionError
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
-from smelt.llvm_package import import_compiler, llvm_version
-from smelt.processor import missing_features, system_triple
+from smelt.machine.processor import missing_features, system_triple
+from smelt.machine.target import Target
+from smelt.packages.llvm_package import import_compiler, llvm_version
 from smelt.runtime import native, native_object
 from smelt.runtime.code import LoadedKernel, key_of
 from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
 from smelt.saved.file import ProgramFile, Writer
-from smelt.target import Target
 from smelt.tune.memory import Program
-from smelt.warm import CachedProgram, compile_part
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
+    from smelt.compiler.driver import Compiled
     from smelt.fusion.plan import Donate
 
 __all__ = ["StoredProgram", "load_plan", "load_runtime", "write_plan", "write_runtime"]
@@ -44,7 +44,7 @@ Array = np.ndarray[Any, Any]
 
 def compile_for(program: Program, donate: Donate, target: Target) -> Compiled:
     """Compile a program for a target, which may be another than this machine's."""
-    driver: Any = import_compiler("smelt.driver")
+    driver: Any = import_compiler("smelt.compiler.driver")
     compiled: Compiled = driver.compile(
         program.graph,
         hints=program.hints,

@@ -16,7 +16,9 @@ import numpy as np
 
 from smelt.errors import ArgumentError, ProgramMachineError, ProgramVersionError
 from smelt.graph.verify import verify
-from smelt.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.target import Target
+from smelt.packages.version import __version__
 from smelt.runtime.host import host
 from smelt.saved import recording
 from smelt.saved.file import ProgramFile, Writer
@@ -29,9 +31,7 @@ from smelt.saved.plans import (
     write_runtime,
 )
 from smelt.saved.recording import Recording
-from smelt.target import Target
 from smelt.tune.memory import Program
-from smelt.version import __version__
 
 __all__ = ["Draft", "Entry", "Plan", "open_programs", "save_programs"]
 

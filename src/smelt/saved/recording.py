@@ -18,7 +18,7 @@ from smelt.errors import SaveError
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse, text
 from smelt.ops.create import Constant, Input
-from smelt.origin import UNKNOWN, Origin
+from smelt.python.origin import UNKNOWN, Origin
 from smelt.saved.file import ProgramFile, Writer
 from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Index

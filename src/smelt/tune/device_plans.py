@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from smelt import knobs
 from smelt.errors import DeviceMemoryError, OutOfMemory
 from smelt.fusion.plan import Cluster
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
 from smelt.runtime.cuda.driver import Device

@@ -16,13 +16,13 @@ from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
+from smelt.machine.target import Target
 from smelt.ops.library_product import DTYPES, Provider, limited_threads, using
 from smelt.runtime import library_figures
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.library_figures import Figures
 from smelt.runtime.probe import TRIES_AT_ONCE, wait_for_background
 from smelt.runtime.threads import default_threads
-from smelt.target import Target
 from smelt.tune.arrays import random_array
 from smelt.tune.race import HostContender
 
@@ -56,7 +56,7 @@ PROGRAMS: Mapping[str, str] = {
     }""",
 }
 """The program that stands for each class, of a few milliseconds; the type is filled in."""
-LEAST_RUNS, MOST_RUNS = 4, 12
+MIN_RUNS, MAX_RUNS = 4, 12
 """Alternations of a product, whatever the time, and with time left."""
 SECONDS = 1.5
 """Time in which all products are measured, without their compilation."""
@@ -162,12 +162,12 @@ class _Race:
         """
         times: tuple[list[float], list[float]] = [], []
         end = perf_counter() + seconds
-        for number in range(MOST_RUNS):
+        for number in range(MAX_RUNS):
             for side, contender in zip(times, self.contenders, strict=True):
                 start = perf_counter_ns()
                 contender.run(self.arrays, ())
                 side.append(max(perf_counter_ns() - start, 1))
-            if number + 1 >= LEAST_RUNS and perf_counter() > end:
+            if number + 1 >= MIN_RUNS and perf_counter() > end:
                 break
         return confirmed(*times)
 

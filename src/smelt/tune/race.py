@@ -16,15 +16,15 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 import numpy as np
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text
 from smelt.graph.library_form import library_form
-from smelt.journal import Decision, Journal, LibraryProduct, Measured
+from smelt.journal.facts import Decision, Journal, LibraryProduct, Measured
 from smelt.knobs.values import Pairs
 from smelt.ops.library_product import provider
 from smelt.ops.spec import dims_at
+from smelt.python.dataclass import dataclass
 from smelt.runtime.library_choice import library_wish
 from smelt.runtime.prelude import Run
 from smelt.tune.arrays import Array, agree, random_array

@@ -18,7 +18,6 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-from smelt.dataclass import dataclass
 from smelt.errors import (
     DeviceCompileError,
     DeviceKernelError,
@@ -27,11 +26,12 @@ from smelt.errors import (
     DriverCallError,
     OutOfMemory,
 )
-from smelt.journal import Journal, Measured
+from smelt.journal.facts import Journal, Measured
 from smelt.kernel.device_code import DeviceCode, ScheduledLaunch, SchedulingCompiler
 from smelt.kernel.ir import Kernel, Let, Load, Position, Ref
 from smelt.kernel.walk import statements, visit
 from smelt.ops.spec import dims_at
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
+from smelt.python.dataclass import dataclass
 
 Kind = Literal["bool", "int", "uint", "float", "complex"]
 

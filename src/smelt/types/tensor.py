@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from smelt.dataclass import dataclass
 from smelt.errors import OverflowSizeError, ShapeError
 from smelt.errors.array import BROADCAST_HINT
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, product, size, text
 

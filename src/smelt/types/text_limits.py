@@ -14,19 +14,19 @@ from typing import Final
 
 from smelt.types.expr import Expr, Index, terms_of
 
-__all__ = ["MOST_NESTED", "BeyondLimit", "beyond_limits", "too_large", "too_large_product"]
+__all__ = ["MAX_NESTED", "BeyondLimit", "beyond_limits", "too_large", "too_large_product"]
 
-MOST_CHARACTERS: Final = 1 << 26
+MAX_CHARACTERS: Final = 1 << 26
 """Most characters of a text."""
-MOST_DIGITS: Final = 400
+MAX_DIGITS: Final = 400
 """Most digits of a number, more than any element type prints."""
-MOST_NESTED: Final = 40
+MAX_NESTED: Final = 40
 """Most brackets open at once, and most divisions inside one another."""
-MOST_TERMS: Final = 1024
+MAX_INDEX_TERMS: Final = 1024
 """Most terms of an index expression."""
-MOST_FACTORS: Final = 16
+MAX_FACTORS: Final = 16
 """Most variables in one term of an index expression."""
-MOST_BITS: Final = 128
+MAX_BITS: Final = 128
 """Most bits of a coefficient; a call allows 62."""
 
 
@@ -34,35 +34,35 @@ class BeyondLimit(ValueError):
     """An expression that breaks a limit; the message says what was expected."""
 
 
-_LONG_NUMBER: Final = re.compile(rf"\d{{{MOST_DIGITS + 1},}}")
+_LONG_NUMBER: Final = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
 
 
 def beyond_limits(source: str) -> tuple[int, str] | None:
     """Return the position in a text that breaks a limit, and what was expected there."""
-    if len(source) > MOST_CHARACTERS:
-        return 0, f"a text of at most {MOST_CHARACTERS} characters"
+    if len(source) > MAX_CHARACTERS:
+        return 0, f"a text of at most {MAX_CHARACTERS} characters"
     match = _LONG_NUMBER.search(source)
-    return None if match is None else (match.start(), f"a number of at most {MOST_DIGITS} digits")
+    return None if match is None else (match.start(), f"a number of at most {MAX_DIGITS} digits")
 
 
 def too_large(e: Index) -> str:
     """Return which limit an index expression breaks, an empty string for none."""
     terms = terms_of(e)
-    if len(terms) > MOST_TERMS:
-        return f"an index expression of at most {MOST_TERMS} terms"
-    if any(len(m) > MOST_FACTORS for m, _ in terms):
-        return f"terms of at most {MOST_FACTORS} factors"
-    if any(c.bit_length() > MOST_BITS for _, c in terms):
-        return f"coefficients below 2**{MOST_BITS}"
-    if isinstance(e, Expr) and _nesting(e) > MOST_NESTED:
-        return f"at most {MOST_NESTED} divisions, minima and maxima inside one another"
+    if len(terms) > MAX_INDEX_TERMS:
+        return f"an index expression of at most {MAX_INDEX_TERMS} terms"
+    if any(len(m) > MAX_FACTORS for m, _ in terms):
+        return f"terms of at most {MAX_FACTORS} factors"
+    if any(c.bit_length() > MAX_BITS for _, c in terms):
+        return f"coefficients below 2**{MAX_BITS}"
+    if isinstance(e, Expr) and _nesting(e) > MAX_NESTED:
+        return f"at most {MAX_NESTED} divisions, minima and maxima inside one another"
     return ""
 
 
 def too_large_product(a: Index, b: Index) -> str:
     """Return which limit the product of two expressions breaks, before it is computed."""
-    if len(terms_of(a)) * len(terms_of(b)) > MOST_TERMS:
-        return f"an index expression of at most {MOST_TERMS} terms"
+    if len(terms_of(a)) * len(terms_of(b)) > MAX_INDEX_TERMS:
+        return f"an index expression of at most {MAX_INDEX_TERMS} terms"
     return ""
 
 

@@ -13,7 +13,7 @@ from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 
 def check(kernel: SingleKernel, *arrays: np.ndarray) -> None:

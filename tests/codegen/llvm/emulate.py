@@ -26,10 +26,10 @@ import pytest
 from tests.codegen.llvm.arm_instructions import execute
 
 from smelt.kernel.abi import POLL_SYMBOL
+from smelt.machine.target import Target
 from smelt.runtime import code, elf, executable
 from smelt.runtime.loader import load as load_native
 from smelt.runtime.threads import Pool
-from smelt.target import Target
 
 _STUBS = 0x10000
 """Address of the functions of the C library, of which each is one instruction."""
@@ -37,7 +37,7 @@ _RETURN, _STACK, _STACK_BYTES = 0x8000, 0x100000, 1 << 20
 _RET = b"\xc0\x03\x5f\xd6"
 _FPEN = 3 << 20
 """Bits of CPACR_EL1 that let vector instructions run."""
-_PAGE, _MOST_LENT = mmap.PAGESIZE, 1 << 20
+_PAGE, _MAX_LENT = mmap.PAGESIZE, 1 << 20
 """Bytes that are lent at once, at most: each range slows the next one down."""
 _NO_POLL = ctypes.c_int64(0)
 """What kernels find in place of a function to poll, which would be this processor's."""
@@ -154,8 +154,8 @@ class Machine:
             if any(start <= page < start + nbytes for start, nbytes in self.lent.items()):
                 continue
             mapped = (x for x in (*self.lent, *self.pages) if x > page)
-            limit, end = min(mapped, default=page + _MOST_LENT), page
-            while end < min(limit, page + _MOST_LENT) and _is_readable(end):
+            limit, end = min(mapped, default=page + _MAX_LENT), page
+            while end < min(limit, page + _MAX_LENT) and _is_readable(end):
                 end += _PAGE
             if end == page:
                 return False

@@ -24,9 +24,9 @@ from smelt.kernel import ir
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
+from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.loader import Loaded
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

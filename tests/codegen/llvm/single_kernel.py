@@ -19,8 +19,7 @@ from typing import Any, cast
 import numpy as np
 from tests.codegen.llvm import emulate
 
-from smelt import driver, lower
-from smelt.ahead import ConstantBudget, PreludeBuilder
+from smelt import lower
 from smelt.codegen.build import (
     CompiledKernel,
     Variant,
@@ -29,22 +28,24 @@ from smelt.codegen.build import (
     code_variants,
     select_variant,
 )
+from smelt.compiler import driver
+from smelt.compiler.ahead import ConstantBudget, PreludeBuilder
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.canonical import CanonicalKernel
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
+from smelt.machine.target import Isa, Target
 from smelt.ops.create import Input
 from smelt.passes.constant_subgraph import Split
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import Executable
 from smelt.runtime.loader import Loaded
-from smelt.target import Isa, Target
 
 Array = np.ndarray[Any, Any]
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")

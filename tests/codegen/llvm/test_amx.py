@@ -24,13 +24,14 @@ from tests.codegen.llvm.test_dot_product import (
     wanted,
 )
 
-from smelt import lower, processor
+from smelt import lower
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
-from smelt.processor import Processor
-from smelt.target import Target
+from smelt.machine import processor
+from smelt.machine.processor import Processor
+from smelt.machine.target import Target
 
 AMX = ("amx-bf16", "amx-int8", "amx-tile")
 OF_BYTES = {"i8 i8": "tdpbssd", "i8 u8": "tdpbsud", "u8 i8": "tdpbusd", "u8 u8": "tdpbuud"}

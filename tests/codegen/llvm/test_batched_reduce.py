@@ -17,8 +17,8 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text import parse
+from smelt.machine.target import Isa, Target
 from smelt.ops.combine import COMBINES
-from smelt.target import Isa, Target
 from smelt.types.dtype import COMPUTABLE, DTYPES
 
 Array = np.ndarray[Any, Any]

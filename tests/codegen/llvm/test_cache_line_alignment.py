@@ -17,7 +17,7 @@ from tests.codegen.llvm.guard_pages import Guarded
 import smelt as sm
 from smelt.codegen.llvm.module import emit
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 Array = np.ndarray[Any, Any]
 STREAM = """kernel f(q: f32[m,d], k: f32[n,d], v: f32[n,e]) -> y: f32[m,e]

@@ -11,7 +11,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 GRADIENTS = """\
 kernel k0(

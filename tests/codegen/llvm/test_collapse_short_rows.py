@@ -23,7 +23,7 @@ from smelt.kernel.specialize_small_sizes import (
     with_sizes,
 )
 from smelt.kernel.text import parse, text
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, size
 
 AVX512 = Target.for_isa("avx512")

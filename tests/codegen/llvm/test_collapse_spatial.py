@@ -15,7 +15,7 @@ import smelt as sm
 from smelt.codegen.build import Variant, code_variants
 from smelt.codegen.llvm.program import program
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

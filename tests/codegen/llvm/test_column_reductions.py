@@ -11,10 +11,10 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.blocks import BLOCK, rows_per_task
 from smelt.codegen.llvm import folding
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
+from smelt.machine.blocks import BLOCK, rows_per_task
 from smelt.runtime import code
 from smelt.types.dtype import f32
 from smelt.types.expr import add, evaluate, floordiv, mul, size

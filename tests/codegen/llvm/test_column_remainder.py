@@ -16,7 +16,7 @@ from smelt import lower
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 PLAIN = """graph f(x: f32[{m},{k}], w: f32[{k},{n}]) {{
   s = contract(x, w) {{spec="m,k; k,n -> m,n"}}

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.graph.text import parse
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse as parse_kernel
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{u}]) {{

@@ -14,7 +14,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]

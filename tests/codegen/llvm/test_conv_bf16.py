@@ -12,9 +12,9 @@ from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.strategies.effort import NIGHT, effort
 
-from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.target import Target
+from smelt.machine.blocks import WINDOW_COLUMNS as COLUMNS
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
 pytestmark = NIGHT

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import select_variant
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import DType, bf16, f16
 
 FIRST = """graph f(x: {t}[b,c,h,w], k: {t}[c,{u},{v}]) {{

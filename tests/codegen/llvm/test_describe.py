@@ -17,7 +17,7 @@ from smelt.codegen.build import code_variants, described, select_variant
 from smelt.codegen.llvm.products.drivers import DRIVERS
 from smelt.codegen.llvm.schedule.product_plan import Driver
 from smelt.errors import ArgumentError
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")

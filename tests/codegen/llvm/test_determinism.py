@@ -25,9 +25,9 @@ from tests.lower.test_stream import CASES, streamed
 from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.lower.split_stream import split_over_grid
+from smelt.machine.tiling import CPU_TILING
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
-from smelt.tiling import CPU_TILING
 from smelt.types.dtype import f32, f64, i32
 
 Array = np.ndarray[Any, Any]

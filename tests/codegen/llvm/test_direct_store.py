@@ -12,14 +12,14 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_c
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
-from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.blocks import COLUMNS, DEPTH
+from smelt.machine.target import Target
 from smelt.types.dtype import parse as parse_dtype
 
 ROWS = """graph f(x: {t}[b,i,k], w: {t}[k,n]) {{

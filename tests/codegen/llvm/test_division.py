@@ -14,7 +14,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE
 import smelt as sm
 from smelt.codegen.llvm.module import emit
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 DTYPES = [np.float32, np.float64]
 WORDS = {np.float32: np.uint32, np.float64: np.uint64}

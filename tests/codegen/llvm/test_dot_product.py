@@ -19,7 +19,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.kernel.text_print import text as kernel_text
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]

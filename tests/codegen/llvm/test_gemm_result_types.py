@@ -28,9 +28,9 @@ from smelt import lower
 from smelt.codegen.build import Variant
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.driver import input_size_names
+from smelt.compiler.driver import input_size_names
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import parse as dtype_of
 
 Array = np.ndarray[Any, Any]

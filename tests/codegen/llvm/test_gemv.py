@@ -14,14 +14,14 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 
-from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_DOT_ROWS
 from smelt.codegen.build import asm_text, build, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.machine.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_DOT_ROWS
+from smelt.machine.target import Target
 from smelt.runtime.loader import load
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

@@ -11,13 +11,13 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
-from smelt.blocks import ROWS
-from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.schedule.conv_plan import MAX_NARROW_ROW, MAX_TAPS, ConvPlan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import select_variant
-from smelt.target import Target
+from smelt.machine.blocks import ROWS
+from smelt.machine.blocks import WINDOW_COLUMNS as COLUMNS
+from smelt.machine.target import Target
 
 PLAIN = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{v}]) {{
   v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}

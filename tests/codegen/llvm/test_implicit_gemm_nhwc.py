@@ -11,11 +11,11 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
-from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.schedule.conv_nhwc import MAX_FEW_CHANNELS, TASK_CHANNELS, NhwcConvPlan
 from smelt.graph.text import parse
-from smelt.target import Target
+from smelt.machine.blocks import WINDOW_COLUMNS
+from smelt.machine.target import Target
 
 PLAIN = """graph f(x: {t}[b,h,w,c], k: {t}[{k}]) {{
   v0 = pad(x) {{low=(0, {p}, {p}, 0), high=(0, {p}, {p}, 0), value=0}}

@@ -11,7 +11,6 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_implicit_gemm_nhwc import AROUND, LINE, SHORTCUT, colours, plain
 
 from smelt import lower
-from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Access
@@ -24,7 +23,8 @@ from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.verify import verify
-from smelt.target import Target
+from smelt.machine.blocks import WINDOW_COLUMNS
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import evaluate
 

@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 import smelt as sm
 from smelt.codegen.build import asm_text
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 AVX512 = Target.for_isa("avx512")
 

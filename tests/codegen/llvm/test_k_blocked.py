@@ -24,15 +24,6 @@ from tests.codegen.llvm.variants import (
 
 import smelt as sm
 from smelt import lower
-from smelt.blocks import (
-    ISSUE_BOUND,
-    K_BLOCKED,
-    LEFT_IN_PLACE,
-    ROW_MULTIPLE,
-    SMALL,
-    TALL_COLUMNS,
-    WIDE_DEPTH,
-)
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -41,8 +32,17 @@ from smelt.codegen.llvm.schedule.register_tile import register_tile
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
 from smelt.kernel.product_cost import cost_parts
+from smelt.machine.blocks import (
+    ISSUE_BOUND,
+    K_BLOCKED,
+    LEFT_IN_PLACE,
+    ROW_MULTIPLE,
+    SMALL,
+    TALL_COLUMNS,
+    WIDE_DEPTH,
+)
+from smelt.machine.target import CACHE_SHARE, Target
 from smelt.runtime.loader import load
-from smelt.target import CACHE_SHARE, Target
 from smelt.types.expr import evaluate, mul, size
 
 NAMED = {"f32": "f4", "f64": "f8", "i8": "i1", "bf16": ml_dtypes.bfloat16}

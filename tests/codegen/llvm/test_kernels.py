@@ -24,9 +24,9 @@ from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
+from smelt.machine.target import Target
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import load
-from smelt.target import Target
 
 Array = np.ndarray[Any, Any]
 

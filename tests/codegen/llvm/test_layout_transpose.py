@@ -9,7 +9,6 @@ from tests.codegen.llvm.guard_pages import slowdown
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph, one_cluster
 
 from smelt import lower
-from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule import conv_layout
@@ -20,7 +19,8 @@ from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import read_panels
 from smelt.kernel.verify import verify
-from smelt.target import Target
+from smelt.machine.blocks import WINDOW_COLUMNS
+from smelt.machine.target import Target
 
 PLAIN = """graph f(x: f32[b,{c},h,w], k: f32[{o},{c},{u},{v}]) {{
   v0 = pad(x) {{low=(0, 0, {p}, {p}), high=(0, 0, {p}, {p}), value=0}}

@@ -11,7 +11,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text import parse
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 FORCES = """
 kernel k(x: f32[n,c]) -> y: f32[n,c]

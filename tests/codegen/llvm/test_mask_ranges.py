@@ -32,7 +32,7 @@ from smelt.codegen.llvm.schedule.mask_ranges import ROW_GROUP
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 Array = np.ndarray[Any, Any]
 Mask = Callable[[Any, Any], Any]

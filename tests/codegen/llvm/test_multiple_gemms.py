@@ -12,13 +12,13 @@ from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.variants import forced
 
 import smelt as sm
-from smelt import driver
-from smelt.blocks import ISSUE_BOUND, SMALL, SMALL_M, TALL_COLUMNS, THIN, WIDE_DEPTH
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
+from smelt.compiler import driver
 from smelt.fusion import plan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import Variant, competing_candidates
+from smelt.machine.blocks import ISSUE_BOUND, SMALL, SMALL_M, TALL_COLUMNS, THIN, WIDE_DEPTH
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
 

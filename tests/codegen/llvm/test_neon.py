@@ -38,7 +38,7 @@ from smelt.errors import TargetError, UnsupportedError
 from smelt.graph.text import parse as parse_graph
 from smelt.kernel.interp import run as run_kernel
 from smelt.kernel.text import parse
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 NEON = Target.for_isa("neon")
 

@@ -15,8 +15,8 @@ from smelt.codegen.llvm import optimize
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import borrowed, is_tangled, object_code, optimise
 from smelt.kernel.text import parse
-from smelt.llvm import machine_code
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.packages.llvm import machine_code
 
 MACHINE = Target.for_isa("avx512")
 
@@ -108,9 +108,9 @@ loop.11:
 """
 
 SHARE = f"""
-from smelt import driver
+from smelt.compiler import driver
 from smelt.codegen.llvm.optimize import borrowed
-from smelt.llvm import llvm, newpassmanagers, run_passes
+from smelt.packages.llvm import llvm, newpassmanagers, run_passes
 host = driver.host()
 passes = newpassmanagers.create_new_module_pass_manager()
 passes.add_new_gvn_pass()
@@ -131,7 +131,8 @@ def test_sharing_values_does_not_end_the_process() -> None:
 
 def test_llvm_options_are_set_once() -> None:
     """A second time ends the process: of a module that is imported again, say."""
-    code = "import sys, smelt.llvm; del sys.modules['smelt.llvm']; import smelt.llvm; print(1)"
+    module = "smelt.packages.llvm"
+    code = f"import sys, {module}; del sys.modules[{module!r}]; import {module}; print(1)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stdout == "1\n", done.stderr[-500:]
 
@@ -140,7 +141,7 @@ def test_compiling_again_and_again_takes_no_memory() -> None:
     """A pass builder and passes for every module, which llvmlite frees in part, left 2 KB each."""
     code = f"""
 import ctypes
-from smelt import driver
+from smelt.compiler import driver
 from smelt.codegen.llvm.optimize import object_code
 class Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]

@@ -20,21 +20,6 @@ from tests.codegen.llvm.variants import (
 
 import smelt as sm
 from smelt import lower
-from smelt.blocks import (
-    HEIGHT,
-    REGISTER_RUN,
-    SMALL,
-    TALL_COLUMNS,
-    TALL_DEPTH,
-    TASKS,
-    THIN,
-    WIDE_DEPTH,
-    WIDE_LEAST,
-    WIDE_PANEL,
-    WIDE_RUN,
-    WIDE_TASKS,
-    wide_blocks,
-)
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -42,7 +27,22 @@ from smelt.codegen.llvm.products.prefetch import INTERVAL
 from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
-from smelt.target import Target
+from smelt.machine.blocks import (
+    HEIGHT,
+    MIN_WIDE,
+    REGISTER_RUN,
+    SMALL,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    TASKS,
+    THIN,
+    WIDE_DEPTH,
+    WIDE_PANEL,
+    WIDE_RUN,
+    WIDE_TASKS,
+    wide_blocks,
+)
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
@@ -251,10 +251,10 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
         named = dict(zip("mnk", sizes, strict=True))
         high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
         down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-        assert down * across >= WIDE_TASKS or high < 2 * WIDE_LEAST + HEIGHT
+        assert down * across >= WIDE_TASKS or high < 2 * MIN_WIDE + HEIGHT
         assert sizes[0] > (down - 1) * high and high - sizes[0] / down < HEIGHT + 8
         assert wide % 32 == 0 and wide <= WIDE_RUN
-        assert wide <= TALL_COLUMNS or sizes[0] * sizes[1] >= TASKS * WIDE_LEAST * TALL_COLUMNS
+        assert wide <= TALL_COLUMNS or sizes[0] * sizes[1] >= TASKS * MIN_WIDE * TALL_COLUMNS
         assert wide * sizes[2] * 4 <= WIDE_PANEL
     assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 528
     assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 16})) == WIDE_RUN

@@ -12,8 +12,6 @@ from tests.codegen.llvm.single_kernel import fuse, runnable
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.variants import forced
 
-from smelt import driver
-from smelt.blocks import K_BLOCKED, PREPACKED_RIGHT, SMALL, TALL_COLUMNS
 from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -21,13 +19,15 @@ from smelt.codegen.llvm.products.k_blocked import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.register_tile import register_tile
+from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.knobs import config
+from smelt.machine.blocks import K_BLOCKED, PREPACKED_RIGHT, SMALL, TALL_COLUMNS
+from smelt.machine.target import Target
 from smelt.runtime.loader import load
-from smelt.target import Target
 from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate
 

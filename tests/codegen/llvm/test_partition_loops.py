@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_contractions import whole_numbers
 from tests.codegen.llvm.variants import forced
 
 from smelt.codegen.llvm.module import emit
-from smelt.target import Target
+from smelt.machine.target import Target
 
 Array = np.ndarray[Any, Any]
 HEAD = "a: f32[{a}], b: f32[{b}], w: f32[{w}]"

@@ -12,7 +12,7 @@ from tests.codegen.llvm.single_kernel import SingleKernel, fuse
 from smelt.codegen.llvm.loops.pipeline_store import can_pipeline_store
 from smelt.codegen.llvm.module import build_schedules
 from smelt.codegen.llvm.program import program
-from smelt.target import Target
+from smelt.machine.target import Target
 
 Array = np.ndarray[Any, Any]
 

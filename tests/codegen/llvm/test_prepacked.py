@@ -12,9 +12,9 @@ from tests.codegen.llvm.test_contractions import whole_numbers
 from tests.codegen.llvm.variants import TYPES, forced
 
 import smelt as sm
-from smelt.blocks import PREPACKED, SMALL
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
+from smelt.machine.blocks import PREPACKED, SMALL
 
 ROWS = """graph f(x: {t}[{x}m,k], w: {t}[{w}]) {{
   s = contract(x, w) {{spec="{x}m,k; {w} -> {x}m,n"}}

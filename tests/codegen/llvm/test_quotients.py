@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.build import asm_text
-from smelt.target import Target
+from smelt.machine.target import Target
 
 Array = np.ndarray[Any, Any]
 TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")

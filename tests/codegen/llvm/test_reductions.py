@@ -11,10 +11,10 @@ import pytest
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
-from smelt.blocks import SPLIT_ABOVE
 from smelt.codegen.build import asm_text
+from smelt.machine.blocks import SPLIT_ABOVE
+from smelt.machine.target import Target
 from smelt.ops.combine import COMBINES
-from smelt.target import Target
 from smelt.types.dtype import COMPUTABLE, DTYPES, DType
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from smelt.codegen.build import Variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 ROWS = {
     "plain": ("f32[m,k]", "m,k"),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.native import native
 
-from smelt.blocks import STREAM_ROW_BLOCK
 from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, resident_blocks
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.blocks import STREAM_ROW_BLOCK
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 PAIRS = """

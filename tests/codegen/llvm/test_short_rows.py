@@ -12,7 +12,7 @@ import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
-from smelt import driver
+from smelt.compiler import driver
 from smelt.fusion import plan_single, schedule_model
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel

@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_nu
 
 import smelt as sm
 from smelt.codegen.build import asm_text, code_variants
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32}
 DESCENT = """graph f(x: f64[k,n], y: f64[k], w: f64[n]) {

@@ -19,13 +19,13 @@ from tests.codegen.llvm.variants import (
 )
 
 from smelt import lower
-from smelt.blocks import LONG_SUM, RUN, SMALL, SMALL_M, TALL_COLUMNS, THIN
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
-from smelt.target import Target
+from smelt.machine.blocks import LONG_SUM, RUN, SMALL, SMALL_M, TALL_COLUMNS, THIN
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")

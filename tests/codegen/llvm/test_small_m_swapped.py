@@ -15,13 +15,6 @@ from tests.codegen.llvm.variants import forced
 
 import smelt as sm
 from smelt import lower
-from smelt.blocks import (
-    SMALL,
-    SWAPPED_COLUMNS,
-    SWAPPED_PACKED_BYTES,
-    TALL_COLUMNS,
-    THIN,
-)
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
@@ -31,7 +24,14 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import small_m_columns
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
-from smelt.target import Target
+from smelt.machine.blocks import (
+    SMALL,
+    SWAPPED_COLUMNS,
+    SWAPPED_PACKED_BYTES,
+    TALL_COLUMNS,
+    THIN,
+)
+from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate, mul, size
 

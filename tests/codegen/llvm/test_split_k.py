@@ -12,7 +12,7 @@ from tests.codegen.llvm.test_contractions import is_tiled, matrices, whole_numbe
 from tests.codegen.llvm.test_dot_product import MORE, drawn, grouped, source, wanted
 
 import smelt as sm
-from smelt.blocks import LONG_SUM
+from smelt.machine.blocks import LONG_SUM
 
 SPECS = ("m,k; k,n -> m,n", "k,m; k,n -> m,n", "m,k; n,k -> m,n", "b,k,m; b,k,n -> b,m,n")
 

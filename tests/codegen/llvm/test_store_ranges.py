@@ -22,7 +22,7 @@ from smelt.graph.text import parse
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text import parse as parse_kernel
 from smelt.kernel.text_print import text
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import evaluate
 
 THIRDS = """graph f(x: {t}[m,k], w: {t}[k,3*n]) {{

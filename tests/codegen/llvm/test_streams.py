@@ -34,7 +34,7 @@ from smelt.kernel.interp import run
 from smelt.kernel.memory import Buffer
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import statements
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import DType, bf16, f16, f64
 from smelt.types.expr import evaluate
 

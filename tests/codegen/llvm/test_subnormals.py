@@ -14,8 +14,8 @@ import pytest
 from tests.codegen.scalar_values import ULP_F32, ULP_F64
 
 import smelt as sm
+from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
 
 COLUMNS = 4096 + 37  # whole groups of vectors, and what is left
 FUNCTIONS = {"exp": (sm.exp, np.exp, np.log(2)), "exp2": (sm.exp2, np.exp2, 1.0)}

@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_dot_product import MORE, source
 from tests.codegen.llvm.variants import forced
 
 import smelt as sm
-from smelt.blocks import LONG_SUM, RUN
+from smelt.machine.blocks import LONG_SUM, RUN
 
 LARGE = 1 << 24
 """A product to which no float32 smaller than 2 can be added."""

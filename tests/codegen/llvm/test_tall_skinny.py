@@ -10,11 +10,11 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.variants import TYPES, is_right_in_every_layout
 
-from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
 from smelt.codegen.build import Variant, select_variant
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import competing_candidates
+from smelt.machine.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
 
 SIZES = (
     (1, 1, 1),

@@ -13,9 +13,9 @@ import pytest
 from tests.catalogue.harness import MACHINE, REFERENCE
 
 import smelt as sm
-from smelt import driver
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
+from smelt.compiler import driver
 
 Array = np.ndarray[Any, Any]
 Code = Callable[..., Any]

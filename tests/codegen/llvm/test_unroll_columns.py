@@ -12,7 +12,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text import parse
-from smelt.target import Target
+from smelt.machine.target import Target
 
 AVX512 = Target.for_isa("avx512")
 TURNED = """graph f(x: {t}[{c},n]) {{

@@ -13,7 +13,7 @@ from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.graph.text import parse
 from smelt.kernel.specialize_small_sizes import with_sizes
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 from smelt.types.affine import coefficient
 
 POOL = """graph f(x: {t}[b,h,w]) {{

@@ -12,7 +12,7 @@ from smelt.codegen.llvm.access.vector_axis import candidates, choose_vector_axis
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
-from smelt.target import Isa, Target
+from smelt.machine.target import Isa, Target
 
 PICKED = """
 kernel k(x: f32[n,3], at: i64[3]) -> y: f32[n,3]

@@ -11,8 +11,8 @@ import pytest
 
 import smelt as sm
 from smelt.errors import DonatedError
+from smelt.machine.target import Target
 from smelt.runtime import prelude
-from smelt.target import Target
 
 RNG = np.random.default_rng(5)
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt import driver, fusion, knobs, warm
+from smelt import fusion, knobs
 from smelt.codegen import cpu_backend
+from smelt.compiler import driver, warm
 from smelt.errors import FallbackWarning, FusionError, InternalError
 from smelt.graph.text import parse
 from smelt.runtime import prelude

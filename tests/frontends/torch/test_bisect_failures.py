@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 from tests.frontends.torch.models import compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt import driver, fusion, knobs, lower, passes  # noqa: E402
+from smelt import fusion, knobs, lower, passes  # noqa: E402
 from smelt.codegen import cpu_backend  # noqa: E402
+from smelt.compiler import driver  # noqa: E402
 from smelt.errors import FallbackWarning, InternalError  # noqa: E402
 from smelt.frontends.torch import bisect_failures, plans, segment  # noqa: E402
 from smelt.graph.ir import Graph  # noqa: E402

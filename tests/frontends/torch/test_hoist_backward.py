@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 import smelt.torch
-from smelt import driver, knobs, warm
+from smelt import knobs
+from smelt.compiler import driver, warm
 from smelt.frontends.torch import backend, partition
 
 N, V, D = 150, 301, 24

@@ -12,7 +12,7 @@ from torch import nn
 
 import smelt as sm
 from smelt.frontends.torch.library import TORCH
-from smelt.journal import Fact, LibraryProduct, subscribe
+from smelt.journal.facts import Fact, LibraryProduct, subscribe
 from smelt.ops.library_product import provider, using
 
 

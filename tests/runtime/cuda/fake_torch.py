@@ -18,7 +18,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 from torch.utils._pytree import tree_map_only
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.frontends.torch import device_segment
 from smelt.runtime.cuda import memory as cuda_memory
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host

@@ -15,7 +15,7 @@ import numpy as np
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.runtime.cuda.driver import SIGNATURES, use_library
 from smelt.runtime.jit import compile_ir, link
 

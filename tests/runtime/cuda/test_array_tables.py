@@ -12,7 +12,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 from tests.strategies.graphs import graphs
 
 import smelt as sm
-from smelt.device import compile_for_device, use_compiler
+from smelt.compiler.device import compile_for_device, use_compiler
 from smelt.errors import SmeltError
 from smelt.kernel import flat_reduction
 from smelt.kernel.flat_map import flat_map
@@ -95,7 +95,7 @@ def test_arrays_of_any_shape_share_a_launch(fake):
 
 
 def test_tables_have_a_limit_and_empty_arrays_no_programs(fake, monkeypatch):
-    monkeypatch.setattr(array_tables, "MOST_ARRAYS", 32)
+    monkeypatch.setattr(array_tables, "MAX_ARRAYS", 32)
     shapes = [(k % 9 * 5,) for k in range(60)]
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
@@ -120,8 +120,8 @@ def test_only_empty_arrays_launch_nothing(fake):
 
 
 def test_large_arrays_are_read_in_vectors_or_launched_alone(fake, monkeypatch):
-    monkeypatch.setattr(array_tables, "LEAST_VECTORS", 64)
-    monkeypatch.setattr(array_tables, "MOST_MAPPED_ELEMENTS", 500)
+    monkeypatch.setattr(array_tables, "MIN_VECTORS", 64)
+    monkeypatch.setattr(array_tables, "MAX_MAPPED_ELEMENTS", 500)
     shapes = [(64,), (128,), (65,), (7,), (501,), (512,)] * 5
     arrays = arrays_of(shapes * 2)
     check(updates, arrays, sm.jit(updates)(*on_device(arrays)))
@@ -159,7 +159,7 @@ def test_donated_arrays_give_their_memory(fake):
 
 def test_graphs_replay_the_addresses_that_they_have(fake, monkeypatch):
     """Calls read one of two sets of arrays, and write one of two."""
-    monkeypatch.setattr(graphs_of_plans, "LEAST_LAUNCHES", 2)
+    monkeypatch.setattr(graphs_of_plans, "MIN_LAUNCHES", 2)
     shapes = [(k % 7 + 1,) for k in range(20)]
     every = [arrays_of(shapes * 2) for _ in range(2)]
     sets = [(x, on_device(x), on_device(x[:20])) for x in every]
@@ -305,7 +305,7 @@ def test_parameters_are_clipped_in_place(fake, short_chunks):
 
 
 def test_graphs_of_reductions_have_the_addresses_of_their_calls(fake, short_chunks, monkeypatch):
-    monkeypatch.setattr(graphs_of_plans, "LEAST_LAUNCHES", 2)
+    monkeypatch.setattr(graphs_of_plans, "MIN_LAUNCHES", 2)
     every = [arrays_of(SHAPES * 2) for _ in range(2)]
     sets = [(x, on_device(x), on_device(x[:20])) for x in every]
     f = sm.jit(clipped)

@@ -13,7 +13,7 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import (
     ArgumentError,
     CaptureError,

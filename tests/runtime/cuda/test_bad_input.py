@@ -12,7 +12,7 @@ from tests.runtime.cuda.fake_threads import fake_threads
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import (
     CaptureError,
     DeviceError,

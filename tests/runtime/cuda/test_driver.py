@@ -17,7 +17,7 @@ from tests.runtime.cuda.fake_driver import FakeDriver, image
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import (
     CaptureError,
     DeviceError,
@@ -29,7 +29,7 @@ from smelt.errors import (
 )
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.driver import Driver, system_driver, use_library
-from smelt.runtime.cuda.flags import MOST_PENDING, deferred_flags
+from smelt.runtime.cuda.flags import MAX_PENDING, deferred_flags
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.types.dtype import bool_, f32
 
@@ -286,7 +286,7 @@ def test_flags_are_read_without_waiting(fake, device):
 def test_more_flags_than_slots_wait_for_the_first_ones(fake, device):
     flags = deferred_flags(device)
     unset = copy_to_device(np.array(False), bool_, driver_memory(device), 0)
-    for _ in range(MOST_PENDING + 3):
+    for _ in range(MAX_PENDING + 3):
         flags.add(unset.address, 0, lambda: pytest.fail("a flag that is not set fails"))
     flags.check(wait=True)
     assert not fake.events

@@ -27,7 +27,7 @@ from smelt.kernel.device_code import Argument, DeviceCode, Launch
 from smelt.kernel.text import parse
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
-from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, MOST_GRAPHS, LaunchGraphs
+from smelt.runtime.cuda.graphs import MAX_GRAPHS, MIN_LAUNCHES, LaunchGraphs
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
@@ -127,7 +127,7 @@ def test_empty_arrays_launch_nothing(fake, device):
 
 
 def test_a_plan_of_many_kernels_becomes_a_graph_when_its_addresses_come_again(fake, device):
-    executable = chain(device, [2.0, 1.0, 1.0, 1.0][:LEAST_LAUNCHES])
+    executable = chain(device, [2.0, 1.0, 1.0, 1.0][:MIN_LAUNCHES])
     memory = driver_memory(device)
     x = copy_to_device(X, f32, memory, 0)
     p = executable.prepared(X.shape)
@@ -145,20 +145,20 @@ def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
     """A capture of another library forbids none of it."""
     stream = fake.new_stream()
     fake.begin_capture(stream)
-    executable = chain(device, [2.0] * LEAST_LAUNCHES)
+    executable = chain(device, [2.0] * MIN_LAUNCHES)
     memory = driver_memory(device)
-    inputs = [copy_to_device(X + k, f32, memory, 0) for k in range(MOST_GRAPHS + 2)]
+    inputs = [copy_to_device(X + k, f32, memory, 0) for k in range(MAX_GRAPHS + 2)]
     p = executable.prepared(X.shape)
     block, results = executable._allocate(p, [inputs[0]], 0, memory)
     frames = [_fill_frame(p, [x], results, block) for x in inputs]
     for frame in frames * 2:
         with device.current():
             launch_frame(device, p, frame, 0, executable._graphs[X.shape])
-    assert fake.calls.count("cuGraphInstantiateWithFlags") == MOST_GRAPHS
+    assert fake.calls.count("cuGraphInstantiateWithFlags") == MAX_GRAPHS
     assert fake.calls.count("cuGraphExecUpdate_v2") == 2
     assert {*fake.streams} == {0, stream} and fake.end_capture(stream)
     np.testing.assert_array_equal(
-        copy_to_host(results[0]), 2.0**LEAST_LAUNCHES * (X + MOST_GRAPHS + 1)
+        copy_to_host(results[0]), 2.0**MIN_LAUNCHES * (X + MAX_GRAPHS + 1)
     )
 
 
@@ -239,7 +239,7 @@ def test_programs_that_make_tensor_descriptors_have_memory_for_them(fake, device
         "  grid m, n\n  y[m,n] = f16(dot(x[m,k], w[k,n] over k))\n"
     )
     module = sys.modules["smelt.codegen.triton.candidates"]
-    monkeypatch.setattr(module, "MOST_CANDIDATES", 99)
+    monkeypatch.setattr(module, "MAX_CANDIDATES", 99)
     monkeypatch.setattr(module, "_varied", lambda every: every)
     sizes = dict.fromkeys("mnk", 200)
     few = replace(rates("sm_90"), processors=2)

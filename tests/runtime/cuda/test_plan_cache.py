@@ -13,10 +13,10 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import compile_for_device, use_compiler
-from smelt.device_compiler import gpu_of_device, plan_for_device
+from smelt.compiler.device import compile_for_device, use_compiler
+from smelt.compiler.device_compiler import gpu_of_device, plan_for_device
 from smelt.graph.text import parse
-from smelt.journal import CacheHit, CacheMiss, Journal
+from smelt.journal.facts import CacheHit, CacheMiss, Journal
 from smelt.kernel.device_code import SchedulingCompiler
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda import code as device_code
@@ -39,7 +39,7 @@ class Engine:
         CALLED.append(kernel.name)
         return ThreadCompiler().prepare(kernel, sizes)
 
-import smelt.device as device
+import smelt.compiler.device as device
 
 def store(place, *rest):
     ctypes.c_uint64.from_address(place).value = 7
@@ -80,7 +80,7 @@ def test_a_warm_start_imports_no_compiler_and_reports_the_same(tmp_path):
     assert warm["plan"] == cold["plan"]
     for name in ("triton", "torch", "torch._inductor", "torch._dynamo"):
         assert name not in warm["modules"], name
-    for name in ("smelt.device_compiler", "smelt.fusion.search", "smelt.codegen.triton"):
+    for name in ("smelt.compiler.device_compiler", "smelt.fusion.search", "smelt.codegen.triton"):
         assert name in cold["modules"] and name not in warm["modules"], name
 
 

@@ -10,7 +10,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 from tests.strategies.graphs import graphs
 
 import smelt as sm
-from smelt.device import compile_for_device, use_compiler
+from smelt.compiler.device import compile_for_device, use_compiler
 from smelt.errors import DeviceKernelError, SmeltError, UnsupportedError
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.memory import driver_memory

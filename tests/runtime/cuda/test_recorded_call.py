@@ -11,7 +11,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 from tests.runtime.cuda.native_driver import NativeDriver
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import (
     AliasError,
     CaptureError,

@@ -13,10 +13,10 @@ from smelt.codegen.triton.ahead import AheadProgram
 from smelt.codegen.triton.device_source import CompiledEntry
 from smelt.codegen.triton.resources import Resources
 from smelt.codegen.triton.select import SelectingCompiler
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError, DeviceMemoryError
 from smelt.explain.device_code import rates_of
-from smelt.journal import Measured
+from smelt.journal.facts import Measured
 from smelt.kernel.device_code import DeviceCode
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda import code as device_code
@@ -128,7 +128,7 @@ def test_later_compilations_take_the_winner_without_a_race(fake, device):
 def test_the_winner_is_found_where_only_the_race_is_stored(fake, device, monkeypatch):
     fake.launch_ms = lambda data: float(data["warps"])
     with monkeypatch.context() as patch:
-        patch.setattr("smelt.device_compiler.store_code", lambda key, code: None)
+        patch.setattr("smelt.compiler.device_compiler.store_code", lambda key, code: None)
         _, raced = compiled(device, tune="race")
     used = compiler()
     _, later = compiled(device, used=used)

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.device import use_compiler
+from smelt.compiler.device import use_compiler
 
 
 def norm(x, gain):

@@ -26,8 +26,8 @@ from smelt.codegen.llvm.schedule.build_nests import Schedule
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
-from smelt.dataclass import dataclass
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product, sub
 
 Value = ir.Value

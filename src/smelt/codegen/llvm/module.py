@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
-from smelt.blocks import SMALL_DEPTH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
 from smelt.codegen.llvm.loopir.items import Access
@@ -28,10 +27,11 @@ from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
-from smelt.dataclass import dataclass
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
+from smelt.machine.blocks import SMALL_DEPTH
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, sizes_of
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from smelt.llvm import llvm, llvm_lock, machine_code, newpassmanagers, run_passes
-from smelt.target import Target
+from smelt.machine.target import Target
+from smelt.packages.llvm import llvm, llvm_lock, machine_code, newpassmanagers, run_passes
 
 _TANGLED = 3_400_000
 """Characters times stack variables of a module beyond which instructions are combined first.

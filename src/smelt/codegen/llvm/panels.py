@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from smelt.blocks import SMALL, SMALL_DEPTH
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.codegen.llvm.schedule.product_plan import PanelOperand, ProductPlan
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
-from smelt.target import Target
+from smelt.machine.blocks import SMALL, SMALL_DEPTH
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, mul
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from smelt.blocks import PREPACKED, SMALL, SMALL_DEPTH
 from smelt.codegen.llvm.loopir.items import Buffer, Program
 from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
@@ -23,7 +22,8 @@ from smelt.kernel import ir as k
 from smelt.kernel.artifact import SizeLimits
 from smelt.kernel.packed_weights import Panel, packed_shape, read_panels
 from smelt.kernel.walk import map_values, splits
-from smelt.target import Target
+from smelt.machine.blocks import PREPACKED, SMALL, SMALL_DEPTH
+from smelt.machine.target import Target
 from smelt.types.expr import Index, add, mul, product, sub
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import llvmlite
 
 from smelt.codegen.nvptx.thread import THREADS, ThreadProgram, print_threads
-from smelt.imports import fork_safe_import
 from smelt.kernel.device_code import Argument, DeviceCode, Launch
 from smelt.kernel.ir import Kernel
+from smelt.python.imports import fork_safe_import
 from smelt.types.expr import add, floordiv, mul
 
 __all__ = ["ThreadCompiler", "compile_threads", "emit_ptx"]
@@ -73,7 +73,7 @@ def emit_ptx(text: str, arch: str) -> str:
 
     Nothing contracts: multiply-adds are fused where the formulas say so alone.
     """
-    llvm: Any = fork_safe_import("smelt.llvm")
+    llvm: Any = fork_safe_import("smelt.packages.llvm")
     machine = _machine(f"sm_{min(int(arch.removeprefix('sm_')), NEWEST)}")
     module = llvm.llvm.parse_assembly(text)
     module.triple = _TRIPLE
@@ -86,7 +86,7 @@ def emit_ptx(text: str, arch: str) -> str:
 
 @cache
 def _machine(arch: str) -> Any:
-    llvm: Any = fork_safe_import("smelt.llvm").llvm
+    llvm: Any = fork_safe_import("smelt.packages.llvm").llvm
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(_TRIPLE)

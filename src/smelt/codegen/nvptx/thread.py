@@ -22,9 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.dataclass import dataclass
 from smelt.errors import DeviceKernelError
-from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
     Apply,
@@ -43,8 +41,10 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
+from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import scalar
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import Atom, Expr, Index, axes_of, product, sub
 

@@ -16,13 +16,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from smelt.cached_property import cached_property
 from smelt.codegen.triton.device_source import CompiledEntry, Entry
 from smelt.codegen.triton.resources import Resources
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
-from smelt.dataclass import dataclass
 from smelt.errors import DeviceCompileError
-from smelt.triton_package import LEAST_VERSION, is_too_old, triton_version
+from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_version
+from smelt.python.cached_property import cached_property
+from smelt.python.dataclass import dataclass
 
 __all__ = ["AheadProgram", "Store", "TritonCompiler"]
 
@@ -31,7 +31,7 @@ _VERSION: Final = 3
 _WORKER: Final = Worker()
 _SCRATCH_ARGUMENTS: Final = 2
 """Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
-_MOST_PARAMETER_BYTES: Final = 4096
+_MAX_PARAMETER_BYTES: Final = 4096
 """Most bytes of parameters that every driver takes."""
 
 
@@ -127,7 +127,7 @@ class TritonCompiler:
         Raises DeviceCompileError if Triton is too old, fails, ends or does not answer in time.
         """
         if is_too_old(triton_version()):
-            reason = f"Triton {triton_version()} is installed, {LEAST_VERSION} or later is needed"
+            reason = f"Triton {triton_version()} is installed, {MIN_VERSION} or later is needed"
             raise DeviceCompileError(kernel=entry.symbol, arch=arch, reason=reason)
         request = {
             "text": text,
@@ -165,7 +165,7 @@ def _scratch_arguments(parameters: tuple[int, ...] | None, entry: Entry, arch: s
         return _SCRATCH_ARGUMENTS
     passed = tuple(4 if kind == "i32" else 8 for kind in entry.signature.values())
     added = parameters[len(passed) :]
-    if parameters != passed + (8,) * len(added) or sum(parameters) > _MOST_PARAMETER_BYTES:
+    if parameters != passed + (8,) * len(added) or sum(parameters) > _MAX_PARAMETER_BYTES:
         reason = f"its parameters have {parameters} bytes, {passed} and addresses are passed"
         raise DeviceCompileError(kernel=entry.symbol, arch=arch, reason=reason)
     return len(added)

@@ -23,7 +23,7 @@ from smelt.codegen.triton.launch_time import (
 from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
 from smelt.codegen.triton.schedule import (
-    LEAST_DOT,
+    MIN_DOT,
     Policy,
     Schedule,
     choose_schedule,
@@ -36,15 +36,15 @@ from smelt.codegen.triton.schedule import (
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.widen_columns import has_several_rows
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.walk import loads, stores
 from smelt.ops.contract import bare_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
+__all__ = ["MAX_CANDIDATES", "Candidate", "candidates"]
 
-MOST_CANDIDATES = 8
+MAX_CANDIDATES = 8
 FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
@@ -73,17 +73,17 @@ SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 REGISTER_SHARE = 2
 """A kernel is also compared in launches that need one of so many equal parts of the registers."""
-LEAST_SPLIT = 4
+MIN_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
-LEAST_STAGES = 2
+MIN_STAGES = 2
 """Stages of a loop that loads one block ahead."""
 GROUPED_ROWS = 8
 """Blocks of rows that processors take together, as Triton's tutorial of products has."""
 GROUP_WARPS = 4
 """Warps that tensor cores of Hopper take an instruction from."""
-LEAST_GROUPED_ROWS = 128
+MIN_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
-MOST_HELD_ELEMENTS = 128
+MAX_HELD_ELEMENTS = 128
 """Elements of a row that a thread has in registers, of 255."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
@@ -234,7 +234,7 @@ def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kern
         if not any(block.axis in axes for axes in factors):
             continue
         body = tuple(with_state_axes(launch.body, Axes((block.axis,)), names))
-        grid = tuple(replace(b, size=LEAST_DOT) if b == block else b for b in launch.grid)
+        grid = tuple(replace(b, size=MIN_DOT) if b == block else b for b in launch.grid)
         wide = replace(launch, grid=grid, body=body)
         is_possible = has_several_rows(wide, block.axis)
         if is_possible and choose_schedule(wide, sizes, policy).has_matrices:
@@ -285,7 +285,7 @@ def _of_launch(
     if not result and least is not None:
         result.append(least)
     result.sort(key=lambda c: c.predicted_ns)
-    chosen = tuple(_varied(result))[:MOST_CANDIDATES]
+    chosen = tuple(_varied(result))[:MAX_CANDIDATES]
     return tuple(sorted(chosen, key=lambda c: bool(c.schedule.specialised)))
 
 
@@ -297,7 +297,7 @@ def _with_stages_that_fit(
     Where the block ahead waits in registers, two stages load it behind the arithmetic; elsewhere
     fewer stages than the tile's would not, and the tile is no candidate.
     """
-    least = LEAST_STAGES if limits.stages_in_registers else schedule.stages
+    least = MIN_STAGES if limits.stages_in_registers else schedule.stages
     while (
         schedule.stages > least
         and loop_shared_bytes(work, schedule, lanes, limits) > limits.shared_bytes
@@ -421,7 +421,7 @@ def _passes(
         row = math.prod(replace(base, grid={}).lanes(extents).values())
         for warps in (4, 8, 16):
             reason = f"one row after another in registers, {row // (32 * warps)} elements a thread"
-            if 4 <= row // (32 * warps) <= MOST_HELD_ELEMENTS:
+            if 4 <= row // (32 * warps) <= MAX_HELD_ELEMENTS:
                 yield replace(base, grid=dict.fromkeys(base.grid, 1), warps=warps, reason=reason)
     free = {a for a in base.grid if axes and has_several_rows(launch, a)}
     tiles = (
@@ -563,11 +563,11 @@ def _tiles(
         if work.operand_bytes > 4:
             if m * n > DOUBLE_ELEMENTS * 32 * warps:
                 continue
-            k = LEAST_DOT
+            k = MIN_DOT
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {
-            a: max(min(b, power_of_two(extents[a])), least.get(a, LEAST_DOT))
+            a: max(min(b, power_of_two(extents[a])), least.get(a, MIN_DOT))
             for a, b in wanted.items()
         }
         kind = "product" if is_product else "stream of products"
@@ -579,7 +579,7 @@ def _tiles(
             stages=stages,
             reason=f"{kind}, {' x '.join(str(lanes[a]) for a in axes)} a program",
         )
-        if any(extents[a] >= LEAST_SPLIT * lanes.get(a, extents[a]) for a in work.masked):
+        if any(extents[a] >= MIN_SPLIT * lanes.get(a, extents[a]) for a in work.masked):
             yield replace(tile, splits_loops=True, reason=f"{tile.reason}, no masks in full blocks")
         yield tile
 
@@ -590,14 +590,14 @@ def _row_tiles(columns: int) -> Iterator[Tile]:
         for warps in (16, 8, 4):
             if ROW_TILE_ELEMENTS // 4 <= rows * columns // (32 * warps) <= ROW_TILE_ELEMENTS:
                 yield columns, rows, 32, warps, 3
-                yield columns, rows, LEAST_DOT, warps, 2
+                yield columns, rows, MIN_DOT, warps, 2
 
 
 def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
     """Yield numbers of warps, with blocks no larger than the axes or a contraction's least."""
 
     def fitting(lanes: Mapping[str, int]) -> dict[str, int]:
-        return {a: min(n, max(power_of_two(extents[a]), LEAST_DOT)) for a, n in lanes.items()}
+        return {a: min(n, max(power_of_two(extents[a]), MIN_DOT)) for a, n in lanes.items()}
 
     base = replace(base, grid=fitting(base.grid), streams=fitting(base.streams))
     for warps in (1, 4, 8):
@@ -674,7 +674,7 @@ def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Sch
     warps = schedule.warps
     if loop == "nested":
         rows = schedule.grid[schedule.blocked[0]]
-        if warps != 2 * GROUP_WARPS or rows < LEAST_GROUPED_ROWS:
+        if warps != 2 * GROUP_WARPS or rows < MIN_GROUPED_ROWS:
             return None
         warps = GROUP_WARPS
     reason = f"{schedule.reason}, in warps of their own"

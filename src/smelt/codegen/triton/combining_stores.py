@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.codegen.triton.schedule import ATOMICS, Policy, is_atomic
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -36,6 +35,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import axes_used, bindings_of, transform, values_of, visit
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, product
 
 __all__ = ["combining_launches"]

@@ -26,10 +26,10 @@ from smelt.codegen.triton.members import DIVISOR
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
 from smelt.codegen.triton.source import print_stages
-from smelt.codegen.triton.statements import LEAST_WIDE, WIDE
-from smelt.dataclass import dataclass
+from smelt.codegen.triton.statements import MIN_WIDE, WIDE
 from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
 from smelt.kernel.ir import Kernel, Param
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, evaluate, floordiv, minimum, mul, product
 
@@ -46,7 +46,7 @@ __all__ = [
 
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
-MOST_OFFSET = (1 << 31) - 1
+MAX_OFFSET = (1 << 31) - 1
 """Largest offset in bytes that a signed number of 32 bits holds."""
 _POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
 
@@ -127,7 +127,7 @@ def source_of_stages(
     """Return the printed launches of a kernel for these sizes, as `device_source` does."""
     params = {p.name: p for s in stages for p in (*s.kernel.inputs, *s.kernel.outputs)}
     elements = [int(evaluate(product(p.shape), sizes)) for p in params.values()]
-    is_wide = max(elements, default=0) >= LEAST_WIDE
+    is_wide = max(elements, default=0) >= MIN_WIDE
     functions: dict[str, str] = {}
     for stage in stages:
         functions |= stage.program.functions
@@ -166,7 +166,7 @@ def _entry(
         constants[WIDE] = "tl.int64" if is_wide else "tl.int32"
     pointers = {f"ptr_{p}": f"*{_type_name(params[p].dtype)}" for p in program.pointers}
     numbers = dict.fromkeys(program.strides, "i64" if is_wide else "i32")
-    numbers |= {f"size_{s}": "i64" if sizes[s] >= LEAST_WIDE else "i32" for s in program.sizes}
+    numbers |= {f"size_{s}": "i64" if sizes[s] >= MIN_WIDE else "i32" for s in program.sizes}
     return Entry(
         program.name,
         constants,
@@ -191,7 +191,7 @@ def _entry(
 
 def _is_near(p: Param, sizes: Mapping[str, int]) -> bool:
     """Return whether 32 bits hold the offset in bytes of every element of a parameter."""
-    return p.strides is None and int(evaluate(_nbytes(p), sizes)) <= MOST_OFFSET
+    return p.strides is None and int(evaluate(_nbytes(p), sizes)) <= MAX_OFFSET
 
 
 def _is_in_vectors(p: Param) -> bool:

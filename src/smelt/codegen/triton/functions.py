@@ -16,10 +16,10 @@ from typing import cast
 
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.writer import Text, Writer
-from smelt.dataclass import dataclass
 from smelt.ops.combine import Combine
 from smelt.ops.machine import Predicate
 from smelt.ops.scalar import scalar
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32
 
 __all__ = ["Function", "combine_function", "pair_function", "register_of", "scalar_function"]

@@ -28,7 +28,6 @@ from smelt.codegen.triton.lane_work import (
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes
-from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import (
     Block,
@@ -45,12 +44,13 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
 
 __all__ = ["Access", "LaunchWork", "launch_work"]
 
-MOST_ALIGNED = 16
+MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
 SAMPLE = 1024
 """Neighbours of a merged axis whose elements are looked at: a program of a map."""
@@ -73,7 +73,7 @@ class Access(NamedTuple):
     is_combined: bool = False
     share: float = 1.0
     waste: float = 1.0
-    aligned: int = MOST_ALIGNED
+    aligned: int = MAX_ALIGNED
     is_visited: bool = False
 
 
@@ -234,7 +234,7 @@ def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
 
     Triton divides what divides strides, and the number of neighbours that a mask leaves.
     """
-    result = MOST_ALIGNED
+    result = MAX_ALIGNED
     for factors, number in terms_of(offset):
         for a in factors:
             number *= sizes[a.name] if a.kind == "size" else 1

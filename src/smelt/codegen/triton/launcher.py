@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.members import DIVISOR
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MOST_WARPS, STAGES, Schedule
+from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MAX_WARPS, STAGES, Schedule
 from smelt.codegen.triton.statements import WIDE, Program
 from smelt.codegen.triton.tensor_copies import COPY_BYTES, row_strides
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Param
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index
 
 __all__ = ["DESCRIPTORS", "SPAN", "Stage", "print_launcher"]
@@ -107,7 +107,7 @@ def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> lis
         warps = str(schedule.warps)
     elif program.blocks:
         total = " * ".join(f"BLOCK_{a}" for a in program.blocks)
-        warps = f"max(min({total} // {ELEMENTS_PER_WARP}, {MOST_WARPS}), 1)"
+        warps = f"max(min({total} // {ELEMENTS_PER_WARP}, {MAX_WARPS}), 1)"
     lines += [f"    num_warps = {warps}", "    if programs:"]
     lines.append(f"        {program.name}[(programs,)](")
     options = ["num_warps=num_warps"]

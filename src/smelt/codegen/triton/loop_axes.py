@@ -18,7 +18,6 @@ from functools import reduce
 from typing import Any
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
-from smelt.dataclass import dataclass
 from smelt.kernel.env import Bound, Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
@@ -45,6 +44,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import Index, mul, product
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.launch_work import LaunchWork
-from smelt.codegen.triton.schedule import LEAST_DOT, Schedule, least_dot
+from smelt.codegen.triton.schedule import MIN_DOT, Schedule, least_dot
 from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.walk import statements
 from smelt.types.dtype import f32
@@ -49,7 +49,7 @@ def matrix_batches(
     if axis is None or not all(d.dtype.compute == f32 or c.nbytes == 1 for d, c in sums):
         return
     summed = Axes().union(*(c.over for c in work.contractions))
-    lanes = {a: power_of_two(max(n, LEAST_DOT)) for a, n in extents.items()}
+    lanes = {a: power_of_two(max(n, MIN_DOT)) for a, n in extents.items()}
     lanes |= {a: max(lanes[a], least_dot(launch)) for a in (*summed, *base.whole)}
     lanes |= {a: min(lanes[a], LONGEST_STEP) for a in summed if a in base.streams}
     blocks = [a for a, n in (*base.grid.items(), *base.streams.items()) if n > 1]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.writer import Writer, type_name
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Each, Kernel, Param
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import sizes_of
 
 __all__ = ["DIVISOR", "Members", "members_of"]

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from smelt.codegen.triton.free_axes import Axes, axes_of_body
 from smelt.codegen.triton.launch_parts import is_free, part_of
-from smelt.dataclass import dataclass
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Block,
@@ -34,12 +33,13 @@ from smelt.kernel.ir import (
     Update,
 )
 from smelt.kernel.walk import refs, stores
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 
 __all__ = ["merge_rows", "state_type", "with_grid"]
 
-LEAST_ROW = 256
+MIN_ROW = 256
 """Elements of a state from which a launch that merges it takes less time than one program."""
 
 
@@ -98,7 +98,7 @@ def _long_rows(merge: Kernel, k: int, sizes: Mapping[str, int]) -> list[_Row]:
     rows: list[_Row] = []
     for t in stream.states:
         axes = [a for a in merge.axes if a.name in names[t.name]]
-        if math.prod(int(evaluate(a.extent, sizes)) for a in axes) >= LEAST_ROW:
+        if math.prod(int(evaluate(a.extent, sizes)) for a in axes) >= MIN_ROW:
             name = unused_name(f"{t.name}_merged", taken)
             param = Param(name, state_type(t), tuple(a.extent for a in axes))
             rows.append(_Row(t.name, param, tuple(a.index for a in axes)))

@@ -25,9 +25,9 @@ from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 
 __all__ = ["Products", "matrix_axes", "narrow_products", "operand_loads", "product_orders"]

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Final
 
 from smelt.codegen.triton.device_limits import DeviceLimits
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Resources", "can_run", "gate", "key_instructions", "spills_around_loops"]
 

@@ -16,10 +16,10 @@ from typing import Literal
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
 __all__ = [
@@ -50,16 +50,16 @@ MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
 TILE_LANES = 4096
 """Elements that a program with whole or streamed axes should have at most."""
-MOST_LANES = 1 << 20
+MAX_LANES = 1 << 20
 """Most elements of a tensor in Triton."""
-LEAST_DOT = 16
+MIN_DOT = 16
 """Least lanes along each axis of a `tl.dot`."""
-LEAST_INTEGER_DOT = 32
+MIN_INTEGER_DOT = 32
 """Least lanes of the summed axis of a `tl.dot` of 8-bit integers."""
 DOT_LANES = 64
 """Most lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
-MOST_WARPS = 16
+MAX_WARPS = 16
 """Most warps that follow from a program's lanes."""
 EXAMINED_LANES = 1024
 """Positions that a program examines together, and visits those where a condition holds."""
@@ -167,7 +167,7 @@ class Schedule:
         """Return the warps of a program with this many lanes."""
         if self.warps is not None:
             return self.warps
-        return max(min(lanes // ELEMENTS_PER_WARP, MOST_WARPS), 1)
+        return max(min(lanes // ELEMENTS_PER_WARP, MAX_WARPS), 1)
 
 
 def choose_schedule(
@@ -239,7 +239,7 @@ def _rows_of_parts(kernel: Kernel, sizes: Mapping[str, int] | None) -> dict[str,
             names = Axes().union(*(axes_of_value(v, {}) for v in ends))
             parts = math.prod(int(evaluate(kernel.axis(a).extent, sizes)) for a in names)
             rows = -(-int(evaluate(kernel.axis(block.axis).extent, sizes)) // max(parts, 1))
-            lanes[block.axis] = min(power_of_two(max(rows, 1)), MOST_LANES)
+            lanes[block.axis] = min(power_of_two(max(rows, 1)), MAX_LANES)
     return lanes
 
 
@@ -267,7 +267,7 @@ def spread_lanes(
 def least_dot(kernel: Kernel) -> int:
     """Return the least lanes of every axis of a kernel's contractions of matrices."""
     has_integers = any(not d.dtype.is_float for d in dots_of(kernel.body))
-    return LEAST_INTEGER_DOT if has_integers else LEAST_DOT
+    return MIN_INTEGER_DOT if has_integers else MIN_DOT
 
 
 def is_atomic(kernel: Kernel) -> bool:
@@ -338,14 +338,13 @@ def stream_lanes(kernel: Kernel) -> dict[str, int]:
 
 def _check_rows(kernel: str, extents: list[int]) -> None:
     longest = max(extents, default=0)
-    if longest > MOST_LANES:
+    if longest > MAX_LANES:
         refuse(kernel, f"all {longest} elements of a row at once")
 
 
 def _for_dots(lanes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
     return {
-        a: n if n == 1 else min(max(n, least.get(a, LEAST_DOT)), DOT_LANES)
-        for a, n in lanes.items()
+        a: n if n == 1 else min(max(n, least.get(a, MIN_DOT)), DOT_LANES) for a, n in lanes.items()
     }
 
 

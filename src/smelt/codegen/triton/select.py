@@ -25,10 +25,10 @@ from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.resources import can_run, gate, spills_around_loops
 from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.source import print_file, print_stage
-from smelt.dataclass import dataclass
 from smelt.errors import DeviceCompileError
 from smelt.kernel.device_code import DeviceCode
 from smelt.kernel.ir import Kernel
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Dropped", "SelectedLaunch", "SelectingCompiler", "Selection", "select"]
 

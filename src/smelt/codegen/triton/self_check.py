@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import NoDriverError
-from smelt.imports import fork_safe_import
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Kernel, Param
 from smelt.kernel.text import parse
+from smelt.python.imports import fork_safe_import
 from smelt.types.expr import evaluate, sizes_of
 
 __all__ = ["kernel_of", "random_inputs", "self_check"]

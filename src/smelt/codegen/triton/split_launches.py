@@ -21,7 +21,6 @@ from dataclasses import replace
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.codegen.triton.launch_parts import without_unused_axes
 from smelt.codegen.triton.merge_launches import state_type, with_grid
-from smelt.dataclass import dataclass
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Apply,
@@ -49,6 +48,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import bindings_of, refs, splits, statements, substitute, visit
 from smelt.ops.combine import COMBINES, EXTREMES
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum
 

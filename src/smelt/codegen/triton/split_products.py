@@ -25,7 +25,7 @@ from smelt.types.expr import evaluate
 
 __all__ = ["split_products"]
 
-MOST_COLUMNS = 256
+MAX_COLUMNS = 256
 """Columns of all contractions that stay in one program: a row of accumulators."""
 
 
@@ -47,7 +47,7 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
         groups.setdefault(columns, []).append(s)
     extents = {a.name: power_of_two(int(evaluate(a.extent, sizes))) for a in kernel.axes}
     together = sum(math.prod(extents[a] for a in columns) for columns in groups)
-    if len(groups) < 2 or together <= MOST_COLUMNS or any(a & b for a, b in _pairs(groups)):
+    if len(groups) < 2 or together <= MAX_COLUMNS or any(a & b for a, b in _pairs(groups)):
         return ()
     is_map = sum(map(bool, groups)) > 1 and not _reduces(kernel.body)
     launches: list[Kernel] = []

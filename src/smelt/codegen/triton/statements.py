@@ -11,7 +11,6 @@ from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic, selects_visits
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
-from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
 from smelt.kernel.ir import (
     PUT,
@@ -29,6 +28,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import loads, stores
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import product
 
@@ -36,7 +36,7 @@ __all__ = ["WIDE", "Program", "print_program"]
 
 WIDE = "INDEX"
 """The constant of a program that is the type of its indices and offsets."""
-LEAST_WIDE = 1 << 31
+MIN_WIDE = 1 << 31
 """Elements of an array from which offsets need 64 bits."""
 
 
@@ -112,7 +112,7 @@ def has_short_offsets(kernel: Kernel) -> bool:
     if any(p.strides is not None and None in p.strides for p in params):
         return False
     counts = [product(p.shape) for p in params]
-    return all(isinstance(n, int) and n < LEAST_WIDE for n in counts)
+    return all(isinstance(n, int) and n < MIN_WIDE for n in counts)
 
 
 def _accessed(kernel: Kernel) -> list[str]:

@@ -25,9 +25,9 @@ __all__ = ["COPY_BYTES", "copied_loads", "copied_stores", "row_strides"]
 
 COPY_BYTES = 16
 """Rows and blocks of a row are multiples of it."""
-MOST_BLOCK_EXTENT = 256
-MOST_COPY_RANK = 5
-MOST_OPERAND_BYTES = 2
+MAX_BLOCK_EXTENT = 256
+MAX_COPY_RANK = 5
+MAX_OPERAND_BYTES = 2
 """Bytes of an element of an operand: tensor cores read wider ones from registers."""
 
 
@@ -46,7 +46,7 @@ def copied_loads(
     every = {
         x: _copied_axes(launch, x, sizes, lanes)
         for x in operand_loads(launch)
-        if x.other is None and launch.param(x.param).dtype.itemsize <= MOST_OPERAND_BYTES
+        if x.other is None and launch.param(x.param).dtype.itemsize <= MAX_OPERAND_BYTES
     }
     return {load: axes for load, axes in every.items() if axes is not None}
 
@@ -74,7 +74,7 @@ def _copied_axes(
     """
     param = launch.param(access.param)
     is_plain = param.strides is None and not param.each and param.dtype not in (bool_, f64)
-    if not is_plain or not 2 <= len(param.shape) <= MOST_COPY_RANK:
+    if not is_plain or not 2 <= len(param.shape) <= MAX_COPY_RANK:
         return None
     if not evaluate(product(param.shape), sizes):
         return None  # a descriptor has at least one element along each dimension
@@ -87,7 +87,7 @@ def _copied_axes(
     blocks = [a for a in axes or () if a is not None]
     if axes is None or len(blocks) != 2 or axes[-1] is None:
         return None
-    if any(not 1 < lanes[a] <= MOST_BLOCK_EXTENT for a in blocks):
+    if any(not 1 < lanes[a] <= MAX_BLOCK_EXTENT for a in blocks):
         return None
     return axes if lanes[axes[-1]] * param.dtype.itemsize >= COPY_BYTES else None
 

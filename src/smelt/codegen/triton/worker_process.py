@@ -30,7 +30,7 @@ __all__ = ["Worker", "WorkerFailure"]
 _SCRIPT: Final = Path(__file__).with_name("worker.py")
 _VARIABLES: Final = {"TRITON_INTERPRET": None, "TRITON_DISABLE_LINE_INFO": "1"}
 """Variables of Triton: programs are compiled, without the names of temporary files."""
-_MOST_ERROR_BYTES: Final = 4096
+_MAX_ERROR_BYTES: Final = 4096
 
 
 class WorkerFailure(Exception):
@@ -118,7 +118,7 @@ class Worker:
         if self._errors is None:
             return ""
         size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(size - _MOST_ERROR_BYTES, 0))
+        self._errors.seek(max(size - _MAX_ERROR_BYTES, 0))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32
 
 __all__ = ["Text", "Writer", "full", "literal", "type_name"]

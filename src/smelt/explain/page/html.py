@@ -22,9 +22,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_time
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Lesson", "frame", "html", "lessons_html"]
 

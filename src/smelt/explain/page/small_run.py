@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from smelt import knobs, lower
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.explain.compiled import Compiled
 from smelt.explain.data import ReportData
@@ -42,9 +41,10 @@ from smelt.kernel.memory import Trace
 from smelt.kernel.text_print import text
 from smelt.kernel.tile import Tile
 from smelt.kernel.walk import blocks, statements, values_of, visit
+from smelt.machine.tiling import Tiling
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
-from smelt.tiling import Tiling
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, size, sizes_of
 
 __all__ = ["small_run"]

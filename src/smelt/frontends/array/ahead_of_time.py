@@ -23,8 +23,8 @@ from smelt.frontends.array.layouts import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
-from smelt.imports import fork_safe_import
 from smelt.knobs import config
+from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import from_numpy, refuse_ambiguous
 from smelt.types.expr import Expr, Index, sizes_of
 from smelt.types.parse_type import parse_dimension, parse_type

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, InternalError, TracerError, UnsupportedError
 from smelt.frontends.array.assign import overlay_box, put
 from smelt.frontends.array.evaluate_pending import (
@@ -43,6 +42,7 @@ from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
+from smelt.python.dataclass import dataclass
 
 __all__ = [
     "Function",

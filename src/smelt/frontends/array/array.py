@@ -74,9 +74,9 @@ from smelt.frontends.array.value import (
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
-from smelt.imports import fork_safe_import
 from smelt.ops.create import Constant
-from smelt.origin import Origin
+from smelt.python.imports import fork_safe_import
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import product
 

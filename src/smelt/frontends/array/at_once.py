@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.layouts import Buffer
 from smelt.ops.contract import Contract, bare_axis
@@ -31,6 +30,7 @@ from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, Stop, View
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, f32, f64
 from smelt.types.tensor import TensorType
 

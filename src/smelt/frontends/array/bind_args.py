@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, StaticArgError, escape_controls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
+from smelt.python.dataclass import dataclass
 
 __all__ = ["BoundCall", "Options", "statics_to_data"]
 

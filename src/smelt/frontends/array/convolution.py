@@ -35,8 +35,8 @@ from smelt.frontends.array.windows import (
 )
 from smelt.ops.contract import Contract
 from smelt.ops.view import Shear
+from smelt.ops.windows import is_transposed_convolution
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, sub
-from smelt.windows import is_transposed_convolution
 
 __all__ = ["conv", "conv_transpose"]
 

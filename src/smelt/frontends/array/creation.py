@@ -40,9 +40,9 @@ from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record
 from smelt.frontends.array.views import expand, reshape, shape_of
-from smelt.imports import fork_safe_import
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
+from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.tensor import Shape

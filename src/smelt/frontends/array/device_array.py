@@ -28,7 +28,7 @@ from smelt.frontends.array.convert import refuse_lazy_signs
 from smelt.frontends.array.creation import asarray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.value import leaf
-from smelt.imports import fork_safe_import
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
 from smelt.runtime.cuda.dlpack import CUDA, export_capsule, import_capsule, stream_number
 from smelt.runtime.cuda.driver import Device, system_driver

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.device import DeviceProgram
+from smelt.compiler.device import DeviceProgram
 from smelt.errors import DeviceError
 from smelt.frontends.array.ahead_of_time import signature
 from smelt.frontends.array.array import Array
@@ -32,7 +32,7 @@ from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.results import match_parameters, pack
 from smelt.frontends.array.trace import Argument, Result, Trace, record_call
 from smelt.frontends.array.tree import flatten
-from smelt.journal import ArgumentCopied
+from smelt.journal.facts import ArgumentCopied
 from smelt.knobs import fingerprint
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
 from smelt.runtime.cuda.flags import deferred_flags, positions_are_checked

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from smelt.device import DeviceProgram, compile_for_device
+from smelt.compiler.device import DeviceProgram, compile_for_device
 from smelt.frontends.array.device_array import Place
 from smelt.graph import build
 from smelt.graph.ir import Graph
@@ -25,7 +25,7 @@ from smelt.runtime.cuda.buffer import DeviceBuffer, is_contiguous, row_major
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
-from smelt.runtime.cuda.tables import MOST_DEVICE_ELEMENTS
+from smelt.runtime.cuda.tables import MAX_DEVICE_ELEMENTS
 from smelt.types.dtype import DType
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
@@ -47,7 +47,7 @@ def contiguous(buffer: DeviceBuffer, place: Place) -> DeviceBuffer:
     """
     order_after(buffer, place)
     low, high = buffer.reach
-    if buffer.is_contiguous or high - low >= MOST_DEVICE_ELEMENTS:
+    if buffer.is_contiguous or high - low >= MAX_DEVICE_ELEMENTS:
         block = place.memory.allocate(buffer.nbytes, place.stream)
         strides = row_major(buffer.shape)
         copy = replace(

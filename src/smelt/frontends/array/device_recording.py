@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from smelt.dataclass import dataclass
-from smelt.device import DeviceProgram, compile_for_device
+from smelt.compiler.device import DeviceProgram, compile_for_device
 from smelt.errors import CaptureError, OutsideError
 from smelt.frontends.array.device_array import Place
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.trace import Trace
 from smelt.graph.bounds_checks import BoundsChecks
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device
 from smelt.runtime.cuda.flags import DeferredFlags
 from smelt.types.dtype import from_numpy

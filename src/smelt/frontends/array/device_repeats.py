@@ -11,7 +11,6 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.frontends.array.device_array import DeviceArray, Place
 from smelt.frontends.array.device_layout import is_readable
 from smelt.frontends.array.device_out import overwritable_arguments, replaced_inputs
@@ -20,7 +19,8 @@ from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.knobs import fingerprint
-from smelt.origin import here
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import here
 from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.flags import DeferredFlags, deferred_flags

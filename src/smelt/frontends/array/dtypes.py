@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.complex_calls import takes_complex
@@ -19,6 +18,7 @@ from smelt.frontends.array.convert import computable
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.value import copied
+from smelt.python.dataclass import dataclass
 from smelt.types import dtype as types
 from smelt.types.dtype import NUMPYS_NAMES, DType, from_numpy, parse
 

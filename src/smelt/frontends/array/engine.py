@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import (
     CodegenError,
     ExternError,
@@ -29,14 +28,15 @@ from smelt.errors import (
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
-from smelt.imports import fork_safe_import
-from smelt.llvm_package import import_compiler
 from smelt.ops.spec import dims_at
+from smelt.packages.llvm_package import import_compiler
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-    from smelt.warm import CachedProgram
 
 __all__ = [
     "COMPILER_ERRORS",
@@ -60,7 +60,7 @@ COMPILER_ERRORS = InternalError, CodegenError, VerifyError, UnsupportedError
 
 @cache
 def _compiler() -> Any:
-    return fork_safe_import("smelt.warm")
+    return fork_safe_import("smelt.compiler.warm")
 
 
 def _reference_runner() -> Any:

@@ -14,7 +14,6 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import (
     ChangedError,
     DonatedError,
@@ -42,11 +41,12 @@ from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
-    from smelt.warm import CachedProgram
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
 
 __all__ = [
     "evaluate",

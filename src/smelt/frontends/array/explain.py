@@ -18,7 +18,7 @@ from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.results import buffers_of
-from smelt.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:

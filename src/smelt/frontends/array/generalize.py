@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
 from smelt.frontends.array.engine import Permutations, input_size_names
@@ -34,6 +33,7 @@ from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Pad, Reshape, Slice, Window, split_groups
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, product, size, sizes_of, sub
 from smelt.types.tensor import Shape, TensorType

@@ -27,11 +27,11 @@ from smelt.frontends.array.tree import flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, identity_copy, record
 from smelt.frontends.array.views import as_integer, axis_list, expand
 from smelt.graph.ir import Node
-from smelt.imports import fork_safe_import
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
-from smelt.origin import Origin
+from smelt.python.imports import fork_safe_import
+from smelt.python.origin import Origin
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
 

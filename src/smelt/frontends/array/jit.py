@@ -38,7 +38,7 @@ from smelt.frontends.array.results import (
     run_call,
 )
 from smelt.frontends.array.shortcut import (
-    MOST_RECORDS,
+    MAX_RECORDS,
     NUMBER_TYPES,
     ExactCall,
     Outputs,
@@ -48,9 +48,9 @@ from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.transformed import function_text
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
-from smelt.imports import fork_safe_import
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.overlap import Spans
 from smelt.types.dtype import DTYPES
 
@@ -134,7 +134,7 @@ class Jit(Generic[P, R]):
                 return self._call_nested(args, kwargs)
             return self._call_general(bound, exact, None)
         results = _run_known(known_call, buffers)
-        if self._noticed and known_call.records_made <= MOST_RECORDS:
+        if self._noticed and known_call.records_made <= MAX_RECORDS:
             count_call(self, known_call, args, {}, args)
         return results
 
@@ -232,7 +232,7 @@ class Jit(Generic[P, R]):
         if known_call is None:
             return self._call_general(bound, exact, None)
         results = _run_known(known_call, buffers)
-        if self._noticed and known_call.records_made <= MOST_RECORDS and self._plain:
+        if self._noticed and known_call.records_made <= MAX_RECORDS and self._plain:
             count_call(self, known_call, args, kwargs, bound.leaves)
         return results
 
@@ -256,7 +256,7 @@ class Jit(Generic[P, R]):
             if all(id(x) in places for x in ordered):  # no parts of a complex array
                 outputs = Outputs(ordered, [places[id(x)] for x in ordered])
                 if _run_known_into(known_call, buffers, outputs):
-                    if self._noticed and self._plain and known_call.records_made <= MOST_RECORDS:
+                    if self._noticed and self._plain and known_call.records_made <= MAX_RECORDS:
                         leaves = args if bound is None else bound.leaves
                         count_call(self, known_call, args, kwargs, leaves, outputs)
                     return out
@@ -276,7 +276,7 @@ class Jit(Generic[P, R]):
             trace, sizes = self.find_trace(bound, arguments, turns=out is None)
             results = run_call(trace, sizes, arguments, bound, out)
         except Exception as error:
-            fork_safe_import("smelt.tracebacks").hide_frames(error)
+            fork_safe_import("smelt.journal.tracebacks").hide_frames(error)
             raise
         simple = out is None or not trace.value_dependent
         if exact is not None and simple and _is_repeatable(trace, bound, arguments):

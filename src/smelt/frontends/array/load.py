@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import (
     ArgumentError,
     GuardError,
@@ -37,6 +36,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.text import text
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
+from smelt.python.dataclass import dataclass
 from smelt.saved.programs import Entry, Plan, open_programs
 from smelt.saved.recording import Parameter, Recording
 

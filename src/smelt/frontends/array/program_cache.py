@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.frontends.array.generalize import GeneralizedProgram
 from smelt.frontends.array.program import Program, is_parameter
 from smelt.frontends.array.value import Buffer, Map, Value, leaf, record, size_carrier
-from smelt.imports import fork_safe_import
 from smelt.ops.create import Constant, Input
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
-    from smelt.warm import CachedProgram
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
 
 __all__ = [
     "PROGRAMS",

@@ -9,10 +9,10 @@ import operator
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from smelt import logs
 from smelt.frontends.array.trace import Argument, Trace
-from smelt.journal import Journal, LoopFound, Retraced, Traced
-from smelt.origin import Origin
+from smelt.journal import logs
+from smelt.journal.facts import Journal, LoopFound, Retraced, Traced
+from smelt.python.origin import Origin
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import evaluate, sizes_of
 

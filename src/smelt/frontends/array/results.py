@@ -18,7 +18,7 @@ from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten
 from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.ops.spec import dims_at
-from smelt.origin import here
+from smelt.python.origin import here
 from smelt.runtime.overlap import Spans
 from smelt.types.dtype import from_numpy
 

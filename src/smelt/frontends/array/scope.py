@@ -24,7 +24,7 @@ from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
-from smelt.origin import Origin, here
+from smelt.python.origin import Origin, here
 from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.number import number_text

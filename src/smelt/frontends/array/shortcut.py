@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
@@ -25,7 +24,8 @@ from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
 from smelt.frontends.array.value import STATE, Buffer, Foreign, NeverCopied, Value, intern, leaf
 from smelt.graph.bounds_checks import refuse_out_of_bounds
-from smelt.imports import fork_safe_import
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import from_numpy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SLOTS = {
 }
 NUMBER_TYPES = (float, int, np.float64)
 """Types that are recorded as Python numbers."""
-MOST_RECORDS = 8
+MAX_RECORDS = 8
 """Most records made for one `ExactCall`, in case settings change all the time."""
 
 
@@ -50,7 +50,7 @@ class ExactCall:
     sizes: tuple[int, ...]
     calls: int = 0
     records_made: int = 0
-    """Number of records made; above `MOST_RECORDS` if no record is possible."""
+    """Number of records made; above `MAX_RECORDS` if no record is possible."""
     record: Record | None = None
     arrays: Sequence[Buffer | None] = ()
     """Memory of the captured arrays that the record reads."""
@@ -92,7 +92,7 @@ def count_call(
     exact.calls += 1
     if (
         exact.calls < knobs.NATIVE_FROM_CALL
-        or exact.records_made > MOST_RECORDS
+        or exact.records_made > MAX_RECORDS
         or not knobs.NATIVE_CALLS.get()
     ):
         return
@@ -105,11 +105,11 @@ def count_call(
         if ready is None:
             return
         record = _record(exact, args, kwargs, leaves, outputs) if ready else None
-        exact.records_made += 1 if record is not None else MOST_RECORDS + 1
+        exact.records_made += 1 if record is not None else MAX_RECORDS + 1
         if record is None:
             return
     others = [r for r in home.records if r is not record and r is not exact.record]
-    records = (record, *others[: MOST_RECORDS - 1])
+    records = (record, *others[: MAX_RECORDS - 1])
     encoded = _calls().pack_records(records)
     exact.record, exact.arrays = record, arrays
     home.line = None  # first, because an interrupt may come between these assignments

@@ -3,7 +3,7 @@
 Names are for reports and messages. Graphs keep the sizes' own names, which are part of the cache's
 key.
 
->>> from smelt.origin import Origin
+>>> from smelt.python.origin import Origin
 >>> from smelt.types.expr import size
 >>> read = Origin("user.py", 1)
 >>> size_names({"n0": 3, "n1": 4}, [(read, (size("n0"), size("n1")))], [], {})
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from smelt.graph.source_names import is_source_name, unique_name
 from smelt.graph.text import RESERVED
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.expr import Expr, sizes_of
 from smelt.types.tensor import Shape
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable, Sequence
 from math import gcd
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.errors.array import BROADCAST_HINT, CONTRACTION_HINT
 from smelt.frontends.array.value import intern
@@ -28,7 +27,8 @@ from smelt.graph import build
 from smelt.graph.ir import Fact, Node
 from smelt.graph.walk import map_indices
 from smelt.ops.create import Constant, SizeOf
-from smelt.origin import Origin, here
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin, here
 from smelt.types.expr import (
     Expr,
     Index,

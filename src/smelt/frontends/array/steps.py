@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import LeakError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
@@ -34,6 +33,7 @@ from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
 
@@ -73,7 +73,8 @@ class StepScope(Scope):
         captured = self.captured.get(x) or self._rerecorded.get(x)
         if captured is None and _is_widened(x):
             # A step reads the shorter elements each time; 8-bit weights remain 8-bit weights.
-            captured = self._rerecorded[x] = self._record_here(x.op, x.inputs)
+            operands: Any = x.inputs
+            captured = self._rerecorded[x] = self._record_here(x.op, operands)
         if captured is None:
             # Outside of `jit` its sizes are numbers: operators may have compared them already.
             type = x.type if self.outer is None else self.outer.type(x.type)
@@ -227,7 +228,7 @@ def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mappi
         if general is not None:
             outputs = general.graph.outputs[: len(exact.outputs)]
             cached = Graph(exact.name, general.graph.inputs, outputs), general.sizes
-        if len(_GENERALIZED) >= _MOST_GENERALIZED:
+        if len(_GENERALIZED) >= _MAX_GENERALIZED:
             _GENERALIZED.clear()
         _GENERALIZED[key] = cached
     return cached
@@ -235,4 +236,4 @@ def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mappi
 
 _GENERALIZED: dict[Hashable, tuple[Graph, Mapping[str, Index]]] = {}
 """General graphs of steps, by their numbers, operators and lines."""
-_MOST_GENERALIZED = 256
+_MAX_GENERALIZED = 256

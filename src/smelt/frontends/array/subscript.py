@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import (
     ArgumentError,
     BoundsError,
@@ -55,6 +54,7 @@ from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 

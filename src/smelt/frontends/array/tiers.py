@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.frontends.array import at_once
 from smelt.frontends.array.at_once import PREDICTED
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.program import Map, Program, leaf, record
 from smelt.frontends.array.value import sighting, sightings, tier
 from smelt.knobs import fingerprint
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 
 __all__ = ["Map", "TierRow", "by_numpy", "leaf", "record", "tier_rows"]
 

@@ -13,7 +13,6 @@ from dataclasses import field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, SmeltError, StructureError
 from smelt.frontends.array import engine
 from smelt.frontends.array.aliasing import own
@@ -40,7 +39,8 @@ from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, evaluate, product, size, sizes_of, text
@@ -48,9 +48,9 @@ from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-    from smelt.warm import CachedProgram
 
 __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
 

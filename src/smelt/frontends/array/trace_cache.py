@@ -35,7 +35,7 @@ from smelt.frontends.array.value import (
 )
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
-from smelt.origin import here
+from smelt.python.origin import here
 from smelt.types.expr import Expr
 from smelt.types.tensor import TensorType
 

@@ -34,7 +34,7 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
-from smelt.origin import Origin, here
+from smelt.python.origin import Origin, here
 from smelt.types.dtype import DType, from_numpy
 from smelt.types.tensor import Shape, TensorType, check_bytes
 

@@ -27,7 +27,7 @@ from smelt.graph.batch import Batch
 from smelt.graph.ir import Node
 from smelt.graph.loop import with_sizes
 from smelt.ops.spec import TensorOp
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.expr import Index
 
 __all__ = ["vmap"]

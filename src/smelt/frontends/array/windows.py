@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host
@@ -26,6 +25,7 @@ from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, sub
 
 __all__ = [

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 
-from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
+from smelt.python.dataclass import dataclass
 
 __all__ = [
     "ARGUMENT_VIEWS",

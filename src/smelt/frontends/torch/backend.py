@@ -55,8 +55,8 @@ from smelt.frontends.torch.resize_backward import keep_native_backward
 from smelt.frontends.torch.rows_strided import rebase_on_memory
 from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
-from smelt.imports import fork_safe_import
 from smelt.knobs.steer import expand_fuse_options
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host

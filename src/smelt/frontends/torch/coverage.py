@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from smelt.dataclass import dataclass
 from smelt.frontends.torch.table import TABLE, decompositions
+from smelt.python.dataclass import dataclass
 
 __all__ = ["EXTERN_REASONS", "Status", "core_operators", "render_page"]
 

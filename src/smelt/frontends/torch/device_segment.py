@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from smelt import knobs
-from smelt.device import DeviceProgram, compile_for_device
+from smelt.compiler.device import DeviceProgram, compile_for_device
 from smelt.errors import CaptureError, UnsupportedError
 from smelt.frontends.torch.dtypes import to_torch
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment

@@ -33,7 +33,7 @@ from smelt.frontends.torch.value import V
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
-from smelt.origin import UNKNOWN
+from smelt.python.origin import UNKNOWN
 from smelt.saved.programs import Draft, Hints, save_programs
 from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArgument
 from smelt.types.dtype import bool_, from_numpy

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smelt.dataclass import dataclass
 from smelt.frontends.torch.explain import fresh_backend
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import module_of, origin_of
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Compiled, record
 from smelt.graph.text import text
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Difference", "check"]
 

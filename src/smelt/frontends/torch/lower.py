@@ -27,7 +27,6 @@ import torch
 from torch.fx.node import map_arg
 
 from smelt import knobs
-from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError, raised_by_signal_handler, reason_of
 from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
 from smelt.frontends.torch.apply_row import CPU, apply_row, require_types, type_of
@@ -62,6 +61,7 @@ from smelt.frontends.torch.value import ComputedNumber, V
 from smelt.graph import build
 from smelt.graph.bounds_checks import Read
 from smelt.graph.ir import Node
+from smelt.python.dataclass import dataclass
 from smelt.types.tensor import TensorType
 
 __all__ = ["RECOMPUTED", "SIBLINGS", "Left", "Lowering", "Stage"]

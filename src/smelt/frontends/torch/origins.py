@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from smelt.origin import Origin
-from smelt.source_names import assigned_in_line
+from smelt.python.origin import Origin
+from smelt.python.source_names import assigned_in_line
 
 __all__ = ["TracedOrigin", "argument_names", "module_of", "name_arguments", "origin_of"]
 

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from smelt import knobs, warm
+from smelt import knobs
+from smelt.compiler import warm
 from smelt.frontends.torch.library import TORCH
 from smelt.graph.ir import Graph
 from smelt.graph.is_instance import match_instance
@@ -30,9 +31,9 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate, size
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-    from smelt.warm import CachedProgram
 
 __all__ = ["find_plan", "has_similar_plan", "make_plan"]
 

@@ -29,8 +29,8 @@ from smelt.frontends.torch.value import V
 from smelt.fusion.units import Units
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
+from smelt.machine.target import Target
 from smelt.ops.create import Input
-from smelt.target import Target
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 

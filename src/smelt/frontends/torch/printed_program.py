@@ -31,12 +31,12 @@ from smelt.backend import Gpu, gpu
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.select import SelectingCompiler, select
-from smelt.device_compiler import CompiledForDevice, plan_for_device
+from smelt.compiler.device_compiler import CompiledForDevice, plan_for_device
 from smelt.errors import UnsupportedError
 from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
 from smelt.graph.ir import Graph
-from smelt.journal import Journal
+from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.tables import renamed_sizes

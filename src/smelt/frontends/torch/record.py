@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.utils import counters
 
-from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.frontends.torch.lower import Left
 from smelt.frontends.torch.origins import TracedOrigin
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.segment import Segment
-from smelt.imports import fork_safe_import
 from smelt.knobs.values import show_bytes
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 
 if TYPE_CHECKING:
     from smelt.explain import Lesson, Report

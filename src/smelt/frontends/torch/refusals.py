@@ -22,13 +22,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 __all__ = ["is_refused"]
 
 KEPT_SIZE = 8
 """Largest size that stand-ins keep: windows, heads, and numbers of groups."""
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """Elements of all operands together up to which a call is tried with the sizes as they are."""
 
 
@@ -82,7 +82,7 @@ def _is_refused(op: Any, leaves: tuple[Any, ...], _types: Any, nest: TreeSpec) -
     if small == leaves or not any(type(x) is int for x in leaves):
         return True
     elements = sum(torch.Size(x.shape).numel() for x in leaves if isinstance(x, _Operand))
-    return elements <= MOST_ELEMENTS and _fails(op, leaves, nest)
+    return elements <= MAX_ELEMENTS and _fails(op, leaves, nest)
 
 
 def _with_small_sizes(leaves: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -20,13 +20,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
 from smelt.graph.bounds_checks import Read
-from smelt.origin import Origin
+from smelt.python.dataclass import dataclass
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape

@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.eager_memory import storages
 from smelt.frontends.torch.layout import PARTIAL_VIEWS, memory_order
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V
 from smelt.ops.view import Window
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, sub
 
 __all__ = ["ROWS", "rebase_on_memory"]

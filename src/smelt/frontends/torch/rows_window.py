@@ -15,10 +15,10 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.value import V, contract, gather, iota, number, select
 from smelt.ops.view import Shear, Window
+from smelt.ops.windows import is_transposed_convolution
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
-from smelt.windows import is_transposed_convolution
 
 __all__ = [
     "MAX_LINE_TAPS",

@@ -33,8 +33,8 @@ from smelt.graph.ir import Graph
 from smelt.graph.sink_expand import sink_expands
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.graph.walk import input_size_names
-from smelt.imports import fork_safe_import
 from smelt.ops.create import Input
+from smelt.python.imports import fork_safe_import
 from smelt.runtime import call_cache
 from smelt.runtime.executable import Executable
 from smelt.runtime.prelude import Allowance, Prelude, Run
@@ -43,9 +43,9 @@ from smelt.types.expr import Index, evaluate, size, sizes_of, substitute
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
-    from smelt.driver import Compiled
+    from smelt.compiler.driver import Compiled
+    from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-    from smelt.warm import CachedProgram
 
 __all__ = ["Segment", "graph_of_outputs", "make_segment"]
 

@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.value import V, number
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import f64
 from smelt.types.expr import (
     Index,

@@ -28,7 +28,7 @@ from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import ComputedNumber, V, number
 from smelt.graph.bounds_checks import Read
 from smelt.graph.ir import Node
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.expr import Index
 
 __all__ = ["Subgraph", "submodule"]

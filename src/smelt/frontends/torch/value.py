@@ -23,7 +23,7 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
-from smelt.origin import Origin
+from smelt.python.origin import Origin
 from smelt.types.dtype import DType, f32, i64
 from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType

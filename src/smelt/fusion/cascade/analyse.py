@@ -24,13 +24,13 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Literal, TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.carry import Carrier
 from smelt.fusion.cascade.forms import Dependence, NotSeparable
 from smelt.fusion.cascade.gauge import Gauge
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, reductions_in
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import dataclass
 
 Action: TypeAlias = Literal["plain", "hoist", "static", "dynamic", "monotone", "recompute"]
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.interval import (
     BlockConditions,
     implied_answer,
@@ -36,6 +35,7 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 
 Array = np.ndarray[Any, Any]

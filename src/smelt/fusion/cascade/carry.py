@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from itertools import product as every
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.anchor import anchor, propagate_overflow
 from smelt.fusion.cascade.follow import Followed, expand_low_rank, finish, follow
 from smelt.fusion.cascade.forms import (
@@ -57,9 +56,10 @@ from smelt.ops.combine import ANY_FAILS, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f64
 
-MOST_STATES = 8
+MAX_STATES = 8
 """Most states that one reduction may need: with more, another pass is cheaper."""
 
 
@@ -235,7 +235,7 @@ class _Sum:
         self.wide |= not gauged and (bool(shifts) or len(factors) > 1)
         self.last_wide = not gauged and bool(self.hoisted)
         groups = {s: shifts.count(s) for s in shifts}
-        if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
+        if math.prod(n + 1 for n in groups.values()) > MAX_STATES:
             raise NotSeparable(self.reduction.op)
         if product.masks and (self.hoisted or gauged):
             self.unmasked = self._any(product.masks)

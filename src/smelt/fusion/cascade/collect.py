@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 
-from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.fusion.region import Region
@@ -34,6 +33,7 @@ from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec import ScalarOp
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, atoms, axis

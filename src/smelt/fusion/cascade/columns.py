@@ -17,7 +17,7 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term
 from smelt.ops.scalar import SCALARS
 
-LEAST_COST = 4.0
+MIN_COST = 4.0
 """Cost of an operand's element from which it counts as computed; loads and casts cost less."""
 REDUCTION_COST = 4.0
 """Least cost of a reduction within an element."""
@@ -37,7 +37,7 @@ def inner_columns(
     for s in states:
         if s.block.kind == "dot" and s.block.over == (axis,):
             for computed, other in (s.block.args, s.block.args[::-1]):
-                if _cost(computed) >= LEAST_COST > _cost(other):
+                if _cost(computed) >= MIN_COST > _cost(other):
                     names |= other.axes - computed.axes
     return frozenset(names) if prod(sizes[a] for a in names) <= most else frozenset()
 

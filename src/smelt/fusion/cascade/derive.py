@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.formula import Array, Formula, constants
 from smelt.fusion.cascade.proofs import Claim, is_proved
 from smelt.fusion.cascade.term import Term
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64
 
 EQUATION_TOLERANCE = 1e-9
@@ -45,7 +45,7 @@ SPREAD = (1e-3, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 80.0, 1e3, 1e5)
 """Magnitudes of gauges and elements at which boundedness is sampled."""
 EXTREMES = (0.0, 1e-45, 1e-30, 1e-12, 3.4e38)
 """Single-precision elements at which parts in double precision must not overflow."""
-MOST_RANK = 3
+MAX_RANK = 3
 SAMPLE_POINTS = (1.0, 2.0, 0.5, 3.0, 1.25)
 """Constants at which low-rank factors are evaluated."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
@@ -222,7 +222,7 @@ def _ranks(f: Formula, dtype: DType) -> LowRank | None:
     if f.fixed or not _has_low_rank(f):
         return None
     table = np.array([[_evaluate_at(f, a, b) for b in SAMPLE_POINTS] for a in SAMPLE_POINTS], float)
-    for k in range(1, MOST_RANK + 1):
+    for k in range(1, MAX_RANK + 1):
         choices = list(every(combinations(range(len(SAMPLE_POINTS)), k), repeat=2))
         blocks = np.array([table[np.ix_(*way)] for way in choices])
         conditions = np.full(len(choices), np.inf)
@@ -247,7 +247,7 @@ def _has_low_rank(f: Formula) -> bool:
     if not np.isfinite(table).all():
         return False
     singular_values = np.linalg.svd(table, compute_uv=False)
-    return bool(singular_values[MOST_RANK] <= EQUATION_TOLERANCE * singular_values[0])
+    return bool(singular_values[MAX_RANK] <= EQUATION_TOLERANCE * singular_values[0])
 
 
 def _summands(f: Formula, form: LowRank, values: Mapping[Term, Array | float]) -> list[Array]:

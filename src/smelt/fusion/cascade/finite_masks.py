@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.block_sparsity import (
     SAMPLE_COUNT,
     SampleValues,
@@ -41,6 +40,7 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.fusion.cascade.value_bounds import value_bounds
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.python.dataclass import dataclass
 
 SAFE_DISTANCE = {32: 1024.0, 64: 4096.0}
 """Distance from the maximum to masked elements, by bits of the type.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.derive import (
     FALLBACK,
     PLACEHOLDER,
@@ -30,8 +29,9 @@ from smelt.fusion.cascade.gauge import opposite
 from smelt.fusion.cascade.proofs import is_unproved
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import EXTREMES
+from smelt.packages.version import DISTRIBUTION
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
-from smelt.version import DISTRIBUTION
 
 LARGEST = EXTREMES[1]
 MAX_PRODUCTS = 6

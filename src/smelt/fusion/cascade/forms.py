@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.combine import COMBINES
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64
 
 RELATIVE_TOLERANCE = 1e-6
 """Relative distance below which two coefficients are equal: constant folding rounds."""
-MOST_ATOMS = 24
+MAX_ATOMS = 24
 """Most atoms of a linear form; further sums are kept as single atoms."""
 
 
@@ -75,7 +75,7 @@ def linear(term: Term, is_fixed: Callable[[Term], bool]) -> Linear:
         row = SCALARS[t.op] if t.kind == "apply" else None
         if t.kind == "const":
             _collect(form, None, c.times(Coefficient(float(t.value))))
-        elif row is not None and row.linear and len(form) < MOST_ATOMS:
+        elif row is not None and row.linear and len(form) < MAX_ATOMS:
             pending += [(a, c.times(Coefficient(float(s)))) for a, s in zip(t.args, row.linear)]
         elif row is not None and (scaled := _scaled(t, row.powers, is_fixed)) is not None:
             pending.append((scaled[0], c.times(scaled[1])))

@@ -24,15 +24,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.forms import Dependence
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_
 
 Array: TypeAlias = np.ndarray[Any, Any]
-MOST_MOVING = 3
+MAX_MOVING = 3
 """Most moving parts of a formula."""
 PLAIN_FRACTIONS = (0.25, 0.5, 0.75, 1.5, 2.5)
 """Fractions that keep their value in a formula's text, besides small integers."""
@@ -97,7 +97,7 @@ def to_formula(term: Term, sorts: Dependence) -> Formula | None:
     varying = [t for t in parts if sorts.varies(t)]
     moving = tuple(t for t in parts if sorts.moves(t))
     fixed = tuple(t for t in parts if sorts.is_fixed(t))
-    if len(varying) != 1 or not 0 < len(moving) <= MOST_MOVING or len(fixed) > 1:
+    if len(varying) != 1 or not 0 < len(moving) <= MAX_MOVING or len(fixed) > 1:
         return None
     known_signs: dict[Term, bool] = {}
     signs = {t: is_nonnegative(t, known_signs) for t in parts}

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.forms import Linear, NotSeparable
 from smelt.fusion.cascade.term import Term, cone, evaluate
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f64
 
 GAUGE_PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)

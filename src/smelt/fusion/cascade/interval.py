@@ -19,18 +19,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.kernel.ir import IndexValue, Load
 from smelt.ops.scalar import SCALARS
 from smelt.ops.truth_tables import Implicant, prime_implicants, sign_table
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
 
 Span: TypeAlias = tuple[Term, Term]
 """Minimum and maximum of an integer in a block."""
-MOST_OPERANDS = 3
+MAX_ARITY = 3
 """Most operands of an operator on truth values whose truth table is enumerated."""
 
 
@@ -431,7 +431,7 @@ def _implicants(t: Term, target: bool) -> tuple[Implicant, ...] | None:
 
     Each says which operands have which value; the operator is `target` if any of them holds.
     """
-    if t.kind != "apply" or not 0 < len(t.args) <= MOST_OPERANDS:
+    if t.kind != "apply" or not 0 < len(t.args) <= MAX_ARITY:
         return None
     if any(a.dtype != bool_ for a in t.args):
         return None

@@ -30,11 +30,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.gauge import opposite
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 
 ORDER_PROBES = (

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.formula import Formula, is_plain_constant
 from smelt.fusion.cascade.term import Term
-from smelt.imports import fork_safe_import
 from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
+from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 
 VERSION = 1
 """Version of the claims and of the prover: cached results of an older one are ignored."""

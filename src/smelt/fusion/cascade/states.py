@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from math import prod
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import COMBINES, FIRST
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 
 

@@ -26,10 +26,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, i8, i64
 from smelt.types.expr import Index, add, axes_of, axis, mul
 from smelt.types.number import number_text

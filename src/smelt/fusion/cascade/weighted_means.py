@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smelt.dataclass import dataclass
 from smelt.fusion.cascade.forms import NotSeparable, Product
 from smelt.fusion.cascade.formula import is_nonnegative
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import COMBINES, POWERS_OF_TWO, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64
 
 MAX_EXPONENT = 60

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from smelt.kernel.device_code import MOST_MAPPED_ELEMENTS, MOST_REDUCED_ELEMENTS
+from smelt.kernel.device_code import MAX_MAPPED_ELEMENTS, MAX_REDUCED_ELEMENTS
 from smelt.types.expr import Index, evaluate, sizes_of
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ __all__ = [
 
 FILL_WORDS: Final = 510
 """Words that one launch writes: with an address they are 4 KiB, the most that parameters take."""
-LEAST_ARRAYS: Final = 4
+MIN_ARRAYS: Final = 4
 """Arrays from which a table is worth its launches."""
-MOST_ARRAYS: Final = 1024
+MAX_ARRAYS: Final = 1024
 """Arrays in one table: each program reads the end of every one."""
 DIVISOR: Final = 16
 """Large arrays whose elements are a multiple share tables: programs read them in vectors."""
-LEAST_VECTORS: Final = 1 << 16
+MIN_VECTORS: Final = 1 << 16
 """Elements of such an array; smaller ones share tables with arrays of any number of elements."""
 VECTOR_BYTES: Final = 16
 _NO_PROGRAM: Final = (1 << 31) - 1
@@ -223,15 +223,15 @@ def families(
     seen: dict[tuple[str, bool], int] = {}
     for k, (step, flat, elements, columns) in enumerate(steps):
         key: tuple[str, bool, int] | int = k
-        most = MOST_MAPPED_ELEMENTS if len(columns) == 1 else MOST_REDUCED_ELEMENTS
+        most = MAX_MAPPED_ELEMENTS if len(columns) == 1 else MAX_REDUCED_ELEMENTS
         if flat and elements <= most:
-            kind = flat, elements >= LEAST_VECTORS and elements % DIVISOR == 0
-            key = (*kind, seen.get(kind, 0) // MOST_ARRAYS)
+            kind = flat, elements >= MIN_VECTORS and elements % DIVISOR == 0
+            key = (*kind, seen.get(kind, 0) // MAX_ARRAYS)
             seen[kind] = seen.get(kind, 0) + 1
         groups.setdefault(key, []).append(step)
         params[key] = columns
     result: list[list[Step]] = []
     for key, group in groups.items():
-        saves = len(group) >= LEAST_ARRAYS and launches_of(len(group), params[key]) < len(group)
+        saves = len(group) >= MIN_ARRAYS and launches_of(len(group), params[key]) < len(group)
         result += [group] if saves else [[step] for step in group]
     return result

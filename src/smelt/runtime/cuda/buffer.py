@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import CaptureError
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import Memory

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from smelt.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
+from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.runtime.cuda.copies import Slices, fill
 from smelt.runtime.cuda.executable import DeviceExecutable

@@ -13,7 +13,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from smelt import knobs
-from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.device_code import DeviceCode
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device

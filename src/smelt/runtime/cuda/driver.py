@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from smelt.cached_property import cached_property
 from smelt.errors import (
     CaptureError,
     DeviceError,
@@ -28,6 +27,7 @@ from smelt.errors import (
     NoDriverError,
     OldDriverError,
 )
+from smelt.python.cached_property import cached_property
 from smelt.runtime.cuda import status
 
 __all__ = ["Device", "Driver", "Library", "Module", "system_driver", "use_library"]

@@ -20,7 +20,7 @@ from smelt.runtime.cuda.driver import Device
 
 __all__ = ["DeferredFlags", "deferred_flags", "positions_are_checked"]
 
-MOST_PENDING: Final = 256
+MAX_PENDING: Final = 256
 """Flags that may be pending; one more waits for the oldest."""
 
 
@@ -49,8 +49,8 @@ class DeferredFlags:
         driver = self._device.driver
         with self._device.current(), self._device.relaxed():
             if not self._slots and not self._pending:
-                base = driver.word("cuMemHostAlloc", MOST_PENDING, 0)
-                self._slots = [base + k for k in range(MOST_PENDING)]
+                base = driver.word("cuMemHostAlloc", MAX_PENDING, 0)
+                self._slots = [base + k for k in range(MAX_PENDING)]
             if not self._slots:
                 self.check(wait=True)
             with self._lock:

@@ -3,7 +3,7 @@
 A graph costs one call for all kernels, and less time on the device between two of them. It holds
 the addresses of a call, so it is worth making only for addresses that come again: with a caching
 allocator a program that runs in a loop soon gets the memory of an earlier call. Addresses seen for
-the second time are captured; a plan keeps `MOST_GRAPHS` graphs, and the one that has not been
+the second time are captured; a plan keeps `MAX_GRAPHS` graphs, and the one that has not been
 replayed for the longest time is updated in place for new addresses.
 """
 
@@ -18,15 +18,15 @@ from typing import Final
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["LEAST_LAUNCHES", "MOST_GRAPHS", "LaunchGraphs", "is_replayed"]
+__all__ = ["MAX_GRAPHS", "MIN_LAUNCHES", "LaunchGraphs", "is_replayed"]
 
-LEAST_LAUNCHES: Final = 4
+MIN_LAUNCHES: Final = 4
 """Launches from which a plan is replayed as a graph."""
-MOST_LAUNCHES: Final = 4096
+MAX_LAUNCHES: Final = 4096
 """Launches up to which a plan is replayed as a graph; a node takes about a kilobyte."""
-MOST_GRAPHS: Final = 4
+MAX_GRAPHS: Final = 4
 """Graphs that a plan keeps at one set of sizes."""
-MOST_SEEN: Final = 16
+MAX_SEEN: Final = 16
 """Frames remembered until they come a second time."""
 
 
@@ -36,7 +36,7 @@ def is_replayed(operations: int | None) -> bool:
     >>> is_replayed(1), is_replayed(50), is_replayed(None)
     (False, True, False)
     """
-    return operations is not None and LEAST_LAUNCHES <= operations <= MOST_LAUNCHES
+    return operations is not None and MIN_LAUNCHES <= operations <= MAX_LAUNCHES
 
 
 class _CapturedGraph:
@@ -76,7 +76,7 @@ class LaunchGraphs:
                     graph = self._graphs[frame] = self._capture(launch)
             else:
                 self._seen[frame] = None
-                if len(self._seen) > MOST_SEEN:
+                if len(self._seen) > MAX_SEEN:
                     self._seen.popitem(last=False)
             if graph is not None:
                 self._device.driver.call("cuGraphLaunch", graph.handle, stream)
@@ -104,7 +104,7 @@ class LaunchGraphs:
 
     def _instantiate(self, graph: int) -> _CapturedGraph:
         driver = self._device.driver
-        if len(self._graphs) >= MOST_GRAPHS:
+        if len(self._graphs) >= MAX_GRAPHS:
             _, oldest = self._graphs.popitem(last=False)
             info = (ctypes.c_uint64 * 4)()  # what could not be updated, which we do not read
             if not driver.result("cuGraphExecUpdate_v2", oldest.handle, graph, info):

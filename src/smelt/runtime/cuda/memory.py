@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from smelt.errors import CaptureError, DeviceMemoryError
-from smelt.imports import fork_safe_import
 from smelt.knobs.values import show_bytes
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.native_call import device_words, native_calls

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from smelt.dataclass import dataclass
 from smelt.errors import DeviceSizeError
 from smelt.kernel.artifact import size_or_number
 from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
+from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.array_tables import (
     DIVISOR,
     FILL_THREADS,
@@ -32,7 +32,7 @@ from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
 __all__ = [
-    "MOST_DEVICE_ELEMENTS",
+    "MAX_DEVICE_ELEMENTS",
     "DeviceStep",
     "HostPart",
     "HostStep",
@@ -43,9 +43,9 @@ __all__ = [
     "renamed_sizes",
 ]
 
-MOST_DEVICE_ELEMENTS: Final = (1 << 31) - 1
+MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
 """Most elements of an array: offsets in programs have 32 bits."""
-MOST_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
+MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
 """Most programs along each dimension of a grid."""
 
 
@@ -259,10 +259,10 @@ class _Builder:
     def _check_elements(self, used: set[int]) -> None:
         for n in used:
             elements = math.prod(self.shapes[n])
-            if elements > MOST_DEVICE_ELEMENTS:
+            if elements > MAX_DEVICE_ELEMENTS:
                 what = f"{self.values[n].place} {self.values[n].number} of the program"
                 raise DeviceSizeError(
-                    what=what, size=f"{elements:,} elements", limit=MOST_DEVICE_ELEMENTS
+                    what=what, size=f"{elements:,} elements", limit=MAX_DEVICE_ELEMENTS
                 )
 
     def _families(
@@ -444,7 +444,7 @@ class _Builder:
 
     def _grid(self, name: str, launch: Launch, sizes: Sizes) -> tuple[int, ...]:
         grid = (*(int(evaluate(n, sizes)) for n in launch.grid), 1, 1)[:3]
-        for n, most in zip(grid, MOST_PROGRAMS, strict=True):
+        for n, most in zip(grid, MAX_PROGRAMS, strict=True):
             if n > most:
                 raise DeviceSizeError(
                     what=f"the grid of {name}", size=f"{n:,} programs", limit=most

@@ -9,7 +9,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefix_access import load_first, prefix_of, store_first
 from smelt.codegen.llvm.instructions.indexing import I64, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import known_lanes, lane_numbers, memory_type
+from smelt.codegen.llvm.instructions.registers import constant_lanes, lane_numbers, memory_type
 from smelt.types.dtype import DType
 
 Value = ir.Value
@@ -164,8 +164,8 @@ def store_vector(
     """Store consecutive elements; non-temporally where an alignment of `bypass` bytes is known."""
     b = m.builder
     raw = m.store_convert(value, dtype)
-    if (known := known_lanes(mask)) is not None:
-        _store_first_lanes(b, address, raw, dtype, sum(known))
+    if (lanes := constant_lanes(mask)) is not None:
+        _store_first_lanes(b, address, raw, dtype, sum(lanes))
         return
     if prefix := prefix_of(m, mask):
         store_first(b, address, raw, dtype.itemsize, prefix)

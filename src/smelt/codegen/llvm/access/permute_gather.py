@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.tables import LINE, table
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of

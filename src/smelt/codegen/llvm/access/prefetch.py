@@ -18,8 +18,8 @@ from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, enclosing_regions
-from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product, sub

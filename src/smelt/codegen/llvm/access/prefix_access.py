@@ -12,7 +12,7 @@ from __future__ import annotations
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import known_lanes, lane_numbers
+from smelt.codegen.llvm.instructions.registers import constant_lanes, lane_numbers
 
 Value = ir.Value
 _I8 = ir.IntType(8)
@@ -25,9 +25,9 @@ def prefix_of(m: LLVMMachine, mask: Value | None) -> ir.PrefixMask | None:
     if mask is None or m.target.facts.masked_memory != "none":
         return None
     lanes = mask.type.count
-    if (known := known_lanes(mask)) is not None:
-        first = sum(known)
-        is_prefix = known == [k < first for k in range(lanes)]
+    if (constants := constant_lanes(mask)) is not None:
+        first = sum(constants)
+        is_prefix = constants == [k < first for k in range(lanes)]
         mask = ir.PrefixMask(mask, number(first)) if is_prefix else mask
     return mask if isinstance(mask, ir.PrefixMask) and lanes & (lanes - 1) == 0 else None
 

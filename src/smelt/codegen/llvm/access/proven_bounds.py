@@ -17,7 +17,7 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Clamp, accesses_of
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, atoms, axes_of, nonnegative

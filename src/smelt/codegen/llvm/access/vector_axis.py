@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from smelt.blocks import CUT_SCORE, SHORT_ROW
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
-from smelt.target import Target
+from smelt.machine.blocks import CUT_SCORE, SHORT_ROW
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
 

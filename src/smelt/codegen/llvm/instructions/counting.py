@@ -1,6 +1,6 @@
 """Emit loop counters, with strength-reduced multiples and addresses.
 
-LLVM's loop strength reduction is off (`smelt.llvm`).  The loops of register tiles, where a
+LLVM's loop strength reduction is off (`smelt.packages.llvm`).  The loops of register tiles, where a
 multiplication per iteration would cost, do it themselves:
 
     k = start_counter(b, low, step, before)     at the head of the loop, entered from `before`

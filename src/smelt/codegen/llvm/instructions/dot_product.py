@@ -48,9 +48,9 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import Isa, vector_of
 from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
-from smelt.dataclass import dataclass
+from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32, i8, i16, i32, u8
 
 Value = ir.Value

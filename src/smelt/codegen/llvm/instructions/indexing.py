@@ -9,8 +9,8 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.registers import TextConstant
-from smelt.dataclass import dataclass
 from smelt.ops.contract import bare_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from smelt.codegen.llvm import ir
-from smelt.instruction_sets import InstructionSet
+from smelt.machine.instruction_sets import InstructionSet
 from smelt.types.dtype import DType
 
 I1: Any = ir.IntType(1)
@@ -105,8 +105,8 @@ class TextConstant(ir.Constant):
         return TextConstant(vector_of(self.type, lanes), text, self.number)
 
 
-def known_lanes(mask: ir.Value | None) -> list[bool] | None:
-    """Return which lanes a mask has, where code generation knows; None for all others."""
+def constant_lanes(mask: ir.Value | None) -> list[bool] | None:
+    """Return which lanes a constant mask has; None for another mask."""
     if isinstance(mask, TextConstant):
         return [bool(mask.number)] * mask.type.count
     if isinstance(mask, ir.Constant):

@@ -9,7 +9,7 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index
 
 Value = ir.Value

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from smelt.blocks import ROW_BLOCK
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Conversion,
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.loopir.items import (
     StoreItem,
     Visit,
 )
+from smelt.machine.blocks import ROW_BLOCK
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 from smelt.types.expr import (

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from smelt.blocks import WINDOW_ROWS, window_columns, windows_per_task
 from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, indices, renumber
 from smelt.codegen.llvm.loopir.input_tile import add_axis
 from smelt.codegen.llvm.loopir.items import Conversion, Item, Phase, Reach, Reduction, WindowRead
+from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
+from smelt.ops.windows import window_steps
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
-from smelt.windows import window_steps
 
 Pair: TypeAlias = tuple[str, str, int, int]
 """Axis of results, axis of the window, step between windows, dilation."""

@@ -20,7 +20,8 @@ from math import gcd
 
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS, Cloner, dependencies, indices
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.dataclass import dataclass
+from smelt.ops.windows import WINDOW_STEPS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
@@ -35,7 +36,6 @@ from smelt.types.expr import (
     sub,
     substitute,
 )
-from smelt.windows import WINDOW_STEPS
 
 NO_AXIS = ""
 """The name of an axis that there is not."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Literal
 
-from smelt.dataclass import dataclass
 from smelt.ops.combine import Combine
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, atoms
 

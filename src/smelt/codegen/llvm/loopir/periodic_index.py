@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import lcm
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute, terms_of
 
 __all__ = ["MAX_PERIOD", "PeriodicIndex", "find_period"]

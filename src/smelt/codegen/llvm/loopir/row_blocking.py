@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.blocks import STREAM_ROW_BLOCK
 from smelt.codegen.llvm.loopir.clone import renumber
 from smelt.codegen.llvm.loopir.items import (
     Access,
@@ -37,7 +36,8 @@ from smelt.codegen.llvm.loopir.items import (
     Visit,
     enclosing_regions,
 )
-from smelt.dataclass import dataclass
+from smelt.machine.blocks import STREAM_ROW_BLOCK
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f64
 
 

@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from smelt.blocks import BLOCK, LEAST_LANES, PART_ROWS, PARTS, SHORT_ROW
-from smelt.dataclass import dataclass
 from smelt.kernel import ir as k
 from smelt.kernel.env import Bound, Env
 from smelt.kernel.walk import (
@@ -33,7 +31,9 @@ from smelt.kernel.walk import (
     values_of,
     visit,
 )
+from smelt.machine.blocks import BLOCK, MIN_LANES, PART_ROWS, PARTS, SHORT_ROW
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import (
@@ -230,7 +230,7 @@ def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -
             inner = [a for a in f.over if coefficient(last, a) == 1]
             rows = [a for e in outer_indices for a in axes_of(e) if a in f.over]
             each = extents[inner[0]] if len(inner) == 1 else None
-            if not isinstance(each, int) or not 1 < each < LEAST_LANES:
+            if not isinstance(each, int) or not 1 < each < MIN_LANES:
                 continue
             row_count = product(extents[a] for a in dict.fromkeys(rows))
             if isinstance(row_count, int) and row_count < MIN_REDUCED_ROWS:
@@ -414,7 +414,7 @@ def _map_inputs(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]
                 continue
             if missing & tasks:
                 return []
-            if any(not isinstance(n := extents[a], int) or n >= LEAST_LANES for a in missing):
+            if any(not isinstance(n := extents[a], int) or n >= MIN_LANES for a in missing):
                 names[name] = None
             else:
                 pending.append(value)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.dataclass import dataclass
 from smelt.ops.combine import BOTH
 from smelt.ops.contract import bare_axis
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, axes_of, maximum, minimum
 
 

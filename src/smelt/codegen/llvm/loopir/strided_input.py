@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from smelt.codegen.llvm.loopir.input_tile import NO_AXIS, WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bf16, f16
 from smelt.types.expr import Index, axes_of, mul, substitute

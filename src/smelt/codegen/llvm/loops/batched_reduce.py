@@ -27,7 +27,7 @@ from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduc
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction
 from smelt.codegen.llvm.loops.unroll_factor import argreduce_with_value
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from smelt.codegen.llvm.access.vector_axis import lanes_of
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Access, Phase
 from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, floordiv, mod, mul, substitute
 

@@ -26,8 +26,8 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, Reduction, accesses_of
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
-from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 

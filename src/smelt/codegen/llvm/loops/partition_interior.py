@@ -41,8 +41,8 @@ from smelt.codegen.llvm.loops.partition_selects import (
     run_pieces,
 )
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, sub, substitute

@@ -21,7 +21,7 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import sub
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from smelt.blocks import PARTS
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.loopir.items import Region, enclosing_regions
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.kernel.abi import POLL_SYMBOL
+from smelt.machine.blocks import PARTS
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

@@ -19,7 +19,6 @@ from itertools import product as positions
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from smelt.blocks import UNROLL_RESULTS
 from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, StoreItem
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
+from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64

@@ -33,8 +33,8 @@ from smelt.codegen.llvm.loops.partition_selects import (
     partition_axis,
 )
 from smelt.codegen.llvm.loops.versioning import is_select, live_items
-from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, atoms, mul, sub
 

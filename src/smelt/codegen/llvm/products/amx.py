@@ -23,11 +23,11 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from smelt.blocks import COLUMNS as MOST
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, fit_cache_lines, intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.products.tile_loops import outline_function
+from smelt.machine.blocks import COLUMNS as MOST
 from smelt.types.dtype import i8, i32, i64
 
 if TYPE_CHECKING:

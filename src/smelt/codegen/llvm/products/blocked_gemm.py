@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smelt.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.access.prefetch import prefetch_packed_rows
@@ -45,7 +44,8 @@ from smelt.codegen.llvm.schedule.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
-from smelt.dataclass import dataclass
+from smelt.machine.blocks import COLUMNS, DEPTH, MATRIX_STEP
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
-from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, prefetch
 from smelt.codegen.llvm.access.permute_gather import permuted_lanes
@@ -22,9 +21,10 @@ from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_l
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
+from smelt.machine.blocks import REGISTER_RUN
+from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 
 Value = ir.Value

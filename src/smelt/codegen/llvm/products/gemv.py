@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from smelt.blocks import AXPY_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -47,6 +46,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
+from smelt.machine.blocks import AXPY_RUN
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
@@ -66,7 +66,7 @@ LONG_ROW = 1536
 
 The horizontal sum at the end of a row along k costs as much as 100 elements.
 """
-LINES_PER_ROW, MOST_VECTORS = 2, 4
+LINES_PER_ROW, MAX_VECTORS = 2, 4
 """Cache lines of each long row that a single left row meets at a time, and most vectors of them.
 
 Rows that are read by parts of lines reach less of memory's bandwidth (`smelt bench` measures it for
@@ -274,7 +274,7 @@ class Gemv:
         with b.if_else(is_long) as (then, otherwise):
             with then:
                 vectors = max(1, LINES_PER_ROW * CACHE_LINE // target.vector_bytes)
-                self.vector_elements = usual * min(vectors, MOST_VECTORS)
+                self.vector_elements = usual * min(vectors, MAX_VECTORS)
                 self._axpy_rows(GEMV_STREAMS)
             with otherwise:
                 self.vector_elements = usual

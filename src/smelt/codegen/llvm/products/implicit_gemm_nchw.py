@@ -34,7 +34,7 @@ from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 

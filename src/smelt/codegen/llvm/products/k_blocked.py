@@ -46,7 +46,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
 

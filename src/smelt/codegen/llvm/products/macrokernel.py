@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smelt.blocks import RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -38,6 +37,7 @@ from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.schedule.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
+from smelt.machine.blocks import RUN
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i8, i32
 from smelt.types.expr import floordiv

@@ -42,7 +42,7 @@ from smelt.codegen.llvm.products.square_dot import (
 )
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i8
 
 if TYPE_CHECKING:

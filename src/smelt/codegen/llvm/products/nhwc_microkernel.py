@@ -20,7 +20,7 @@ from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_l
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import DType, i64
 
 Value = ir.Value

@@ -28,7 +28,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import substitute

@@ -26,7 +26,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.expr import atoms, axes_of, sub
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, Piece, partition_axis_at_most
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
-from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, axes_of, sub
 

@@ -32,7 +32,7 @@ from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of, substitute
 

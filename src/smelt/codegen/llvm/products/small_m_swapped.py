@@ -20,7 +20,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from smelt.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
@@ -38,6 +37,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
+from smelt.machine.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

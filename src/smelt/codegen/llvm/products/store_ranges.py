@@ -23,7 +23,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import RangeStoreTarget, range_ends
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 
 if TYPE_CHECKING:

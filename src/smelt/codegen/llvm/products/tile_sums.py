@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
@@ -22,7 +21,8 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
+from smelt.machine.blocks import REGISTER_RUN
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, i16, i32
 from smelt.types.expr import Index
 

@@ -8,7 +8,6 @@ LLVM would keep their values in registers, and spill the sums.
 
 from __future__ import annotations
 
-from smelt.blocks import SWAPPED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -27,7 +26,8 @@ from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_l
 from smelt.codegen.llvm.products.tile_sums import sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.target import Target
+from smelt.machine.blocks import SWAPPED_PITCH
+from smelt.machine.target import Target
 
 Value = ir.Value
 SWAPPED_UNROLL = 2

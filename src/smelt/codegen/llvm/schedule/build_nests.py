@@ -60,9 +60,9 @@ from smelt.codegen.llvm.schedule.task_tiling import (
 )
 from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
-from smelt.dataclass import dataclass
+from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 

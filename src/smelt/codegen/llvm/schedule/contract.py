@@ -21,25 +21,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from smelt.blocks import (
-    COLUMNS,
-    DEPTH,
-    MATRIX_DEPTH,
-    SMALL,
-    SMALL_DEPTH,
-    THIN,
-    THIN_COLUMNS,
-    THIN_DEPTH,
-    THIN_DOT_ROWS,
-    THIN_LONG,
-    THIN_MATRIX,
-    THIN_ROWS,
-    dot_instruction_block,
-    full_width_rows,
-    product_rows,
-    tile_instruction_block,
-    unfolded_rows,
-)
 from smelt.codegen.llvm.instructions.dot_product import (
     DotInstruction,
     choose_dot_instruction,
@@ -64,10 +45,29 @@ from smelt.codegen.llvm.schedule.operands import (
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.schedule.product_plan import Driver, PanelOperand, TileStores, tile_cycles
 from smelt.codegen.llvm.schedule.register_tile import Tile, in_place_tile, register_tile
-from smelt.dataclass import dataclass
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant
+from smelt.machine.blocks import (
+    COLUMNS,
+    DEPTH,
+    MATRIX_DEPTH,
+    SMALL,
+    SMALL_DEPTH,
+    THIN,
+    THIN_COLUMNS,
+    THIN_DEPTH,
+    THIN_DOT_ROWS,
+    THIN_LONG,
+    THIN_MATRIX,
+    THIN_ROWS,
+    dot_instruction_block,
+    full_width_rows,
+    product_rows,
+    tile_instruction_block,
+    unfolded_rows,
+)
+from smelt.machine.target import Target
 from smelt.ops.combine import SUM_OF_PRODUCTS
-from smelt.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, floordiv, maximum, mul, product

@@ -22,7 +22,7 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
     nhwc_tile,
 )
 from smelt.codegen.llvm.schedule.operands import contiguous_axis
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.dtype import f32
 
 if TYPE_CHECKING:

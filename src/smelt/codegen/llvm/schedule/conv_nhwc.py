@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from smelt.blocks import FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS, ceiling, window_columns
 from smelt.codegen.llvm.loopir.input_tile import (
     WindowAxis,
     packed_extents,
@@ -48,8 +47,14 @@ from smelt.codegen.llvm.schedule.product_plan import (
     tile_cycles,
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
-from smelt.target import Target
+from smelt.machine.blocks import (
+    FUSED_DEPTHWISE_PIXELS,
+    FUSED_DEPTHWISE_TASKS,
+    ceiling,
+    window_columns,
+)
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bf16, i64
 from smelt.types.expr import (

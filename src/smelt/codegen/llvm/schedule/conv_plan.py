@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from math import gcd, prod
 from typing import cast
 
-from smelt.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import depends_on_reduction, renumber
@@ -68,9 +67,10 @@ from smelt.codegen.llvm.schedule.product_plan import (
     tile_cycles,
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
-from smelt.dataclass import dataclass
 from smelt.kernel.artifact import Variant
-from smelt.target import Target
+from smelt.machine.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute

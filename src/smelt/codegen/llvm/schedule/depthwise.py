@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import cast
 
-from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.access.permute_gather import can_permute, can_permute_one
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction, renumber
@@ -53,9 +52,10 @@ from smelt.codegen.llvm.schedule.product_plan import (
     tile_cycles,
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
 from smelt.kernel.artifact import Variant
-from smelt.target import Target
+from smelt.machine.blocks import ceiling, window_columns
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 

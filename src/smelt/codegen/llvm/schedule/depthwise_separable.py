@@ -18,7 +18,7 @@ from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import window_plan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan, plan_depthwise_in_place
-from smelt.target import Target
+from smelt.machine.target import Target
 
 
 def plan_depthwise_separable(

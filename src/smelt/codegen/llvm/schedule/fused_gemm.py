@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from smelt.blocks import LEFT_IN_PLACE, TALL_COLUMNS
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
@@ -41,7 +40,8 @@ from smelt.codegen.llvm.schedule.operands import (
     plain_load,
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
-from smelt.target import CACHE_SHARE, Target
+from smelt.machine.blocks import LEFT_IN_PLACE, TALL_COLUMNS
+from smelt.machine.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import axes_of

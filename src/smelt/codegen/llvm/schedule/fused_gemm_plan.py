@@ -8,33 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from smelt.blocks import (
-    ISSUE_BOUND,
-    K_BLOCKED,
-    L2_BYTES,
-    LEFT_IN_PLACE,
-    PREPACKED_RIGHT,
-    ROW_MULTIPLE,
-    ROWS,
-    SMALL,
-    SMALL_M,
-    SWAPPED_COLUMNS,
-    SWAPPED_PITCH,
-    TALL_BYTES,
-    TALL_COLUMNS,
-    TALL_DEPTH,
-    TALL_ROWS,
-    TALL_STAGED,
-    TASKS,
-    WIDE_LEAST,
-    WIDE_PANEL,
-    WIDE_RUN,
-    WIDE_STAGED,
-    GemmBlocking,
-    ceiling,
-    even_block,
-    wide_blocks,
-)
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.schedule.operands import (
     is_transposed_load,
@@ -52,8 +25,35 @@ from smelt.codegen.llvm.schedule.product_plan import (
     tile_cycles,
 )
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
 from smelt.kernel.product_cost import MANY
+from smelt.machine.blocks import (
+    ISSUE_BOUND,
+    K_BLOCKED,
+    L2_BYTES,
+    LEFT_IN_PLACE,
+    MIN_WIDE,
+    PREPACKED_RIGHT,
+    ROW_MULTIPLE,
+    ROWS,
+    SMALL,
+    SMALL_M,
+    SWAPPED_COLUMNS,
+    SWAPPED_PITCH,
+    TALL_BYTES,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    TALL_ROWS,
+    TALL_STAGED,
+    TASKS,
+    WIDE_PANEL,
+    WIDE_RUN,
+    WIDE_STAGED,
+    GemmBlocking,
+    ceiling,
+    even_block,
+    wide_blocks,
+)
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product
@@ -388,7 +388,7 @@ class FusedGemmPlan(PlainPacking):
             return self.tasks, (ROWS, max(rows, ROWS)), (columns, columns), MANY
         if self.wide:
             panel = min(WIDE_PANEL, self.l2_bytes // 2) // (size * products)
-            return TASKS, (WIDE_LEAST, TALL_ROWS), (TALL_COLUMNS, WIDE_RUN), panel
+            return TASKS, (MIN_WIDE, TALL_ROWS), (TALL_COLUMNS, WIDE_RUN), panel
         return TASKS, (TALL_ROWS, TALL_ROWS), (TALL_COLUMNS, TALL_COLUMNS), MANY
 
     def blocks(self, phase: Phase) -> dict[str, Index]:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from smelt.blocks import (
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.items import Phase
+from smelt.codegen.llvm.schedule.contract import is_satisfiable
+from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, has_large_cache, is_strided
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
+from smelt.codegen.llvm.schedule.product_cost import fused_gemm_cost
+from smelt.kernel.artifact import Candidate, SizeLimits
+from smelt.machine.blocks import (
     LONG_SUM,
     SMALL,
     SWAPPED_PACKED_BYTES,
@@ -17,14 +24,7 @@ from smelt.blocks import (
     THIN,
     WIDE_DEPTH,
 )
-from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.items import Phase
-from smelt.codegen.llvm.schedule.contract import is_satisfiable
-from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, has_large_cache, is_strided
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
-from smelt.codegen.llvm.schedule.product_cost import fused_gemm_cost
-from smelt.kernel.artifact import Candidate, SizeLimits
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.expr import Index, add, mul, sub
 
 FORMS: tuple[FusedVariant, ...] = ("tall_skinny", "panels", "small_m", "k_blocked")

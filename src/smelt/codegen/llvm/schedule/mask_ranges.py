@@ -32,8 +32,8 @@ from smelt.codegen.llvm.loopir.items import (
     enclosing_regions,
 )
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.dataclass import dataclass
 from smelt.ops.combine import EXTREMES
+from smelt.python.dataclass import dataclass
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

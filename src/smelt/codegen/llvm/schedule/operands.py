@@ -20,7 +20,7 @@ from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.loopir.periodic_index import find_period
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute

@@ -6,7 +6,7 @@ for the same questions: how each operand is read, where sums wait, how much one 
 
 from __future__ import annotations
 
-from smelt.dataclass import dataclass
+from smelt.python.dataclass import dataclass
 
 __all__ = ["IN_PLACE", "PlanNotes", "packed_panels"]
 

@@ -15,8 +15,8 @@ from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.schedule.plan_notes import PlanNotes
 from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, floordiv
 

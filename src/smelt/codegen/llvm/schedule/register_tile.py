@@ -9,9 +9,9 @@ Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2
 
 from __future__ import annotations
 
-from smelt.blocks import ROW_MULTIPLE
-from smelt.dataclass import dataclass
-from smelt.target import Target
+from smelt.machine.blocks import ROW_MULTIPLE
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 
 __all__ = ["Tile", "in_place_tile", "register_tile", "short_row_tiles", "tile_heights"]
 

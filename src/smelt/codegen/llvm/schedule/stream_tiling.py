@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
-from smelt.blocks import reduction_columns as columns_of
 from smelt.codegen.llvm.loopir.items import Access, Edge, Phase
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
-from smelt.target import CACHE_SHARE, Target
+from smelt.machine.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
+from smelt.machine.blocks import reduction_columns as columns_of
+from smelt.machine.target import CACHE_SHARE, Target
 
 MIN_STREAM_BLOCK = 1024
 """Fewest positions of a streamed row's block, to spread the cost of ending its reductions."""

@@ -16,7 +16,7 @@ from smelt.codegen.llvm.schedule.split_independent_outputs import (
     split_small_outputs,
 )
 from smelt.kernel.artifact import Variant
-from smelt.target import Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 

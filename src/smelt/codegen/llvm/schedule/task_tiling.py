@@ -9,7 +9,6 @@ short rows.
 
 from __future__ import annotations
 
-from smelt.blocks import BLOCK, TASKS, rows_per_task
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     find_transpose_axis,
@@ -21,8 +20,9 @@ from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.schedule.contract import product_block
 from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
-from smelt.dataclass import dataclass
-from smelt.target import Target
+from smelt.machine.blocks import BLOCK, TASKS, rows_per_task
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
 

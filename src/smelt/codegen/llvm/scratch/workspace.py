@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from smelt.blocks import COLUMNS, RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import opaque
 from smelt.codegen.llvm.instructions.reductions import Accumulator, make_accumulator
@@ -28,6 +27,7 @@ from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
+from smelt.machine.blocks import COLUMNS, RUN
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 

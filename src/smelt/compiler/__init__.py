@@ -1,0 +1,1 @@
+"""The compiler: from a graph to an executable, for processors and for GPUs."""

@@ -1,0 +1,1 @@
+"""Tell what Smelt does while it works: facts, logs, progress and the user's tracebacks."""

@@ -1,0 +1,1 @@
+"""The machine model: facts about processors, and the sizes of blocks that follow from them."""

@@ -1,0 +1,1 @@
+"""Packages and libraries that Smelt builds on, each behind one module."""

@@ -1,0 +1,40 @@
+"""Know which Triton is installed, without importing it.
+
+>>> is_too_old("3.3.1"), is_too_old("3.4.0+git1234"), is_too_old("4.0"), is_too_old("unknown")
+(True, False, False, False)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from typing import Final
+
+__all__ = ["MIN_VERSION", "has_triton", "is_too_old", "triton_version"]
+
+MIN_VERSION: Final = "3.4"
+"""Oldest version whose compiler takes what is printed."""
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed; it is not imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def triton_version() -> str:
+    """Return the version of the package, "unknown" for one that does not say."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:  # builds of torch bring it under names of their own
+        (name, *_) = packages_distributions().get("triton", [""])
+        return version(name) if name else "unknown"
+
+
+def is_too_old(present: str) -> bool:
+    """Return whether a version is older than the oldest that is known to compile programs."""
+    numbers = re.match(r"(\d+)\.(\d+)", present)
+    least = tuple(map(int, MIN_VERSION.split(".")))
+    return numbers is not None and tuple(map(int, numbers.groups())) < least

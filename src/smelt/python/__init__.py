@@ -1,0 +1,1 @@
+"""What Smelt adds to Python: data classes, late imports, and the lines of the user's source."""
