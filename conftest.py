@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -36,6 +37,16 @@ sys.dont_write_bytecode = False
 _TARGET: Any = import_module("smelt.machine.target")
 _CACHES = _TARGET.CacheSizes(l1=48 << 10, l2=1 << 20, l3=32 << 20, line=64)
 _TARGET.cache_sizes = lambda: _CACHES
+
+
+def _same_figures(target: Any, class_figures: Any = _TARGET._with_class_figures) -> Any:
+    """Give this machine the figures of its instruction set; those of a class are named in tests."""
+    is_host = target.name not in _TARGET.INSTRUCTION_SETS
+    figures = class_figures(replace(target, cpu="") if is_host else target)
+    return replace(figures, cpu=target.cpu)
+
+
+_TARGET._with_class_figures = _same_figures
 
 if importlib.util.find_spec("torch") is None:  # an extra: its front end cannot be imported
     collect_ignore_glob = ["src/smelt/torch.py", "src/smelt/frontends/torch/*"]
@@ -109,6 +120,7 @@ def _older_objects_are_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if asks:
         gc.unfreeze()
+        import_module("smelt.runtime.garbage").forget_frozen_objects()
 
 
 @pytest.fixture(scope="module", autouse=True)

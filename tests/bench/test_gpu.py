@@ -179,7 +179,11 @@ def test_another_process_goes_on_where_one_ends_or_hangs(tmp_path, monkeypatch, 
 
 
 def test_each_section_is_prepared_by_a_process_of_its_own(capfd):
-    command = [sys.executable, "-c", "import sys; print(*sys.argv[1:]); sys.exit('b' in sys.argv)"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.stdout.write(' '.join(sys.argv[1:]) + chr(10)); sys.exit('b' in sys.argv)",
+    ]
     assert prepare([*command, "--small", "--section", "a", "--section", "b"], ["a", "b"]) == 1
     lines = sorted(capfd.readouterr().out.splitlines())
     assert lines == ["--small --section a", "--small --section b"]

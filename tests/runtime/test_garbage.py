@@ -24,8 +24,25 @@ SEES_ALL_OBJECTS = True  # it counts those that are hidden
 def nothing_hidden() -> Iterator[None]:
     """Starts and ends with all objects in sight."""
     gc.unfreeze()
+    garbage.forget_frozen_objects()
     yield
     gc.unfreeze()
+    garbage.forget_frozen_objects()
+
+
+def test_what_the_user_froze_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting walks all of it, which would take longer than a compilation."""
+    kept = [[k] for k in range(10)]
+    gc.freeze()
+    counts = list[int]()
+    count = gc.get_freeze_count
+    monkeypatch.setattr(
+        garbage.gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1]
+    )
+    for _ in range(5):
+        with hide_live_objects():
+            kept.append([])
+    assert len(counts) == 1 and counts[0] > 10
 
 
 class Ring:

@@ -23,6 +23,30 @@ its acquisition and the next statement, which would leave it locked.
 """
 
 
+_RECOUNT = 100
+"""Compilations after which objects that the user has frozen are counted again."""
+_LEFT = [0]
+"""Compilations that still take such objects as frozen."""
+
+
+def has_frozen_objects() -> bool:
+    """Return whether the user has frozen objects.
+
+    Counting them takes as long as a collection, so what was found once is believed for `_RECOUNT`
+    compilations.
+    """
+    if not _LEFT[0]:
+        _LEFT[0] = _RECOUNT if gc.get_freeze_count() else 0
+        return bool(_LEFT[0])
+    _LEFT[0] -= 1
+    return True
+
+
+def forget_frozen_objects() -> None:
+    """Count frozen objects in the next compilation."""
+    _LEFT[0] = 0
+
+
 @contextmanager
 def hide_live_objects() -> Generator[None]:
     """Hide existing objects from the garbage collector, and show them again afterwards.
@@ -39,7 +63,7 @@ def hide_live_objects() -> Generator[None]:
         gc.freeze()
         yield
         return
-    if gc.get_freeze_count():
+    if has_frozen_objects():
         yield
         return
     token, thresholds = object(), None
