@@ -256,10 +256,9 @@ def _forward(family: Binary, x: T, other: Any) -> T:
         return result
     if is_complex(other):
         return call_complex(family.what, x, other)
+    # NumPy's scalars have their dtype, which Python's floats have not.
     if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
-        other = np.asarray(
-            other
-        )  # NumPy's scalars have their dtype, which Python's floats have not
+        other = np.asarray(other)
     y = operand(other)
     return y if y is NotImplemented else keep_order(x.of(family(x.node, y)), x, other)
 

@@ -8,8 +8,8 @@ A loop becomes two, and the question stands between the strips:
 
 Chunks of many tasks need none: the thread pool asks between them. So streams over single positions
 (recurrences) have such loops, and what is computed in at most `PARTS` tasks whatever the sizes are,
-as the parts of a reduction to one number. Streams over blocks have none: they read rows in less
-than a nanosecond an element, and a call costs them registers in every block.
+as the parts of a reduction to one number. Streams over blocks have none: a call costs them vector
+registers in every block.
 """
 
 from __future__ import annotations
