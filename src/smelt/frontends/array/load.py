@@ -312,8 +312,8 @@ class LoadedFunction(Jit[Any, Any]):
         raise GuardError(
             guard=_wanted(calls),
             found=_describe(calls[0].recording.names, arguments),
-            hint="Save the program for these arguments too: a loaded program never compiles. Where an"
-            " array without axes is expected, such as f64[], pass np.asarray(0.5) for 0.5.",
+            hint="Save the program for these arguments too: a loaded program never compiles. Where"
+            " an array without axes is expected, such as f64[], pass np.asarray(0.5) for 0.5.",
         )
 
 
