@@ -180,6 +180,29 @@ class LoopTextError(TextError):
     hint = "Compare the line with the examples on the page `The loop language`."
 
 
+class LoopPassError(SmeltError, ValueError):
+    """A pass over loops may not do what it was asked to.
+
+    What it means:
+        A loop lacks a property that the pass needs, for example independent iterations.
+    Why:
+        Passes check what they may do, so that loops stay right whatever a schedule asks for.
+    Example:
+        from smelt.loop.passes.vectorize import vectorize
+        from smelt.loop.text import parse
+
+        text = "func f(x: out f32[n]; n)\\n  for i in 0 .. n\\n    x[i] = 1.0"
+        vectorize(parse(text).funcs[0], "i", 16, "mask")
+    How to fix:
+        Choose another loop, or another pass first. Schedules that the compiler chooses are legal:
+        if you did not call the pass yourself this is a bug in Smelt.
+    """
+
+    code = "E408"
+    title = "loops cannot be transformed"
+    hint = "Choose another loop, or apply another pass first."
+
+
 class VerifyError(SmeltError, AssertionError):
     """A representation breaks one of its own rules.
 
