@@ -82,7 +82,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail) -> ir.Func:
             masked = (mask, *_Widen(loop, lanes, env, on).body(body))
             rest = replace(head, low=mid, high=loop.high, carry=carry, body=masked)
             out.append(copy_loop(rest, names))
-        ends = [_joined(c, v) for c, v in zip(loop.carry, out[-1].carry, strict=True)]
+        ends = [_joined(c, v, env) for c, v in zip(loop.carry, out[-1].carry, strict=True)]
         if tail == "scalar":
             pairs = zip(loop.carry, ends, strict=True)
             carry = tuple(replace(c, init=end) for c, end in pairs)
@@ -118,9 +118,10 @@ def _vector_carry(c: ir.Carry, lanes: int, env: Env) -> ir.Carry:
     return replace(c, init=ir.Splat(start, lanes // 2 if c.mode == "pairs" else lanes))
 
 
-def _joined(c: ir.Carry, vector: ir.Carry) -> ir.Value:
+def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
     """Return the value of a fold from that of its lanes."""
-    init = c.init if c.mode == "own" else ir.cast(c.init, f64)
+    is_wide = c.mode == "own" or type_of(c.init, env).dtype == f64
+    init = c.init if is_wide else ir.cast(c.init, f64)
     across = ir.Across(c.combine, (ir.Ref(vector.name),))
     return ir.apply(COMBINES[c.combine].scalar, across, init)
 
