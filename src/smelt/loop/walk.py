@@ -183,10 +183,10 @@ class Names:
         stem, _, last = name.rpartition("_")
         stem = stem if stem and last.isdigit() else name
         count = 1
-        while (found := f"{stem}_{count}") in self.taken:
+        while (derived := f"{stem}_{count}") in self.taken:
             count += 1
-        self.taken.add(found)
-        return found
+        self.taken.add(derived)
+        return derived
 
 
 # ---- rebuilding ------------------------------------------------------------------------------

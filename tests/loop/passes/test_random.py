@@ -121,10 +121,10 @@ def test_a_faulty_pass_is_found(fault, monkeypatch):
     for user in (module, cuts, vectorize):
         if hasattr(user, name):
             monkeypatch.setattr(user, name, faulty)
-    found = 0
+    count = 0
     for seed in range(12):
         try:
             _check(seed, 3)
         except (AssertionError, VerifyError):
-            found += 1
-    assert found
+            count += 1
+    assert count

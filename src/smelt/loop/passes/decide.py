@@ -56,11 +56,11 @@ class _Decide(Rewriter):
                 return v
 
     def _both(self, v: ir.Value, op: str, left: ir.Value, right: ir.Value) -> ir.Value:
-        for known, rest in ((left, right), (right, left)):
-            if isinstance(known, ir.Const) and bool(known.value) == (op == "and"):
+        for side, rest in ((left, right), (right, left)):
+            if isinstance(side, ir.Const) and bool(side.value) == (op == "and"):
                 return rest
-            if isinstance(known, ir.Const) and self._lanes(rest) == 1:
-                return known
+            if isinstance(side, ir.Const) and self._lanes(rest) == 1:
+                return side
         return v
 
     def _load(self, v: ir.Load, place: ir.Place, other: ir.Const | None) -> ir.Value:

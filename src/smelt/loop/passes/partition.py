@@ -1,4 +1,4 @@
-"""Cut a loop where a condition flips, or branch on one that does not vary around the loop.
+"""Cut a loop where a condition flips, or branch on it around the loop.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''

@@ -101,13 +101,13 @@ def _check(loop: ir.For, env: Env) -> None:
         _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
     if any(c.position for c in loop.carry):
         _refuse("positions of the best element are not folded in lanes")
-    own = {c.name for c in loop.carry}
+    inner = {c.name for c in loop.carry}
     for s in statements(loop.body):
         if isinstance(s, ir.For):
-            own |= {c.name for c in s.carry}
+            inner |= {c.name for c in s.carry}
         if isinstance(s, ir.Alloc | ir.Call) or (isinstance(s, ir.If) and s.results):
             _refuse("scratch, calls and branches with results have no vector form")
-        if isinstance(s, ir.Fold) and s.name not in own:
+        if isinstance(s, ir.Fold) and s.name not in inner:
             _refuse(f"{s.name} is folded by a loop around the vectors")
         if any(type_of(v, env).lanes > 1 for v in values(s)):
             _refuse(f"the loop over {loop.var} has vectors already")
@@ -154,7 +154,7 @@ class _Widen(Rewriter):
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
-        self.own = {c.name: c for c in loop.carry}
+        self.carries = {c.name: c for c in loop.carry}
 
     def _varies(self, v: ir.Value) -> bool:
         return not self.varying.isdisjoint(names_in(v))
@@ -264,7 +264,7 @@ class _Widen(Rewriter):
 
     def _folded(self, name: str, value: ir.Value) -> ir.Value:
         full = self._full(value)
-        carry = self.own.get(name)
+        carry = self.carries.get(name)
         if self.on is None or carry is None:
             return full
         neutral = ir.identity(carry.combine, type_of(value, self.env).dtype)
