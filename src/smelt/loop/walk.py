@@ -274,9 +274,10 @@ class Rewriter:
         new = tuple([self.value(a) for a in args])
         return args if all(map(_is, new, args)) else new
 
-    def body(self, body: Iterable[ir.Statement]) -> Body:
+    def body(self, body: Body) -> Body:
         """Rebuild statements."""
-        return tuple([t for s in body for t in self.statement(s)])
+        new = tuple([t for s in body for t in self.statement(s)])
+        return body if len(new) == len(body) and all(map(_is, new, body)) else new
 
     def statement(self, s: ir.Statement) -> Body:
         """Rebuild a statement, as any number of statements."""
@@ -284,6 +285,10 @@ class Rewriter:
 
     def rebuild(self, s: ir.Statement) -> ir.Statement:
         """Rebuild the parts of a statement."""
+        new = self._parts(s)
+        return s if all(getattr(new, f) is getattr(s, f) for f in s.__slots__) else new
+
+    def _parts(self, s: ir.Statement) -> ir.Statement:
         match s:
             case ir.Let(name, value):
                 return ir.Let(self._name(name), self.value(value))
@@ -295,7 +300,7 @@ class Rewriter:
             case ir.Store(place, value, join, nontemporal):
                 return ir.Store(self.place(place), self.value(value), join, nontemporal)
             case ir.For():
-                carry = tuple([self.carry(c) for c in s.carry])
+                carry = tuple([self.carry(c) for c in s.carry]) if s.carry else ()
                 low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
                 body = self.body(s.body)
                 return ir.For(s.kind, self._name(s.var), low, high, body, step, carry)
@@ -313,8 +318,10 @@ class Rewriter:
     def carry(self, c: ir.Carry) -> ir.Carry:
         """Rebuild a carry."""
         start = None if c.start is None else self.value(c.start)
-        name, position = self._name(c.name), self._name(c.position)
-        return ir.Carry(name, self.value(c.init), c.combine, c.mode, position, start)
+        name, position, init = self._name(c.name), self._name(c.position), self.value(c.init)
+        if init is c.init and start is c.start and name is c.name and position is c.position:
+            return c
+        return ir.Carry(name, init, c.combine, c.mode, position, start)
 
     def _name(self, name: str) -> str:
         return self.names.get(name, name)
@@ -326,7 +333,7 @@ def _is(a: object, b: object) -> bool:
 
 def substitute(body: Iterable[ir.Statement], variables: Mapping[str, Index]) -> Body:
     """Replace variables of index expressions by name."""
-    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).body(body)
+    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).body(tuple(body))
 
 
 def substitute_index(e: Index, variables: Mapping[str, Index]) -> Index:
@@ -346,7 +353,7 @@ def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
         new = names.get(a.name)
         return atom_index(a if new is None else Atom(a.kind, new, a.extent))
 
-    return Rewriter(leaf, names=names).body(body)
+    return Rewriter(leaf, names=names).body(tuple(body))
 
 
 def fresh(

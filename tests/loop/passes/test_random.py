@@ -14,6 +14,7 @@ from smelt.loop import ir
 from smelt.loop.passes import partition as cuts
 from smelt.loop.passes import remainder, vectorize
 from smelt.loop.passes.accumulate import accumulate
+from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
@@ -27,6 +28,7 @@ PASSES = (
     "vectorize, scalar",
     "jam",
     "accumulate",
+    "hoist",
 )
 LONGEST = 9000
 """Characters of a text from which a program is not rewritten any more."""
@@ -46,6 +48,8 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
             return unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
         case ["accumulate"]:
             return accumulate(func)
+        case ["hoist"]:
+            return hoist(func)
         case _:
             conditions = cuts.conditions(loop)
             if not conditions:

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from smelt.loop import ir
@@ -25,7 +24,7 @@ from smelt.loop.walk import Body, Rewriter
 from smelt.types.dtype import bool_
 
 
-def decide(body: Iterable[ir.Statement], cond: ir.Value, env: Env, *, value: bool) -> Body:
+def decide(body: Body, cond: ir.Value, env: Env, *, value: bool) -> Body:
     """Return statements in which a condition is known to be `value`.
 
     `env` has the types of the names in `body`: a vector is not replaced by a scalar.

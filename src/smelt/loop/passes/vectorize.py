@@ -26,7 +26,6 @@ a remainder).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, NoReturn
 
@@ -126,7 +125,7 @@ def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
     return ir.apply(COMBINES[c.combine].scalar, across, init)
 
 
-def _inline_indices(body: Iterable[ir.Statement]) -> Body:
+def _inline_indices(body: Body) -> Body:
     """Replace names of index expressions by these: their lanes then have strides."""
     definitions: dict[str, Index] = {}
     rewriter = _Inline(lambda a: definitions.get(a.name, atom_index(a)))
