@@ -179,8 +179,10 @@ class _Widen(Rewriter):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
                 return ir.Cast(self.value(arg), dtype)
-            case _:
+            case ir.Ref():
                 return v
+            case _:
+                _refuse(f"the loop over {self.loop.var} has vectors already")
 
     def _lanes_of(self, e: Index) -> ir.Value:
         """Return an index expression as a vector, if it varies."""
