@@ -37,7 +37,7 @@ __all__ = ["Module", "distribute"]
 
 
 def distribute(func: ir.Func, var: str, at: int, strip: int) -> ir.Func:
-    """Run the first `at` statements of the loop over `var`, then the others, for each strip.
+    """Run the first `at` statements of a loop, then the others, strip by strip.
 
     Raises LoopPassError if iterations are not independent, or an array, a vector or a position
     that is loaded would have to wait.
@@ -66,7 +66,7 @@ def distribute(func: ir.Func, var: str, at: int, strip: int) -> ir.Func:
 def _waiting(
     first: Body, second: Body, env: Env, names: Names, offset: Index, strip: int
 ) -> tuple[list[ir.Statement], list[ir.Statement], dict[str, ir.Value], list[ir.Statement]]:
-    """Return scratch, stores to it, the loads from it by name, and what is computed again."""
+    """Return scratch, stores to it, loads from it by name, and repeated statements."""
     crossing = set(bound(first)) & reads(*second)
     allocs: list[ir.Statement] = []
     stores: list[ir.Statement] = []
