@@ -26,8 +26,9 @@ from tests.lower.test_stream import Case, masked, streamed
 import smelt as sm
 from smelt.codegen.build import Variant, asm_text, llvm_text
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.mask_ranges import ROW_GROUP
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel.ir import Kernel

@@ -28,7 +28,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
-from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.scratch.workspace import scan_state_axes
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

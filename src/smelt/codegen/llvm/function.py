@@ -22,7 +22,7 @@ from smelt.codegen.llvm.loopir.items import Access, Program
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
-from smelt.codegen.llvm.schedule.build_nests import Schedule
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments

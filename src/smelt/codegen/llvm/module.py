@@ -10,12 +10,13 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.backward_slice import cost_of
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
-    Contraction,
     as_small,
     few_row_variants,
     is_satisfiable,

@@ -79,11 +79,11 @@ from smelt.codegen.llvm.loops.versioning import (
     run_versions,
     version_condition,
 )
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import DirectStores
 from smelt.codegen.llvm.products.drivers import ProductDriver, driver_of
 from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     RowGroupEmitter,

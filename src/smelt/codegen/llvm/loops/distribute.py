@@ -26,14 +26,14 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, Reduction, accesses_of
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
+from smelt.codegen.llvm.nests.nest import Stage
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 Value = ir.Value
 
@@ -57,20 +57,6 @@ ONE, SHORT = 5.0, 0.5
 
 However long it takes, it occupies one entry of the reorder buffer.
 """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stage:
-    """A loop of a distributed body: what it computes, reads from strips and leaves there.
-
-    `saves` are those of the nest's saves that it computes; later stages reload them from their own
-    memory.
-    """
-
-    items: tuple[Item, ...]
-    reads: tuple[Item, ...]
-    keeps: tuple[Item, ...]
-    saves: tuple[Item, ...]
 
 
 def distribute(nest: Nest) -> tuple[Stage, ...]:

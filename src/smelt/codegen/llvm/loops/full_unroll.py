@@ -17,7 +17,7 @@ from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+    from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 Value = ir.Value
 MAX_UNROLLED_VECTORS = 8

@@ -49,7 +49,7 @@ from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, sub, substitu
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 Value = ir.Value
 

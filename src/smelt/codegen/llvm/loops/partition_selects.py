@@ -39,7 +39,7 @@ from smelt.types.expr import Index, add, atoms, axis, mul, sub, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 Value = ir.Value
 

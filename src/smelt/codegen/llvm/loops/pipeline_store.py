@@ -29,7 +29,7 @@ from smelt.types.expr import Expr, Index, atoms
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+    from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 Value = ir.Value
 I1 = ir.IntType(1)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.loopir.items import Region, enclosing_regions
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.machine.blocks import PARTS
 

@@ -21,7 +21,7 @@ from smelt.ops.scalar import SCALARS
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 Value = ir.Value
 

@@ -23,7 +23,7 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 REGISTER_BUDGET = 24
 """Vector registers for the loads, stores and accumulators of an unrolled loop body."""

@@ -40,7 +40,7 @@ from smelt.types.expr import Index, atoms, mul, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 MIN_SELECTS = 4
 """Fewest selections of a nest for a tree: fewer are cheap, or handled by other transformations."""

@@ -32,15 +32,15 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.nests.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail

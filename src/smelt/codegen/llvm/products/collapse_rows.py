@@ -21,7 +21,7 @@ from smelt.types.expr import Index, mul, product
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
 """Kinds of items in a collapsible body: none depends on where a row ends."""

@@ -27,6 +27,8 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
 from smelt.codegen.llvm.products.depthwise_microkernel import (
     ENTRIES,
     Epilogue,
@@ -38,9 +40,7 @@ from smelt.codegen.llvm.products.depthwise_microkernel import (
 from smelt.codegen.llvm.products.layout_transpose import pack_pixel_rows, store_channel_rows
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_sums import row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, axes_of, mod, mul, nonnegative, product, sub, substitute
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.depthwise_microkernel import Epilogue
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import axes_of

@@ -24,10 +24,10 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import ProductPlan, TileStores
 from smelt.codegen.llvm.products.tile_sums import RoundedOutput
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.product_plan import ProductPlan, TileStores
 from smelt.codegen.llvm.scratch.workspace import reads
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

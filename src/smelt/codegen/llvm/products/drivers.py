@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import Driver, ProductPlan
 from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
 from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
@@ -27,8 +29,6 @@ from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.small_m import SmallMGemm
 from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.product_plan import Driver, ProductPlan
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter

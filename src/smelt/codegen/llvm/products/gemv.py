@@ -39,12 +39,12 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.types.affine import coefficient

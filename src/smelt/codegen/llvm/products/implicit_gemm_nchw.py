@@ -19,6 +19,9 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
@@ -29,11 +32,8 @@ from smelt.codegen.llvm.products.tile_loops import (
     reduction_loop,
 )
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

@@ -20,6 +20,9 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
 from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
@@ -34,10 +37,7 @@ from smelt.codegen.llvm.products.tile_loops import (
     strip_mine_axis,
 )
 from smelt.codegen.llvm.products.tile_sums import row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

@@ -22,8 +22,8 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import DType
 from smelt.types.expr import product

@@ -21,6 +21,10 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.nests.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
 from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
@@ -31,11 +35,7 @@ from smelt.codegen.llvm.products.tile_loops import (
     reads_well_in_place,
 )
 from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
 from smelt.machine.blocks import RUN
 from smelt.types.affine import coefficient

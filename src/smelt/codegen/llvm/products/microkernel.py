@@ -32,6 +32,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.square_dot import (
@@ -41,7 +42,6 @@ from smelt.codegen.llvm.products.square_dot import (
     square_update,
 )
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i8
 

@@ -23,9 +23,9 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import axes_of, floordiv, sub, substitute

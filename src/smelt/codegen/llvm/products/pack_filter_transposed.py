@@ -22,11 +22,11 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import I64, lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient

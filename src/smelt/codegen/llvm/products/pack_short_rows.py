@@ -31,7 +31,7 @@ from smelt.types.expr import atoms, axes_of, sub
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
+    from smelt.codegen.llvm.nests.nest import Nest
 
 Value = ir.Value
 I1 = ir.IntType(1)

@@ -16,10 +16,10 @@ from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_row
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.operand_rows import masked_vector_loop, row_scopes, vector_loop
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import i32
 

@@ -29,8 +29,8 @@ from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient

@@ -25,6 +25,8 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import for_each_column_tile
 from smelt.codegen.llvm.products.transposed_store_tile import (
@@ -33,9 +35,7 @@ from smelt.codegen.llvm.products.transposed_store_tile import (
     SWAPPED_UNROLL,
     tile_function,
 )
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.machine.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
 

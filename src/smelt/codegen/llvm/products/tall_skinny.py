@@ -35,6 +35,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
@@ -42,7 +43,6 @@ from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
 from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.schedule.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import copy_elements
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

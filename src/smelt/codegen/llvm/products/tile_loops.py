@@ -20,8 +20,8 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import fit_cache_lines
 from smelt.codegen.llvm.instructions.counting import advance_counter, start_counter
 from smelt.codegen.llvm.instructions.indexing import number, opaque
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 
 if TYPE_CHECKING:

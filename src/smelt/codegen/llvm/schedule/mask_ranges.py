@@ -31,13 +31,13 @@ from smelt.codegen.llvm.loopir.items import (
     Visit,
     enclosing_regions,
 )
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.ops.combine import EXTREMES
 from smelt.python.dataclass import dataclass
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+    from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 Value = ir.Value
 ROW_GROUP = 24

@@ -26,7 +26,7 @@ from smelt.types.expr import Index, add, floordiv, maximum, mul
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+    from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 
 def strip_loads(

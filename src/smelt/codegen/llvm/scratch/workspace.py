@@ -22,9 +22,9 @@ from smelt.codegen.llvm.loopir.items import (
     unvarying_axes,
 )
 from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
 from smelt.machine.blocks import COLUMNS, RUN

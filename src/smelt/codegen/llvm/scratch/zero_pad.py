@@ -19,7 +19,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, intrinsic, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.types.dtype import DType
 
