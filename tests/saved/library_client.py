@@ -121,3 +121,10 @@ class Program:
             x.data = results[-1].ctypes.data
         self.call("run", inputs, outputs)
         return results
+
+
+def unload(library: Library) -> None:
+    """Unload a library, whose functions must not be called any more."""
+    close = ctypes.CDLL(None).dlclose
+    close.argtypes = (ctypes.c_void_p,)
+    assert close(library.functions._handle) == 0

@@ -25,6 +25,7 @@ from smelt.python.origin import UNKNOWN
 
 COMMANDS: dict[str, str] = {
     "bench": "Measure Smelt against other libraries and the memory floor.",
+    "build": "Make a shared library for C of a program file.",
     "cache": "Inspect, verify or clear the cache of plans and compiled kernels.",
     "demo": "Search the documentation of this Python by meaning.",
     "doctor": "Check the installation, and show what Smelt detects on this machine.",

@@ -130,6 +130,6 @@ class LibraryError(SmeltError, ValueError):
     """
 
     code = "E816"
-    title = "program is no library"
+    title = "program cannot be a library"
     template = "{name} has {part}, which a library cannot have"
     hint = "Write that part with operators that have kernels, or compute it before or after."

@@ -241,7 +241,7 @@ _NEVER_EMITTED = frozenset(
 
 
 def linux_names(features: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the names by which Linux may report features that code may use, by LLVM's names."""
+    """Return Linux's names of the features that code may use, by LLVM's names."""
     names = {f: _LINUX_NAMES.get(f, f.replace("-", "_")) for f in {*features} - _NEVER_EMITTED}
     return {f: tuple(dict.fromkeys((n, n.replace("512", "512_")))) for f, n in names.items()}
 

@@ -337,7 +337,7 @@ class Linker:
         _protect(base, ends)
         if self.architecture is _host():
             _flush_instructions(base, ends[0])
-        addresses = {name: self._address_of(self.defined[name], base) for name in symbols}
+        addresses = {name: self.locate(self.defined[name], base) for name in symbols}
         return Image(addresses, ends, memory)
 
     def _place_sections(self) -> list[int]:
@@ -405,7 +405,7 @@ class Linker:
     def _target_address(self, via: str, number: int, memory: Memory, base: int) -> int:
         """Return the address that a relocation refers to: the symbol, its stub or its slot."""
         symbol = self.symbols[number]
-        target = self._address_of(symbol, base)
+        target = self.locate(symbol, base)
         if via == "slot":
             slot = self.slots[number]
             memory[slot : slot + 8] = target.to_bytes(8, "little")
@@ -417,7 +417,8 @@ class Linker:
             return base + stub
         return target
 
-    def _address_of(self, symbol: _Symbol, base: int) -> int:
+    def locate(self, symbol: _Symbol, base: int) -> int:
+        """Return the address of a symbol in an image at address `base`."""
         if symbol.section == _ABSOLUTE:
             return symbol.value
         if symbol.section != _UNDEFINED:

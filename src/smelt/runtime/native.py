@@ -65,7 +65,7 @@ _AFFINITY_NUMBERS: Final = {"x86_64": (204, 203), "aarch64": (123, 122), "riscv6
 
 
 def library_constants() -> dict[str, int]:
-    """Return what a library of programs must know of this system, by field of its tables."""
+    """Return what a library must know of this system, by field of its tables."""
     getaffinity, setaffinity = _AFFINITY_NUMBERS[platform.machine()]
     futex = _FUTEX_NUMBER[platform.machine()]
     return {"futex": futex, "getaffinity": getaffinity, "setaffinity": setaffinity}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "b79581e81d92eaa17a9bb77f469da715ee7fd743656ea01afe1f6967f940cacc"
+DIGEST: Final = "82685f4a2b687daa08aabf6c912e4fef0e3d38404a4ba978d1fe7a6d8abd1a1b"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -336,14 +336,13 @@ LIB_PLAN: Final = {
     "FEATURES": 0,
     "SIZES": 8,
     "SIZE_COUNT": 16,
-    "FIRST": 24,
-    "END": 32,
-    "VALUES": 40,
-    "GROUPS": 48,
-    "GROUP_COUNT": 56,
-    "ARENA": 64,
-    "WRITTEN": 72,
-    "FLAG": 80,
+    "END": 24,
+    "VALUES": 32,
+    "GROUPS": 40,
+    "GROUP_COUNT": 48,
+    "ARENA": 56,
+    "WRITTEN": 64,
+    "FLAG": 72,
 }
 
 LIB_VALUE: Final = {
@@ -607,7 +606,7 @@ SIZES: Final = {
     "LIB_RECORDING": 56,
     "LIB_ARGUMENT": 40,
     "LIB_RESULT": 48,
-    "LIB_PLAN": 88,
+    "LIB_PLAN": 80,
     "LIB_VALUE": 24,
     "LIB_GROUP": 16,
     "LIB_KERNEL": 16,

@@ -69,13 +69,17 @@ _MACHINES: Final = {
     183: _Machine(1025, 1027, _arm_stub, 1 << 16),
 }
 _STUB_BYTES: Final = 16
+_GRANTED: Final = frozenset({"memcpy", "memmove", "memset", "memcmp"})
+"""Functions of every C library that compilers call."""
 
 
 class Part(NamedTuple):
-    """An object, and other names of symbols that it refers to."""
+    """An object, with other names of symbols that it refers to."""
 
     code: bytes
     renamed: Mapping[str, str] = {}
+    library: str = ""
+    """The library of its imports, besides the functions that compilers take for granted."""
 
 
 class _Placed(Linker):
@@ -83,7 +87,7 @@ class _Placed(Linker):
 
     def __init__(self, part: Part, whole: SharedObject) -> None:
         super().__init__(part.code, whole.address_of)
-        self.renamed, self.whole = part.renamed, whole
+        self.renamed, self.library, self.whole = part.renamed, part.library, whole
 
     def name_of(self, number: int) -> str:
         """Return the whole's name of a symbol that this object does not define; else nothing."""
@@ -93,7 +97,7 @@ class _Placed(Linker):
     def _target_address(self, via: str, number: int, memory: elf.Memory, base: int) -> int:
         name = self.name_of(number)
         symbol = self.symbols[number]
-        address = self.whole.address_of(name) if name else self._address_of(symbol, base)
+        address = self.whole.address_of(name) if name else self.locate(symbol, base)
         if via == "slot":
             return self.whole.slot(name if address < 0 else "", address)
         if address >= 0:
@@ -108,12 +112,14 @@ def _up(n: int, to: int) -> int:
 
 
 class SharedObject:
-    """Layout of a shared object; `addresses` and `image` are complete once it is made."""
+    """Shared object whose layout is complete once it is made; `finish` writes it."""
 
     def __init__(
         self, parts: Sequence[Part], exports: Mapping[str, str], unload: str, soname: str
     ) -> None:
-        """Place the objects; `exports` are names of their symbols by exported ones.
+        """Place the objects.
+
+        `exports` are names of their symbols by exported ones.
 
         `unload` is the function that runs when the object is unloaded. `smelt_image` is the
         beginning of the image, `smelt_tables` the end of its variables, where `finish` puts tables.
@@ -129,7 +135,7 @@ class SharedObject:
         self._bounds: list[int] = []
         self.stubs: dict[str, int] = {}
         """Address of the jump to each imported function."""
-        self._imports = self._imported()
+        self._imports, self._libraries = self._imported()
         self._names = self._strings()
         self._place()
         self._unload = self.address_of(unload)
@@ -145,29 +151,30 @@ class SharedObject:
         placed = self._parts[part]
         if name not in placed.defined:
             raise MalformedObject(f"symbols not found: {name}")
-        return placed._address_of(placed.defined[name], 0)
+        return placed.locate(placed.defined[name], 0)
 
     def slot(self, name: str, address: int) -> int:
-        """Return where the address of an imported symbol, or of one in the image, is stored."""
+        """Return where the address of an imported symbol, or of a local one, is stored."""
         key = name, 0 if name else address
         if key not in self._slots:
             self._slots[key] = self._slots_at + 8 * len(self._slots)
         return self._slots[key]
 
-    def _imported(self) -> list[str]:
+    def _imported(self) -> tuple[list[str], list[str]]:
+        """Return the symbols that no object defines, and the libraries to load for them."""
         defined = {"smelt_image", "smelt_tables"}
         for p in self._parts:
             defined.update(p.defined)
-        used = {
-            p.name_of(n): None
-            for p in self._parts
-            for _, changes in p.relocations
-            for _, _, n, _ in changes
-        }
-        return sorted(name for name in used if name and name not in defined)
+        imports, libraries = set[str](), set[str]()
+        for p in self._parts:
+            used = {p.name_of(n) for _, changes in p.relocations for _, _, n, _ in changes}
+            used -= {"", *defined}
+            imports |= used
+            libraries |= {p.library} if used - _GRANTED else set()
+        return sorted(imports), sorted(libraries - {""})
 
     def _strings(self) -> bytes:
-        names = [*self._exports, *self._imports, self._soname]
+        names = [*self._exports, *self._imports, self._soname, *self._libraries]
         return b"\0" + b"".join(name.encode() + b"\0" for name in names)
 
     # ---- layout ----------------------------------------------------------------------------------
@@ -187,14 +194,14 @@ class SharedObject:
         for name in self._imports:
             self.stubs[name], top = top, top + _STUB_BYTES
         self._code_end, self._dynamic_at = top, _up(top, page)
-        self._slots_at = self._dynamic_at + 16 * 12
+        self._slots_at = self._dynamic_at + 16 * (12 + len(self._libraries))
         self._slots_end = self._slots_at + 8 * most_slots
         self._data_at = _up(self._slots_end, page)
         self._data_end = self._place_group(elf.DATA, self._data_at)
         self.tables_at = _up(self._data_end, page)
         self._defined = {"smelt_image": 0, "smelt_tables": self.tables_at}
         for p in self._parts[::-1]:  # the first object that defines a symbol is meant
-            self._defined.update({n: p._address_of(s, 0) for n, s in p.defined.items()})
+            self._defined.update({n: p.locate(s, 0) for n, s in p.defined.items()})
 
     def _place_group(self, group: int, top: int) -> int:
         for p in self._parts:
@@ -254,6 +261,7 @@ class SharedObject:
 
     def _dynamic(self, relocation_bytes: int) -> bytes:
         entries = (
+            *((1, self._name_at(name)) for name in self._libraries),  # NEEDED
             (14, self._name_at(self._soname)),  # SONAME
             (4, self._hash_at),
             (5, self._names_at),

@@ -56,13 +56,16 @@ const char *{p}_version(void);
 
 def save_library(
     program: str | Path, path: str | Path, *, header: str | Path | None = None
-) -> None:
+) -> tuple[Path, Path]:
     """Make a shared library and a C header of a program file that `sm.save` wrote.
 
     Args:
         program: the program file; only one that you trust, since its code goes into the library.
         path: the library, such as "libmodel.so". Its functions begin with the name: `model_run`.
         header: the header; `model.h` beside the library by default.
+
+    Returns:
+        The paths of library and header.
 
     Raises:
         LibraryError for a program with a part that runs in Python; ProgramMachineError for a file
@@ -81,23 +84,39 @@ def save_library(
         tables = Tables(file, _plans_here(file))
     runtime = [("thread pool", native.ir()), ("library", native_source("library"))]
     objects = [Part(native_object(what, text)) for what, text in runtime]
-    objects += [Part(code, {POLL_SYMBOL: "smelt_poll_words"}) for code in tables.codes]
+    polled = {POLL_SYMBOL: "smelt_poll_words"}
+    objects += [Part(code, polled, "libm.so.6") for code in tables.codes]
     exports = {f"{prefix}_{name}": f"smelt_library_{name}" for name in _FUNCTIONS}
     shared = SharedObject(objects, exports, "smelt_library_unload", target.name)
     words, constants = tables.finish(
         lambda number, name: shared.symbol(len(runtime) + number, name), shared.tables_at
     )
     _write(target, shared, words, constants)
-    top = Path(header) if header is not None else target.with_name(f"{prefix}.h")
-    lines = "".join(f" * {text}\n" for text in tables.texts)
-    head = f"/* Programs of {target.name}, made by Smelt {__version__}:\n *\n{lines} */\n"
-    guards = ('#ifdef __cplusplus\nextern "C" {\n#endif\n', "\n#ifdef __cplusplus\n}\n#endif\n")
-    top.write_text(
-        f"{head}#ifndef {prefix.upper()}_H\n#define {prefix.upper()}_H\n\n"
-        f"{_TYPES.read_text(encoding='utf-8')}\n{guards[0]}{_PROTOTYPES.format(p=prefix)}"
-        f"{guards[1]}\n#endif\n",
-        encoding="utf-8",
-    )
+    described = Path(header) if header is not None else target.with_name(f"{prefix}.h")
+    described.write_text(_header(prefix, target.name, tables.texts), encoding="utf-8")
+    return target, described
+
+
+def _header(prefix: str, library: str, programs: Sequence[str]) -> str:
+    """Return the C header of a library."""
+    lines = "".join(f"   {text}\n" for text in programs)
+    return f"""/* Programs of {library}, made by Smelt {__version__}:
+
+{lines}*/
+#ifndef {prefix.upper()}_H
+#define {prefix.upper()}_H
+
+{_TYPES.read_text(encoding="utf-8")}
+#ifdef __cplusplus
+extern "C" {{
+#endif
+{_PROTOTYPES.format(p=prefix)}
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
 
 
 def _plans_here(file: ProgramFile) -> list[str]:

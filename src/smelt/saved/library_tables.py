@@ -52,7 +52,7 @@ Word = int | _Address
 
 
 class Tables:
-    """The tables of all programs of a file, with the code and the constants that they refer to."""
+    """The tables of a file's programs, with the code and constants that they refer to."""
 
     def __init__(self, file: ProgramFile, sets: Sequence[str]) -> None:
         """Read the programs; `sets` are the instruction sets whose plans are taken.
@@ -188,7 +188,7 @@ class _Recording:
 
     def _check(self) -> None:
         r = self.recording
-        turned = r.permutations is not None and any(x for side in r.permutations for x in side)
+        transposed = r.permutations is not None and any(x for side in r.permutations for x in side)
         steps = [type(s).__name__ for recipe in self.recipes for s in recipe.steps]
         parts = {
             "CallUse": "operators that NumPy computes",
@@ -198,7 +198,7 @@ class _Recording:
         ranks = [len(x.shape) for x in r.leaves] + [len(x.type.shape) for x in r.graph.results]
         for part, is_there in {
             **{text: name in steps for name, text in parts.items()},
-            "an array in another order than by rows": turned,
+            "an array in another order than by rows": transposed,
             "an array of too many axes": max(ranks, default=0) > layout.SMELT_MAX_RANK,
             "a complex number": any(x.number == "complex" for x in r.leaves)
             or any(x.dtype is not None and x.dtype not in _DTYPES for x in r.leaves),
@@ -332,7 +332,6 @@ class _Plan:
         hints = [int(n) for n in facts["hints"].values()]
         pairs = zip(map(self.rows.number, whole.sizes), hints, strict=True)
         sizes = [word for n, hint in pairs for word in (n.row, hint)]
-        first = len(self.rows.table)
         ends = [whole.at(end, self.named) for end in recipe.arena]
         self.top: Any = self.rows.constant(0)
         for end in ends:
@@ -353,7 +352,6 @@ class _Plan:
             "arena": self.rows.number(self.top).row,
             "written": total.row,
             "flag": recipe.outputs[-1] if r.graph.checks else -1,
-            "first": first,
             "end": len(self.rows.table),
         }
 
@@ -472,8 +470,8 @@ class _Plan:
     def _code_sizes(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the sizes under the names of the kernel's code; see `KernelStep.sizes`."""
         constants = {code_name: int(n) for code_name, n in names.items() if n.isdigit()}
-        known = {code_name: self.named[n] for code_name, n in names.items() if n in self.named}
-        return {**self.named, **constants, **known}
+        mapped = {code_name: self.named[n] for code_name, n in names.items() if n in self.named}
+        return {**self.named, **constants, **mapped}
 
     def _words(self, use: KernelUse, built: CompiledKernel) -> list[dict[str, Word]]:
         """Return the arguments of a kernel; see `Recipe.executable`."""

@@ -1,4 +1,4 @@
-"""Record arithmetic on numbers that only a call will know, as rows that refer to earlier rows.
+"""Record arithmetic on numbers of a later call, as rows that refer to earlier rows.
 
 A program without Python computes sizes, guards and predicted times itself. The same Python code
 that computes them here is called with a `Number` for each unknown: its operators append rows
@@ -55,7 +55,7 @@ class Rows:
 
 
 class Number:
-    """An integer or a floating point number that a row computes; conditions are 0 and 1."""
+    """Integer or floating point number that a row computes; conditions are 0 and 1."""
 
     __slots__ = ("is_float", "row", "rows")
 

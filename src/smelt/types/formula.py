@@ -55,7 +55,7 @@ class Formula:
             raise ValueError(f"not a formula: {error}") from error
 
     def on(self, numbers: Sequence[Number | None]) -> tuple[Any, list[Any]]:
-        """Return whether the value is a tuple, and its elements, for numbers of a later call.
+        """Return whether the value is a tuple, and its elements, for later numbers.
 
         None stands for a number that the formula must not read. Raises ValueError for a formula
         that is about floating point numbers.
@@ -117,7 +117,8 @@ class _Symbolic:
                     pairs = zip(values, others, strict=True)
                     return choose(test, ok, other_ok), [choose(test, *pair) for pair in pairs]
                 return choose(test, ok, other_ok), values or others
-        raise ValueError(f"a formula with the value of {type(node).__name__}")
+            case _:
+                raise ValueError(f"a formula with the value of {type(node).__name__}")
 
     def value(self, node: ast.expr) -> Any:
         """Return a number or a condition."""
@@ -154,7 +155,8 @@ class _Symbolic:
                 for x in rest:
                     total = (smaller if name == "min" else larger)(total, self.value(x))
                 return total
-        raise ValueError("a formula of floating point numbers")
+            case _:
+                raise ValueError("a formula of floating point numbers")
 
 
 _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {

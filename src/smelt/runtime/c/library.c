@@ -400,6 +400,8 @@ static NOINLINE struct workspace *take_workspace(smelt_program *program)
     w->nodes = w->parameters + program->row->parameter_count;
     w->room = NULL;
     w->room_bytes = 0;
+    for (i64 k = 0; k < program->row->parameter_count; k++)
+        w->parameters[k] = 0;
     return w;
 }
 
@@ -792,7 +794,7 @@ static NOINLINE i32 prepare(smelt_program *program, struct workspace *w, smelt_e
 {
     w->plan = nearest_plan(program, w);
     const struct lib_node *rows = ROWS(lib_node, w->recording->nodes);
-    compute(rows, w->plan->first, w->plan->end, w->parameters, w->nodes);
+    compute(rows, w->recording->match_end, w->plan->end, w->parameters, w->nodes);
     w->workspace_at = up(w->nodes[w->plan->arena]);
     lay_out(w, program->threads, false);
     i64 frame = up(8 * w->frame_words), chunks = up(w->chunk_count * (i64)sizeof(struct chunk));

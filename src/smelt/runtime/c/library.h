@@ -58,12 +58,11 @@ struct lib_result {
 
 enum lib_result_kinds { LIB_COMPUTED, LIB_OF_ARGUMENT, LIB_OF_RESULT, LIB_OF_CONSTANT, LIB_OF_NODE };
 
-/* Nodes from `first` to `end` depend on the sizes of the recording. */
+/* It needs the nodes from the recording's `match_end` to `end`, some of which plans share. */
 struct lib_plan {
     i64 features; /* of the processor, as text */
     i64 sizes; /* node and likely value of each */
     i64 size_count;
-    i64 first;
     i64 end;
     i64 values;
     i64 groups;

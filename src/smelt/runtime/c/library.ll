@@ -2,7 +2,7 @@
 %struct.run = type { i64, i64, ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, [3 x ptr] }
 %struct.slot = type { i32, i32, ptr, ptr, i64, [96 x i8] }
 %struct.lib_program = type { i64, i64, i64, i64, i64, i64, i64, i64 }
-%struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
+%struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
 %struct.lib_result = type { i64, i64, i64, i64, i64, i64 }
 %struct.smelt_tensor = type { ptr, i32, i32, [8 x i64] }
 %struct.lib_argument = type { i64, i64, i64, i64, i64 }
@@ -941,7 +941,7 @@ define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_add
 
 5:
   %6 = inttoptr i64 %3 to ptr
-  br label %33
+  br label %46
 
 7:
   %8 = load ptr, ptr %0, align 8
@@ -958,7 +958,7 @@ define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_add
   %19 = load ptr, ptr %18, align 8
   %20 = tail call ptr %15(i64 noundef %17, i64 noundef 64, ptr noundef %19) #17
   %21 = icmp eq ptr %20, null
-  br i1 %21, label %33, label %22
+  br i1 %21, label %46, label %22
 
 22:
   store ptr null, ptr %20, align 8
@@ -977,11 +977,27 @@ define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_add
   store ptr null, ptr %31, align 8
   %32 = getelementptr inbounds i8, ptr %20, i64 40
   store i64 0, ptr %32, align 8
-  br label %33
+  %33 = load ptr, ptr %0, align 8
+  %34 = getelementptr inbounds i8, ptr %33, i64 48
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp sgt i64 %35, 0
+  br i1 %36, label %37, label %46
 
-33:
-  %34 = phi ptr [ %6, %5 ], [ %20, %22 ], [ null, %7 ]
-  ret ptr %34
+37:
+  %38 = phi i64 [ %41, %37 ], [ 0, %22 ]
+  %39 = load ptr, ptr %25, align 8
+  %40 = getelementptr i64, ptr %39, i64 %38
+  store i64 0, ptr %40, align 8
+  %41 = add nuw nsw i64 %38, 1
+  %42 = load ptr, ptr %0, align 8
+  %43 = getelementptr inbounds i8, ptr %42, i64 48
+  %44 = load i64, ptr %43, align 8
+  %45 = icmp slt i64 %41, %44
+  br i1 %45, label %37, label %46
+
+46:
+  %47 = phi ptr [ %6, %5 ], [ null, %7 ], [ %20, %22 ], [ %20, %37 ]
+  ret ptr %47
 }
 
 define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly %0, ptr nocapture noundef %1, ptr nocapture noundef readonly %2, ptr noundef %3) unnamed_addr #6 {
@@ -1151,7 +1167,7 @@ define i32 @smelt_library_run(ptr noundef %0, ptr noundef %1, i32 noundef %2, pt
 26:
   tail call fastcc void @fill_frame(ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #15
   %27 = load ptr, ptr %20, align 8
-  %28 = getelementptr inbounds i8, ptr %27, i64 80
+  %28 = getelementptr inbounds i8, ptr %27, i64 72
   %29 = load i64, ptr %28, align 8
   %30 = icmp slt i64 %29, 0
   br i1 %30, label %35, label %31
@@ -1460,9 +1476,9 @@ define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readon
   %7 = getelementptr inbounds i8, ptr %6, i64 8
   %8 = load i64, ptr %7, align 8
   %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  %10 = getelementptr inbounds i8, ptr %4, i64 24
+  %10 = getelementptr inbounds i8, ptr %6, i64 16
   %11 = load i64, ptr %10, align 8
-  %12 = getelementptr inbounds i8, ptr %4, i64 32
+  %12 = getelementptr inbounds i8, ptr %4, i64 24
   %13 = load i64, ptr %12, align 8
   %14 = getelementptr inbounds i8, ptr %1, i64 16
   %15 = load ptr, ptr %14, align 8
@@ -1471,7 +1487,7 @@ define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readon
   tail call fastcc void @compute(ptr noundef %9, i64 noundef %11, i64 noundef %13, ptr noundef %15, ptr noundef %17) #15
   %18 = load ptr, ptr %16, align 8
   %19 = load ptr, ptr %5, align 8
-  %20 = getelementptr inbounds i8, ptr %19, i64 64
+  %20 = getelementptr inbounds i8, ptr %19, i64 56
   %21 = load i64, ptr %20, align 8
   %22 = getelementptr i64, ptr %18, i64 %21
   %23 = load i64, ptr %22, align 8
@@ -1588,7 +1604,7 @@ define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readon
 define internal fastcc void @fill_frame(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2) unnamed_addr #6 {
   %4 = getelementptr inbounds i8, ptr %0, i64 8
   %5 = load ptr, ptr %4, align 8
-  %6 = getelementptr inbounds i8, ptr %5, i64 48
+  %6 = getelementptr inbounds i8, ptr %5, i64 40
   %7 = load i64, ptr %6, align 8
   %8 = getelementptr i64, ptr @smelt_tables, i64 %7
   %9 = getelementptr inbounds i8, ptr %0, i64 88
@@ -1611,7 +1627,7 @@ define internal fastcc void @fill_frame(ptr nocapture noundef readonly %0, ptr n
   %22 = phi i64 [ %14, %12 ], [ %41, %39 ]
   %23 = phi i64 [ 0, %12 ], [ %43, %39 ]
   %24 = load ptr, ptr %4, align 8
-  %25 = getelementptr inbounds i8, ptr %24, i64 56
+  %25 = getelementptr inbounds i8, ptr %24, i64 48
   %26 = load i64, ptr %25, align 8
   %27 = icmp slt i64 %23, %26
   br i1 %27, label %28, label %36
@@ -1768,7 +1784,7 @@ define internal fastcc void @fill_frame(ptr nocapture noundef readonly %0, ptr n
 define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3) unnamed_addr #7 {
   %5 = getelementptr inbounds i8, ptr %0, i64 8
   %6 = load ptr, ptr %5, align 8
-  %7 = getelementptr inbounds i8, ptr %6, i64 40
+  %7 = getelementptr inbounds i8, ptr %6, i64 32
   %8 = load i64, ptr %7, align 8
   %9 = getelementptr i64, ptr @smelt_tables, i64 %8
   %10 = getelementptr %struct.lib_value, ptr %9, i64 %1
@@ -2952,7 +2968,7 @@ define internal fastcc ptr @nearest_plan(ptr nocapture noundef readonly %0, ptr 
 define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i1 noundef zeroext %2) unnamed_addr #6 {
   %4 = getelementptr inbounds i8, ptr %0, i64 8
   %5 = load ptr, ptr %4, align 8
-  %6 = getelementptr inbounds i8, ptr %5, i64 48
+  %6 = getelementptr inbounds i8, ptr %5, i64 40
   %7 = load i64, ptr %6, align 8
   %8 = getelementptr i64, ptr @smelt_tables, i64 %7
   %9 = getelementptr inbounds i8, ptr %0, i64 112
@@ -2965,7 +2981,7 @@ define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i
   store i64 0, ptr %12, align 8
   %13 = getelementptr inbounds i8, ptr %0, i64 24
   %14 = load ptr, ptr %13, align 8
-  %15 = getelementptr inbounds i8, ptr %5, i64 72
+  %15 = getelementptr inbounds i8, ptr %5, i64 64
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr i64, ptr %14, i64 %16
   %18 = load i64, ptr %17, align 8
@@ -2979,7 +2995,7 @@ define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i
 22:
   %23 = phi ptr [ %5, %20 ], [ %40, %37 ]
   %24 = phi i64 [ 0, %20 ], [ %38, %37 ]
-  %25 = getelementptr inbounds i8, ptr %23, i64 56
+  %25 = getelementptr inbounds i8, ptr %23, i64 48
   %26 = load i64, ptr %25, align 8
   %27 = icmp slt i64 %24, %26
   br i1 %27, label %29, label %28
@@ -3001,7 +3017,7 @@ define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i
   %38 = add nuw nsw i64 %24, 1
   %39 = load ptr, ptr %13, align 8
   %40 = load ptr, ptr %4, align 8
-  %41 = getelementptr inbounds i8, ptr %40, i64 72
+  %41 = getelementptr inbounds i8, ptr %40, i64 64
   %42 = load i64, ptr %41, align 8
   %43 = getelementptr i64, ptr %39, i64 %42
   %44 = load i64, ptr %43, align 8
@@ -3104,12 +3120,12 @@ define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i
 define internal fastcc i64 @arena_bytes(ptr nocapture noundef readonly %0) unnamed_addr #9 {
   %2 = getelementptr inbounds i8, ptr %0, i64 8
   %3 = load ptr, ptr %2, align 8
-  %4 = getelementptr inbounds i8, ptr %3, i64 48
+  %4 = getelementptr inbounds i8, ptr %3, i64 40
   %5 = load i64, ptr %4, align 8
   %6 = getelementptr i64, ptr @smelt_tables, i64 %5
   %7 = getelementptr inbounds i8, ptr %0, i64 120
   %8 = load i64, ptr %7, align 8
-  %9 = getelementptr inbounds i8, ptr %3, i64 56
+  %9 = getelementptr inbounds i8, ptr %3, i64 48
   %10 = load i64, ptr %9, align 8
   %11 = icmp sgt i64 %10, 0
   br i1 %11, label %12, label %25
