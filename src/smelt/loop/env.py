@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from smelt.errors import DTypeError, VerifyError
 from smelt.loop import ir
+from smelt.loop.walk import statements
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -22,7 +23,17 @@ from smelt.types import expr
 from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import Index
 
-__all__ = ["INDEX", "Array", "Env", "Type", "check_index", "place_type", "type_of"]
+__all__ = [
+    "INDEX",
+    "Array",
+    "Env",
+    "Type",
+    "check_index",
+    "place_type",
+    "read",
+    "type_of",
+    "types_in",
+]
 
 
 class Type(NamedTuple):
@@ -76,6 +87,29 @@ class Env:
             if c.position:
                 types[c.position] = Type(i64, lanes)
         return types
+
+
+def types_in(func: ir.Func) -> Env:
+    """Return the types of all names of a function, each of which is bound once."""
+    env = Env.of(func)
+    for s in statements(func.body):
+        match s:
+            case ir.Let(name, value):
+                env.values[name] = type_of(value, env)
+            case ir.For(var=var):
+                env.values |= {var: INDEX, **env.carries(s)}
+            case ir.Alloc(name, dtype, elements, space, pad):
+                env.arrays[name] = Array(dtype, elements, True, space, pad)
+            case ir.Next(name, value) if name not in env.values:  # a result of a branch
+                env.values[name] = type_of(value, env)
+            case _:
+                pass
+    return env
+
+
+def read(name: str, env: Env) -> ir.Value:
+    """Return the value of a name: scalars of i64 are index expressions."""
+    return ir.position(ir.number(name)) if env.values[name] == INDEX else ir.Ref(name)
 
 
 def _wrong(reason: str) -> NoReturn:

@@ -328,9 +328,10 @@ _ARITHMETIC: Final = {
 }
 
 
-def variable(loop: For) -> Index:
-    """Return the loop's variable in an index expression."""
-    return expr.axis(loop.var, loop.high if expr.nonnegative(loop.low) else UNKNOWN)
+def variable(loop: For, name: str = "") -> Index:
+    """Return the loop's variable, or one of that name, in an index expression."""
+    extent = loop.high if expr.nonnegative(loop.low) else UNKNOWN
+    return expr.axis(name or loop.var, extent)
 
 
 def number(name: str) -> Index:

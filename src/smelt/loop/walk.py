@@ -350,15 +350,20 @@ def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
 
 
 def fresh(
-    body: Iterable[ir.Statement], names: Names, variables: Mapping[str, Index] | None = None
+    body: Iterable[ir.Statement],
+    names: Names,
+    variables: Mapping[str, Index] | None = None,
+    keep: Iterable[str] = (),
 ) -> Body:
-    """Copy statements: what they bind gets new names, and variables are replaced.
+    """Copy statements: what they bind gets new names except `keep`, and variables are replaced.
 
-    Variables of loops keep the extents that they had.
+    The variable of an outermost loop gets the extent that follows from its range.
     """
-    body = tuple(body)
-    new = {name: names.new(name) for name in dict.fromkeys(bound(body))}
-    swap = variables or {}
+    body, swap, kept = tuple(body), dict(variables or {}), set(keep)
+    new = {n: names.new(n) for n in dict.fromkeys(bound(body)) if n not in kept}
+    for s in body:
+        if isinstance(s, ir.For) and s.var in new:
+            swap[s.var] = ir.variable(s, new[s.var])
 
     def leaf(a: Atom) -> Index:
         if a.name in swap:
