@@ -44,8 +44,9 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, scan_axes
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.schedule.build_nests import scan_axes
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
 from smelt.python.dataclass import dataclass
@@ -84,7 +85,7 @@ def refusal(s: Schedule) -> str:
     if "unit" in kinds or s.phase.aliases:
         return "pairs of short numbers"
     scans = [i for i in s.phase.items if i.kind == "scan"]
-    if not all(isinstance(Storage(s).accumulator_of(i), PlainAccumulator) for i in scans):
+    if not all(isinstance(lay_out(s).accumulator_of(i), PlainAccumulator) for i in scans):
         return "a scan that carries more than a number"
     return "loops that scan and reduce" if any(map(_scans_and_reduces, s.nests)) else ""
 
@@ -117,7 +118,7 @@ class _Lowering:
     """The names, ranges and arrays at a point of the function."""
 
     def __init__(self, s: Schedule, buffers: Sequence[Buffer], strides: Collection[str]) -> None:
-        self.s, self.storage, self.strides = s, Storage(s), strides
+        self.s, self.storage, self.strides = s, lay_out(s), strides
         self.buffers = {b.name: b for b in buffers if b.name in _buffers_of(s)}
         used = [*_indices(s), *(b.nbytes for b in self.buffers.values())]
         names = dict.fromkeys(a.name for e in used for a in atoms(e) if a.kind == "size")
