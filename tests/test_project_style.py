@@ -116,12 +116,12 @@ def under(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
-OURS = under(PACKAGE)
+OURS = under(PACKAGE, ROOT / "bench", ROOT / "demo")
 BUILT = ROOT / "docs" / "_build", ROOT / "docs" / "gallery"
 """Folders with copies of the examples, which the build of the documentation writes."""
 ALL = [
     path
-    for path in under(PACKAGE, *(ROOT / name for name in ("tests", "examples", "docs", "tools")))
+    for path in (*OURS, *under(*(ROOT / name for name in ("tests", "examples", "docs", "tools"))))
     if not any(path.is_relative_to(folder) for folder in BUILT)
 ]
 

@@ -66,8 +66,8 @@ The horizontal sum at the end of a row along k costs as much as 100 elements.
 LINES_PER_ROW, MAX_VECTORS = 2, 4
 """Cache lines of each long row that a single left row meets at a time, and most vectors of them.
 
-Rows that are read by parts of lines reach less of memory's bandwidth (`smelt bench` measures it for
-a vector times a matrix of 4096²).
+Rows that are read by parts of lines reach less of memory's bandwidth (`python -m bench` measures it
+for a vector times a matrix of 4096²).
 """
 DOT_PREFETCH_BYTES = 2048
 """Bytes between what dot products read and what they prefetch."""
