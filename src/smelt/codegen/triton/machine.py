@@ -13,8 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.ops.coefficients import FITS
 from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate

@@ -144,7 +144,7 @@ class Worker:
 
 
 class Workers:
-    """Processes that compile side by side, at most `limit`; each is started when it is needed."""
+    """At most `limit` processes that compile side by side, started when needed."""
 
     def __init__(self, limit: int) -> None:
         self._free = threading.Semaphore(limit)
