@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_program
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import (
     Candidate,

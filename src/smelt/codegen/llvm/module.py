@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
+from smelt.codegen.llvm.function import ArgumentOrder, argument_order, emit_function, task_count
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.backward_slice import cost_of
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
-    Contraction,
     as_small,
     few_row_variants,
     is_satisfiable,
@@ -188,9 +189,8 @@ def emit(
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:
-        emitter = FunctionEmitter(module, source, s, words, target, streaming)
-        emitter.emit()
-        entries.append(Entry(s.phase.name, task_count(s), emitter.scratch_nbytes, cycles(s)))
+        scratch = emit_function(module, source, s, words, target, streaming)
+        entries.append(Entry(s.phase.name, task_count(s), scratch, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
     return Artifact(

@@ -144,7 +144,7 @@ class Worker:
 
 
 class Workers:
-    """At most `limit` processes that compile side by side, started when needed."""
+    """Processes that compile side by side, at most `limit`, started when they are needed."""
 
     def __init__(self, limit: int) -> None:
         self._free = threading.Semaphore(limit)

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product as positions
 from math import inf, prod
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
@@ -26,14 +25,12 @@ from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, StoreItem
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 MIN_LANE_ROWS = 128
 """Fewest rows for vectors to run along them: two vectors of bytes."""
@@ -320,7 +317,7 @@ def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
             pending += new_args
 
 
-def store_interleaved_columns(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
+def store_interleaved_columns(home: Environment, scope: Scope) -> Sequence[StoreItem]:
     """Store the columns that are interleaved in memory; return the remaining stores."""
     lanes, stores = scope.lanes, list(home.nest.stores)
     remaining: list[StoreItem] = []
@@ -334,11 +331,11 @@ def store_interleaved_columns(home: NestEmitter, scope: Scope) -> Sequence[Store
             remaining.append(first)
             continue
         stores = [s for s in stores if s not in group]
-        m, dtype = home.machine(scope, True), home.home.dtypes[first.access.buffer]
-        base = home.home.buffers[first.access.buffer]
+        m, dtype = home.machine(scope, True), home.frame.dtypes[first.access.buffer]
+        base = home.frame.buffers[first.access.buffer]
         address = element_address(home.b, base, scope.offset(group[0].access), dtype)
         values = [home.get(s.value, scope, True) for s in group]
-        width = home.home.target.vector_bytes
+        width = home.frame.target.vector_bytes
         store_interleaved(m, address, values, dtype, lanes.mask, width)
     return remaining
 

@@ -16,11 +16,11 @@ from smelt.codegen.llvm.access.permute_gather import permuted_lanes
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.blocks import REGISTER_RUN
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS

@@ -35,8 +35,23 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
 )
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.schedule.contract import SKEW, stored_axis
+from smelt.codegen.llvm.nests.contraction import SKEW
+from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.nests.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    TABLE_PART,
+    Driver,
+    PackedPlan,
+    PlainPacking,
+    ScratchArray,
+    Variants,
+    tile_cycles,
+)
+from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
@@ -48,25 +63,10 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
 )
 from smelt.codegen.llvm.schedule.operands import (
     StridedOperand,
-    contiguous_axis,
     is_prepacked,
-    is_strided_load,
     plain_load,
     shares_cache_lines,
 )
-from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
-from smelt.codegen.llvm.schedule.product_plan import (
-    LEFT_PART,
-    RIGHT_PART,
-    TABLE_PART,
-    Driver,
-    PackedPlan,
-    PlainPacking,
-    ScratchArray,
-    Variants,
-    tile_cycles,
-)
-from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.machine.target import Target

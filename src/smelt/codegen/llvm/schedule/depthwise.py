@@ -36,9 +36,8 @@ from smelt.codegen.llvm.loopir.input_tile import (
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
-from smelt.codegen.llvm.schedule.contract import stored_axis
-from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
-from smelt.codegen.llvm.schedule.product_plan import (
+from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
     RIGHT_PART,
     SUMS_PART,
@@ -51,7 +50,8 @@ from smelt.codegen.llvm.schedule.product_plan import (
     Variants,
     tile_cycles,
 )
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ceiling, window_columns
 from smelt.machine.target import Target

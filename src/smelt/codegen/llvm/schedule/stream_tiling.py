@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.codegen.llvm.loopir.items import Access, Edge, Phase
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
 from smelt.machine.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
 from smelt.machine.blocks import reduction_columns as columns_of

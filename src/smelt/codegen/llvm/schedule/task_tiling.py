@@ -17,8 +17,8 @@ from smelt.codegen.llvm.access.vector_axis import (
 )
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.contract import product_block
-from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
 from smelt.machine.blocks import BLOCK, TASKS, rows_per_task
 from smelt.machine.target import Target

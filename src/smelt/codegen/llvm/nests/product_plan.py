@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Item, Phase
-from smelt.codegen.llvm.schedule.plan_notes import PlanNotes
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.plan_notes import PlanNotes
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType

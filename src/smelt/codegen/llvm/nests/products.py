@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import PackedPlan, ProductPlan
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.product_plan import PackedPlan, ProductPlan
 
 __all__ = ["Products"]
 
