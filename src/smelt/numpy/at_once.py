@@ -22,6 +22,7 @@ from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, view_of
 from smelt.frontends.array.complex_array import from_memory
 from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
+from smelt.numpy import small
 from smelt.types.dtype import DType
 
 __all__ = ["call_at_once"]
@@ -70,9 +71,11 @@ def call_at_once(
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return NotImplemented
-    if result.__class__ is tuple or result.__class__ is list:
+    if isinstance(result, (tuple, list)):
         items = [_ours(x, buffers) for x in result]
-        return NotImplemented if any(x is NotImplemented for x in items) else type(result)(items)
+        if any(x is NotImplemented for x in items):
+            return NotImplemented
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     result = _ours(result, buffers)
     if account is not None and result.__class__ is Array:
         account.runs += 1
@@ -108,16 +111,19 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
 
 
 def _ours(result: Any, buffers: list[Any]) -> Any:
-    """Return a result as an array of ours; NotImplemented for views and other objects."""
+    """Return a large result as an array of ours; NotImplemented for views and other objects."""
     if isinstance(result, np.generic):
+        if small.limit:
+            return result
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        is_view = data.base is not None and buffers
-        if is_view or not data.flags.c_contiguous or not data.flags.writeable:
-            return NotImplemented  # ours has NumPy's rules for views and orders in memory
-        if any(data is b for b in buffers):
-            return NotImplemented
+        if not data.flags.writeable or any(np.may_share_memory(data, b) for b in buffers):
+            return NotImplemented  # ours has NumPy's rules for views
+        if data.size <= small.limit:
+            return data
+        if not data.flags.c_contiguous:
+            return NotImplemented  # ours has NumPy's rules for orders in memory
     else:
         return NotImplemented
     if data.dtype.char in "FD":

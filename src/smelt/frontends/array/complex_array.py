@@ -24,8 +24,9 @@ from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_co
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import flush, flush_readers
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators, keep_order
+from smelt.frontends.array.operators import Operators, finished, keep_order
 from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.small_results import in_order, is_view
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, leaf
 from smelt.frontends.array.views import shape_of
@@ -93,6 +94,20 @@ class ComplexArray(Array):
     def size(self) -> Any:
         """Number of elements."""
         return self._real.size
+
+    @property
+    def is_small(self) -> bool:
+        """Whether NumPy's users get this result as NumPy's own, unless it is a view."""
+        return self._real.is_small
+
+    def handed_out(self) -> Any:
+        """Return this small result as NumPy's own array or scalar; views stay as they are."""
+        if STATE.following or any(map(is_view, self.parts)):
+            return self
+        data, place = self.elements("a result"), self._real.place
+        if place is not None and place.memory.order is not None:
+            return in_order(data, place.memory.order)
+        return data[()]
 
     def matrix_transpose(self, is_view: bool) -> Array:
         """Return the transpose of each matrix, as a view if NumPy's rules hold."""
@@ -221,9 +236,9 @@ class ComplexArray(Array):
     def __contains__(self, x: Any) -> bool:
         return bool(np.asarray(self == x).any())
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any) -> Any:
         names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return self.part(key, follows_numpy(names))
+        return finished(self.part(key, follows_numpy(names)))
 
     def part(self, key: Any, is_view: bool) -> Any:
         """Return x[key], as a view if NumPy's rules hold and the key allows it."""
@@ -268,13 +283,13 @@ class ComplexArray(Array):
     # Operators
 
     def __neg__(self) -> Any:
-        return COMPLEX["negative"](self)
+        return finished(COMPLEX["negative"](self))
 
     def __pos__(self) -> Any:
-        return self.__copy__()
+        return finished(self.__copy__())
 
     def __abs__(self) -> Any:
-        return COMPLEX["abs"](self)
+        return finished(COMPLEX["abs"](self))
 
     def __invert__(self) -> Any:
         return call_complex("bitwise_invert", self)
@@ -371,18 +386,18 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     def forward(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
-        return _in_order(call_complex(name, self, other), self, other)
+        return finished(_in_order(call_complex(name, self, other), self, other))
 
     def reflected(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
-        return _in_order(call_complex(name, other, self), self, other)
+        return finished(_in_order(call_complex(name, other, self), self, other))
 
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
-            return forward(self, other)
+            return finished(forward(self, other))
         result = call_complex(name, self, other)
         if not isinstance(result, ComplexArray) or result.shape != self.shape:
             raise ShapeError(

@@ -35,7 +35,7 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
-from smelt.frontends.array.program import Program
+from smelt.frontends.array.program import Program, operands_first
 from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
 from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
@@ -142,8 +142,10 @@ def waiting_value(array: Any) -> Value | None:
     return node if node is not None and node.is_pending else None
 
 
-def evaluate(value: Value) -> Buffer:
+def evaluate(value: Value, others: bool = True) -> Buffer:
     """Return the elements of a value, computing everything that is pending in this thread.
+
+    Without `others`, what shares no pending operator with the value keeps waiting.
 
     Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
     """
@@ -160,7 +162,7 @@ def evaluate(value: Value) -> Buffer:
         data = value.data = np.array(copied, order="C")
         value.inputs = ()
     if data is None:
-        flush(value)
+        flush(value, others=others)
         data = value.buffer()
         assert data is not None
     return data
@@ -172,13 +174,15 @@ def written_elements(value: Value) -> Buffer:
     return evaluate(value) if data is None else data
 
 
-def flush(*values: Value) -> None:
+def flush(*values: Value, others: bool = True) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
+
+    Without `others`, only of those that share pending operators with `values`.
 
     Raises the errors of `values`.  Other values that cannot be computed raise their error when they
     are read.
     """
-    errors = _flush(values, ())
+    errors = _flush(values, (), others)
     try:
         for x in values:
             if x in errors:
@@ -204,7 +208,9 @@ def flush_readers(*memory: Buffer) -> None:
         errors.clear()  # as in `flush`
 
 
-def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value, Exception]:
+def _flush(
+    values: tuple[Value, ...], memory: tuple[Buffer, ...], others: bool = True
+) -> dict[Value, Exception]:
     """Compute values and what is pending; return the errors of what stays pending.
 
     While a function is recorded, what it would record again rather than capture stays pending.
@@ -221,6 +227,8 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     outputs: Iterable[Value] = values
     if pending:
         scope, waits = STATE.scope, _waiting_values(pending, memory)
+        if not others:
+            waits = _sharing(values, tuple(waits))
         if scope is not None and not memory:
             waits = [x for x in waits if not scope.is_recomputed(x)]
         outputs = dict.fromkeys((*values, *waits))
@@ -262,6 +270,15 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
         if node not in STATE.deferred or (memory and _reads(node, memory)):
             values[node] = None
     return reversed(values)
+
+
+def _sharing(values: tuple[Value, ...], waits: tuple[Value, ...]) -> list[Value]:
+    """Return those of `waits` that read a pending operator which `values` read."""
+    shared = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
+    for x in operands_first(waits):
+        if x.data is None and not shared.isdisjoint(x.inputs):
+            shared.add(x)
+    return [x for x in waits if x in shared]
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:

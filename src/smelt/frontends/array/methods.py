@@ -41,6 +41,8 @@ from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import keep_order
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import axes_of
 
 __all__ = ["METHODS", "PROPERTIES", "attach"]
@@ -110,7 +112,23 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
     def method(x: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(x, *args, **kwargs)
         names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return as_view(x, result, how) if follows_numpy(names) else result
+        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+
+    return method
+
+
+def _for_users(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method whose small results are NumPy's own where its rules hold."""
+
+    @wraps(function)
+    def method(x: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(x, *args, **kwargs)
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        if not STATE.small_elements or not follows_numpy(names):
+            return result
+        arguments = [id(y) for y in (x, *args, *kwargs.values())]
+        del x, args, kwargs  # an operand that only this call holds is not stored
+        return result if id(result) in arguments else hand_out(result, ())
 
     return method
 
@@ -656,7 +674,15 @@ PROPERTIES: Final[dict[str, property]] = {
 """Attribute -> property."""
 
 
+_MAKE_VIEWS: Final = frozenset(
+    ("diagonal", "ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")
+)
+"""Methods that look at their caller's rules themselves."""
+
+
 def attach() -> None:
     """Give `Array` the methods and properties of both tables."""
-    for name, member in (METHODS | PROPERTIES).items():
+    for name, function in METHODS.items():
+        setattr(Array, name, function if name in _MAKE_VIEWS else _for_users(function))
+    for name, member in PROPERTIES.items():
         setattr(Array, name, member)
