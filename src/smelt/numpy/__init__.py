@@ -7,7 +7,7 @@ on every name, which docs/numpy.md prints.
 >>> import smelt.numpy as np
 >>> x = np.linspace(0, 1, 5)
 >>> np.sin(x).shape, np.concatenate([x, x]).max(), np.add.reduce(x), np.unique([2, 1, 2])
-((5,), Array(1.), Array(2.5), Array([1, 2]))
+((5,), np.float64(1.0), np.float64(2.5), array([1, 2]))
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as _np
 
 from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.aliasing import forget_rules
+from smelt.frontends.array.methods import NUMPYS
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
-from smelt.numpy import fft, json_numbers, lib, linalg, random
+from smelt.numpy import fft, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
 from smelt.numpy.small import ndarray
@@ -28,6 +29,10 @@ from smelt.numpy.table import ROWS
 from smelt.numpy.ufunc import Ufunc as ufunc
 
 _FUNCTIONS = {name: row.function for name, row in ROWS.items()}
+_METHODS = """
+    all any argmax argmin argsort cumprod cumsum dot max mean min nonzero prod ptp sum take trace
+"""
+"""Methods with the arguments of the function of their name, which NumPy may compute as a whole."""
 _OWN: dict[str, Any] = {
     "LibraryCall": LibraryCall,
     "fft": fft,
@@ -42,10 +47,9 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
+NUMPYS.update({name: _FUNCTIONS[name] for name in _METHODS.split()})
 forget_rules()
 set_default_tier("auto")
-
-json_numbers.install()
 
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__

@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, view_of
+from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, pay, view_of
 from smelt.frontends.array.complex_array import from_memory
 from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
@@ -58,15 +59,22 @@ def call_at_once(
             return NotImplemented
         values.append(x)
     account = None
-    if any(b.nbytes >= _LARGE for b in buffers):
-        account = _account(name, buffers)
+    for data in buffers:
+        if data.nbytes >= _LARGE:
+            account = _account(name, buffers)
+            break
+    if account is not None:
+        pay(tuple([x.node for x in args if x.__class__ is Array]))
         if account.paid >= account.limit:
             result = recorded(ours, *args, **kwargs)
             if _pays(account, result):
                 return result
-    options = dict(zip(kwargs, values[len(args) :], strict=True))
     try:
-        result = theirs(*values[: len(args)], **options)
+        if kwargs:
+            options = dict(zip(kwargs, values[len(args) :], strict=True))
+            result = theirs(*values[: len(args)], **options)
+        else:
+            result = theirs(*values)
     except Exception as error:
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
@@ -89,8 +97,8 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
     kind = x.__class__
     if kind is Array:
         place = x.place
-        if place is not None and place.is_permuted:
-            return _WAITS  # NumPy would see another order in memory, and make views elsewhere
+        if place is not None and place.memory.order is not None:
+            return _WAITS  # NumPy would see another order in memory
         node = x.node if place is None else place.memory.node
         data = view_of(node) if node.data is None else node.current_buffer()
         if data is None or data.dtype.char not in _DTYPES:
@@ -118,19 +126,28 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        if not data.flags.writeable or any(np.may_share_memory(data, b) for b in buffers):
-            return NotImplemented  # ours has NumPy's rules for views
+        if data.base is not None:
+            is_own = data.size > 0 and data.flags.writeable
+            if not is_own or any(np.may_share_memory(data, b) for b in buffers):
+                return NotImplemented  # ours has NumPy's rules for views
+        if any([data is b for b in buffers]):
+            return NotImplemented
         if data.size <= small.limit:
             return data
-        if not data.flags.c_contiguous:
-            return NotImplemented  # ours has NumPy's rules for orders in memory
     else:
         return NotImplemented
     if data.dtype.char in "FD":
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    return Array.of(leaf(data))
+    if data.flags.c_contiguous and data.flags.writeable:
+        return Array.of(leaf(data))
+    array = Array.of(leaf(np.array(data, order="C")))
+    if not data.flags.c_contiguous:
+        place = own(array)
+        place.memory.order = tuple(sorted(range(data.ndim), key=lambda a: -abs(data.strides[a])))
+        place.is_permuted = True
+    return array
 
 
 def _account(name: str, buffers: list[Any]) -> Account:

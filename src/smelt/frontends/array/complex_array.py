@@ -107,7 +107,7 @@ class ComplexArray(Array):
         data, place = self.elements("a result"), self._real.place
         if place is not None and place.memory.order is not None:
             return in_order(data, place.memory.order)
-        return data[()]
+        return data if data.ndim else data[()]
 
     def matrix_transpose(self, is_view: bool) -> Array:
         """Return the transpose of each matrix, as a view if NumPy's rules hold."""

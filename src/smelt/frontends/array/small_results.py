@@ -54,7 +54,9 @@ def is_view(x: Any) -> bool:
 def in_order(data: Any, order: Sequence[int]) -> Any:
     """Return a copy whose axes have an order in memory, from the outermost on."""
     inverse = [order.index(axis) for axis in range(len(order))]
-    return np.array(data.transpose(order), order="C").transpose(inverse)
+    copy = np.empty_like(np.empty_like(data.transpose(order), order="C").transpose(inverse))
+    copy[...] = data
+    return copy
 
 
 def numpys_own(x: Any) -> Any:
