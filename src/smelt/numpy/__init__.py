@@ -7,7 +7,7 @@ on every name, which docs/numpy.md prints.
 >>> import smelt.numpy as np
 >>> x = np.linspace(0, 1, 5)
 >>> np.sin(x).shape, np.concatenate([x, x]).max(), np.add.reduce(x), np.unique([2, 1, 2])
-((5,), np.float64(1.0), np.float64(2.5), array([1, 2]))
+((5,), Array(1.), Array(2.5), Array([1, 2]))
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
-NUMPYS.update({name: _FUNCTIONS[name] for name in _METHODS.split()})
+NUMPYS.update({name: _FUNCTIONS[name].__wrapped__ for name in _METHODS.split()})
 forget_rules()
 set_default_tier("auto")
 

@@ -41,6 +41,8 @@ from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.view import View
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
 
@@ -145,7 +147,7 @@ def waiting_value(array: Any) -> Value | None:
 def evaluate(value: Value, others: bool = True) -> Buffer:
     """Return the elements of a value, computing everything that is pending in this thread.
 
-    Without `others`, what shares no pending operator with the value keeps waiting.
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
     """
@@ -177,7 +179,7 @@ def written_elements(value: Value) -> Buffer:
 def flush(*values: Value, others: bool = True) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
 
-    Without `others`, only of those that share pending operators with `values`.
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises the errors of `values`.  Other values that cannot be computed raise their error when they
     are read.
@@ -225,10 +227,11 @@ def _flush(
     if STATE.loop is not None and STATE.loop[0].start:
         STATE.loop = Loop(0, STATE.loop[0].period), STATE.loop[1]
     outputs: Iterable[Value] = values
+    behind: list[Value] = []
     if pending:
         scope, waits = STATE.scope, _waiting_values(pending, memory)
         if not others:
-            waits = _sharing(values, tuple(waits))
+            waits, behind = _stored(values, tuple(waits))
         if scope is not None and not memory:
             waits = [x for x in waits if not scope.is_recomputed(x)]
         outputs = dict.fromkeys((*values, *waits))
@@ -238,7 +241,8 @@ def _flush(
     errors: dict[Value, Exception] = {}
     try:
         if outputs:
-            _compute_each(tuple(outputs), errors)
+            _compute_each(tuple(outputs), errors, behind)
+            STATE.passed.update([x for x in behind if x.data is None])
     finally:
         waiting = pending and [
             r for r in pending if (a := r()) is not None and waiting_value(a) is not None
@@ -272,13 +276,24 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
     return reversed(values)
 
 
-def _sharing(values: tuple[Value, ...], waits: tuple[Value, ...]) -> list[Value]:
-    """Return those of `waits` that read a pending operator which `values` read."""
-    shared = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
+_ELEMENTWISE = (Map, Cast, View)
+
+
+def _stored(
+    values: tuple[Value, ...], waits: tuple[Value, ...]
+) -> tuple[list[Value], list[Value]]:
+    """Return the waiting values to compute along with small ones, and others that these need.
+
+    What needs elementwise operators alone stays virtual: its readers compute it again, in less time
+    than writing and reading it takes.  It is stored when a second small value needs it.
+    """
+    needed = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
+    costly = {x for x in needed if not isinstance(x.op, _ELEMENTWISE)}
     for x in operands_first(waits):
-        if x.data is None and not shared.isdisjoint(x.inputs):
-            shared.add(x)
-    return [x for x in waits if x in shared]
+        if x.data is None and not costly.isdisjoint(x.inputs):
+            costly.add(x)
+    stored = [x for x in waits if x in costly or (x in needed and x in STATE.passed)]
+    return stored, [x for x in waits if x in needed and x not in stored]
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
@@ -314,15 +329,19 @@ def waiting_operators(value: Value) -> int:
     return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
-def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
+def _compute_each(
+    outputs: tuple[Value, ...], errors: dict[Value, Exception], behind: Sequence[Value] = ()
+) -> None:
     """Compute as many outputs as possible, in smaller parts after failures.
+
+    Values `behind` the outputs get their elements where NumPy computes them on the way.
 
     An output with a permanent error fails for good, since the memory that it reads may be written
     from now on.  Other failures are added to `errors`: the outputs may succeed later, with more
     memory or under other settings.
     """
     try:
-        _run(outputs)
+        _run(outputs, behind)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
@@ -496,7 +515,7 @@ def _flush_before(start: int) -> None:
         errors.clear()  # as in `flush`
 
 
-def _run(outputs: tuple[Value, ...]) -> None:
+def _run(outputs: tuple[Value, ...], behind: Sequence[Value] = ()) -> None:
     spelled = program_key(outputs)
     cached = None if spelled is None else find(spelled)
     results: Sequence[Buffer] | None = None
@@ -509,9 +528,11 @@ def _run(outputs: tuple[Value, ...]) -> None:
     checks = _NOTHING if cached is None else cached.lifted.bounds
     if results is None:
         program = Program(outputs)
-        results = by_numpy(program)
+        results = by_numpy(program, behind)
         if results is None:
             results, checks = _compile_and_run(program, spelled)
+        else:
+            outputs = (*outputs, *behind)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
     for node, data in zip(outputs, results, strict=False):

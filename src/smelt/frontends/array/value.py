@@ -385,6 +385,8 @@ class State(threading.local):
         """Values with a few remembered elements, until the pending operators have run."""
         self.deferred = weakref.WeakSet[Value]()
         """Pending values that could not be computed, and wait until they are read."""
+        self.passed = weakref.WeakSet[Value]()
+        """Pending values that small ones were computed from without storing them."""
         self.following = 0
         """Number of recordings and differentiations in progress.
 
