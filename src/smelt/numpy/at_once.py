@@ -20,7 +20,7 @@ from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, pay, view_of
-from smelt.frontends.array.complex_array import from_memory
+from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
 from smelt.numpy import small
@@ -30,7 +30,7 @@ __all__ = ["call_at_once"]
 
 _LARGE: Final = 1 << 16
 """Smallest argument, in bytes, of calls that pay into an account."""
-_PLAIN: Final = frozenset((int, float, bool, str, type(None), type, type(Ellipsis)))
+_PLAIN: Final = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis)))
 _DTYPES: Final = frozenset("?bBhHiIlLqQefd")
 _WAITS: Final = object()
 _ACCOUNTS: dict[Hashable, Account] = {}
@@ -59,11 +59,8 @@ def call_at_once(
             return NotImplemented
         values.append(x)
     account = None
-    for data in buffers:
-        if data.nbytes >= _LARGE:
-            account = _account(name, buffers)
-            break
-    if account is not None:
+    if any(b.nbytes >= _LARGE for b in buffers) and all(b.dtype.kind != "c" for b in buffers):
+        account = _account(name, buffers)
         pay(tuple([x.node for x in args if x.__class__ is Array]))
         if account.paid >= account.limit:
             result = recorded(ours, *args, **kwargs)
@@ -111,7 +108,13 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
         return x
     if kind is np.ndarray:
         buffers.append(x)
-        return x if x.dtype.char in _DTYPES else _WAITS
+        return x if x.dtype.char in _DTYPES or x.dtype.char in "FD" else _WAITS
+    if kind is ComplexArray:
+        data = x.computed() if small.limit else None
+        if data is None:
+            return _WAITS
+        buffers.append(data)
+        return data
     if kind is tuple or kind is list:
         items = [_elements(item, buffers) for item in x]
         return _WAITS if any(item is _WAITS for item in items) else kind(items)
@@ -126,13 +129,14 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        if data.base is not None:
-            is_own = data.size > 0 and data.flags.writeable
-            if not is_own or any(np.may_share_memory(data, b) for b in buffers):
+        is_small = 0 < data.size <= small.limit
+        if data.base is not None and buffers:
+            is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
+            if is_view or not data.flags.writeable:
                 return NotImplemented  # ours has NumPy's rules for views
-        if any([data is b for b in buffers]):
+        if any(data is b for b in buffers):
             return NotImplemented
-        if data.size <= small.limit:
+        if is_small:
             return data
     else:
         return NotImplemented

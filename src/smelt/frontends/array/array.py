@@ -61,7 +61,7 @@ from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value, number
 from smelt.frontends.array.small_results import numpys_own
-from smelt.frontends.array.subscript import get, hashable_key, plain_key
+from smelt.frontends.array.subscript import get, hashable_key, is_element, plain_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -92,7 +92,6 @@ _RECORDED = (
 )
 _new = object.__new__
 _reference = weakref.ref
-_INTEGERS = frozenset((int, np.int64, np.intp))
 _OF_SCALARS = frozenset(("as_integer_ratio", "bit_count", "hex", "is_integer"))
 """Methods of Python's numbers that NumPy's scalars have, and arrays of rank 0."""
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -461,7 +460,7 @@ class Array(Operators):
         place = self.place
         node = self.node if place is None else place.memory.node
         indices = key if key.__class__ is tuple else (key,)
-        if node.scope is not None or not all(i.__class__ in _INTEGERS for i in indices):
+        if node.scope is not None or not is_element(indices, len(indices)):
             return None
         data = node.current_buffer()
         if data is None or data.dtype.kind == "V":

@@ -279,9 +279,7 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
 _ELEMENTWISE = (Map, Cast, View)
 
 
-def _stored(
-    values: tuple[Value, ...], waits: tuple[Value, ...]
-) -> tuple[list[Value], list[Value]]:
+def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[Value], list[Value]]:
     """Return the waiting values to compute along with small ones, and others that these need.
 
     What needs elementwise operators alone stays virtual: its readers compute it again, in less time

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
-from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
@@ -258,10 +258,17 @@ T = TypeVar("T", bound=Operators)
 
 def finished(result: Any, depth: int = 2) -> Any:
     """Return a result to the caller at a depth of frames: small ones as NumPy's by its rules."""
-    if STATE.small_elements and result is not NotImplemented and result.is_small:
+    if STATE.small_elements and isinstance(result, Operators) and result.is_small:
         names = sys._getframe(depth).f_globals  # pyright: ignore[reportPrivateUsage]
         return result.handed_out() if follows_numpy(names) else result
     return result
+
+
+def _call_complex(name: str, *args: Any) -> Any:
+    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+    names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
+    is_whole = STATE.small_elements > 0 and follows_numpy(names)
+    return (call_whole if is_whole else call_complex)(name, *args)
 
 
 def _forward(family: Binary, x: T, other: Any) -> T:
@@ -277,7 +284,7 @@ def _forward(family: Binary, x: T, other: Any) -> T:
             keep_order(result, x)
         return finished(result, 3)
     if is_complex(other):
-        return finished(call_complex(family.what, x, other), 3)
+        return finished(_call_complex(family.what, x, other), 3)
     # NumPy's scalars have their dtype, which Python's floats have not.
     if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
         other = np.asarray(other)
@@ -289,7 +296,7 @@ def _reflected(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is float or other.__class__ is int:
         return finished(keep_order(x.of(family(other, x.node)), x), 3)
     if is_complex(other):
-        return finished(call_complex(family.what, other, x), 3)
+        return finished(_call_complex(family.what, other, x), 3)
     y = operand(other)
     return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
 
