@@ -90,6 +90,7 @@ def store(result: Any, out: Any) -> Any:
     if not isinstance(out, Array):
         np.copyto(out, np.asarray(result), casting="same_kind")
         return out
+    result = array(result, "out")
     if result.shape != out.shape:
         raise ArgumentError(
             op="out", argument="out", value=f"shape {out.shape}", expected=f"shape {result.shape}"

@@ -390,6 +390,8 @@ class State(threading.local):
     scope: Scope | None
     default_tier: ClassVar[str] = "fused"
     """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
+    small_elements: ClassVar[int] = 0
+    """Elements of the largest result that NumPy's users get as NumPy's own; 0 if none is."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -413,6 +415,8 @@ class State(threading.local):
         """Values with a few remembered elements, until the pending operators have run."""
         self.deferred = weakref.WeakSet[Value]()
         """Pending values that could not be computed, and wait until they are read."""
+        self.passed = weakref.WeakSet[Value]()
+        """Pending values that small ones were computed from without storing them."""
         self.following = 0
         """Number of recordings and differentiations in progress.
 
@@ -618,6 +622,11 @@ def tier() -> str:
 def set_default_tier(tier: str) -> None:
     """Set who computes operators by default, in all threads."""
     State.default_tier = tier
+
+
+def set_small_elements(elements: int) -> None:
+    """Set the size of the largest result that is NumPy's own, in all threads."""
+    State.small_elements = elements
 
 
 def is_at_once() -> bool:
