@@ -13,6 +13,7 @@ Array([1., 3., 5.])
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import weakref
@@ -447,9 +448,9 @@ class Array(Operators):
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         is_view = follows_numpy(frame.f_globals)
         if is_view and STATE.small_elements and not STATE.following:
-            element = self._element(key)
-            if element is not None:
-                return element
+            few = self._few(key)
+            if few is not None:
+                return few
         if key.__class__ is int and self.ndim == 1:  # an element, which is never a view
             return _for_caller(Array.of(get(self.node, key)), frame)
         if key.__class__ is Array:
@@ -458,18 +459,23 @@ class Array(Operators):
                 return update
         return _for_caller(self.part(key, is_view), frame)
 
-    def _element(self, key: Any) -> Any:
-        """Return an element of a computed array as NumPy's scalar, None for other keys."""
+    def _few(self, key: Any) -> Any:
+        """Return an element or a few rows of a computed array; None for other keys."""
+        kind = key.__class__
+        is_rows = kind is list or (kind is np.ndarray and key.dtype.kind in "iu")
+        indices = key if kind is tuple else (key,)
+        if not is_element(key if kind is list else () if is_rows else indices):
+            return None
         place = self.place
         node = self.node if place is None else place.memory.node
-        indices = key if key.__class__ is tuple else (key,)
-        if node.scope is not None or not is_element(indices, len(indices)):
-            return None
-        data = node.current_buffer()
+        data = None if node.scope is not None else node.current_buffer()
         if data is None or data.dtype.kind == "V":
             return None
         try:
             data = data if place is None else place.of(data)
+            if is_rows:
+                count = np.size(key) * math.prod(data.shape[1:])
+                return data[key] if data.ndim and count <= STATE.small_elements else None
             return data[key] if data.ndim == len(indices) else None
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None

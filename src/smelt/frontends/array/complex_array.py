@@ -2,7 +2,7 @@
 
 Every operator on a complex array records operators on its real and imaginary parts, so that
 programs with complex numbers fuse as others do.  The memory of NumPy's complex arrays is read in
-place: parts are its views.  What NumPy computes at once stays whole until parts are asked for.
+place: parts are its views.  What NumPy computes at once stays whole until parts are needed.
 
 >>> z = complex_array(np.asarray([1 + 2j, 3.0]))
 >>> z, z.dtype, z.real
@@ -29,7 +29,7 @@ from smelt.frontends.array.operators import Operators, finished, keep_order
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.small_results import in_order, is_view
-from smelt.frontends.array.subscript import is_element, plain_key
+from smelt.frontends.array.subscript import plain_key
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
 from smelt.frontends.array.views import shape_of
@@ -84,7 +84,7 @@ class ComplexArray(Array):
         return None if self._parts is None else self._parts[0].node.scope
 
     def computed(self) -> Buffer | None:
-        """Return the elements if they are computed, in memory that may not be written, else None.
+        """Return the elements, which may not be written, if they are computed, else None.
 
         None also for an array whose order in memory may not be that of rows.
         """
@@ -93,11 +93,11 @@ class ComplexArray(Array):
         places = [x.place for x in self.parts]
         if any(p is not None and p.is_permuted for p in places):
             return None
-        parts = [None if x.node.scope is not None else view_of(x.node) for x in self.parts]
-        if parts[0] is None or parts[1] is None:
+        real, imag = (None if x.node.scope is not None else view_of(x.node) for x in self.parts)
+        if real is None or imag is None:
             return None
-        data = np.empty(parts[0].shape, self.dtype.numpy)
-        data.real, data.imag = parts
+        data = np.empty(real.shape, self.dtype.numpy)
+        data.real, data.imag = real, imag
         return data
 
     def replace_parts(self, other: ComplexArray) -> None:
@@ -281,10 +281,11 @@ class ComplexArray(Array):
     def __getitem__(self, key: Any) -> Any:
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         items = plain_key(key) if is_view and self.whole is not None else None
-        if items is not None and (is_element(items, self.ndim) or not _is_basic(items)):
+        if items is not None and (_is_copied(items) or len(items) == self.ndim):
             try:
-                data = self.whole[items]  # type: ignore[index]
-                return finished(of_whole(np.asarray(data)))
+                data = np.asarray(self.whole[items])  # type: ignore[index]
+                if _is_copied(items) or not data.ndim:
+                    return finished(of_whole(data))
             except IndexError:
                 pass  # ours is raised
         return finished(self.part(key, is_view))
@@ -385,9 +386,9 @@ def of_whole(data: Buffer) -> ComplexArray:
     return result
 
 
-def _is_basic(items: tuple[Any, ...]) -> bool:
-    """Return whether NumPy's x[items] is a view."""
-    return not any(isinstance(item, np.ndarray) for item in items)
+def _is_copied(items: tuple[Any, ...]) -> bool:
+    """Return whether NumPy's x[items] is a copy: some are masks or positions."""
+    return any(isinstance(item, np.ndarray) for item in items)
 
 
 def _call(name: str, *args: Any) -> Any:

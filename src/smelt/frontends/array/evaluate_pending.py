@@ -23,7 +23,7 @@ from smelt.errors import (
     SmeltError,
     raised_by_signal_handler,
 )
-from smelt.frontends.array.at_once import is_view, view_of
+from smelt.frontends.array.at_once import PREDICTED, is_view, view_of
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
@@ -272,22 +272,35 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
     return reversed(values)
 
 
-_ELEMENTWISE = (Map, Cast, View)
-
-
 def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[Value], list[Value]]:
     """Return the waiting values to compute along with small ones, and others that these need.
 
-    What needs elementwise operators alone stays virtual: its readers compute it again, in less time
-    than writing and reading it takes.  It is stored when a second small value needs it.
+    What a reader computes again in less time than writing and reading it takes stays virtual, until
+    a second small value needs it.
     """
     needed = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
-    costly = {x for x in needed if not isinstance(x.op, _ELEMENTWISE)}
+    costly = {x for x in needed if not isinstance(x.op, (Map, Cast, View))}
     for x in operands_first(waits):
         if x.data is None and not costly.isdisjoint(x.inputs):
             costly.add(x)
-    stored = [x for x in waits if x in costly or (x in needed and x in STATE.passed)]
-    return stored, [x for x in waits if x in needed and x not in stored]
+    virtual = [
+        x
+        for x in waits
+        if x in needed and not (x in costly or x in STATE.passed or _pays_to_store(x))
+    ]
+    return [x for x in waits if x in costly or (x in needed and x not in virtual)], virtual
+
+
+def _pays_to_store(value: Value) -> bool:
+    """Return whether storing and reading a value is faster than computing it again."""
+    reads, cycles = 0, 0.0
+    nbytes: Any = value.type.nbytes
+    for x in _upstream(value):
+        if x.data is not None:
+            reads += x.data.nbytes
+        elif isinstance(x.op, Map):
+            cycles += x.op.row.cost * nbytes / PREDICTED.vector_bytes
+    return PREDICTED.move(2 * nbytes) < PREDICTED.move(reads) + cycles * PREDICTED.cycle
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:

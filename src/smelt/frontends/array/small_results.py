@@ -39,7 +39,7 @@ def hand_out(result: Any, arguments: Iterable[Any]) -> Any:
 
 
 def _has(argument: Any, result: Any) -> bool:
-    """Return whether a result is an argument, or in a tuple of them, as `out` may be."""
+    """Return whether a result is an argument, or an item of one, as of `out`."""
     return argument is result or (
         argument.__class__ is tuple and any(item is result for item in argument)
     )

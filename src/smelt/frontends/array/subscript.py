@@ -133,9 +133,9 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
     return tuple(items)
 
 
-def is_element(items: tuple[Any, ...], rank: int) -> bool:
-    """Return whether a key has an integer for each dimension."""
-    return len(items) == rank and all(i.__class__ in _INTEGERS for i in items)
+def is_element(items: Sequence[Any]) -> bool:
+    """Return whether the items of a key are integers."""
+    return all(i.__class__ in _INTEGERS for i in items)
 
 
 _INTEGERS = frozenset((int, np.int64, np.intp))
