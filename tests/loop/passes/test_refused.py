@@ -128,8 +128,10 @@ def test_a_pass_refuses_what_it_may_not_do(reason):
 
 EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "collapse": (
-        "func f(x: f32[n], y: out f32[n*3]; n)\n  each i in 1 .. n + 1\n    each j in 2 .. 5\n"
-         "      y[(i - 1) * 3 + j - 2] = x[i - 1] + f32(j)",
+        (
+            "func f(x: f32[n], y: out f32[n*3]; n)\n  each i in 1 .. n + 1\n    each j in 2 .. 5\n"
+            "      y[(i - 1) * 3 + j - 2] = x[i - 1] + f32(j)"
+        ),
         lambda f: collapse(f, "i"),
     ),
     "mask_range": (
