@@ -21,7 +21,7 @@ from dataclasses import field, replace
 from smelt.kernel.bounds import COMPARISONS, NEGATED, nonnegative
 from smelt.loop import ir
 from smelt.loop.ir import Place
-from smelt.loop.walk import Rewriter, atom_index
+from smelt.loop.walk import Rewriter
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.expr import Index, size
@@ -75,7 +75,7 @@ class Known:
         if isinstance(e, int) or not any(a.name in self.definitions for a in expr.atoms(e)):
             return e
         definitions = self.definitions
-        return Rewriter(lambda a: definitions.get(a.name, atom_index(a))).index(e)
+        return Rewriter(lambda a: definitions.get(a.name)).index(e)
 
     def facts_of(self, cond: ir.Value, *, holds: bool = True) -> tuple[Index, ...]:
         """Return expressions that are >= 0 where a condition is true (`holds`) or false."""

@@ -195,13 +195,13 @@ class Names:
 class Rewriter:
     """Rebuilds statements bottom up; subclasses or arguments say what changes.
 
-    `leaf` replaces a variable of index expressions, `change` a rebuilt value, `names` the names of
-    values, arrays, and of what statements bind.
+    `leaf` replaces a variable of index expressions (None: it stays), `change` a rebuilt value,
+    `names` the names of values, arrays, and of what statements bind.
     """
 
     def __init__(
         self,
-        leaf: Callable[[Atom], Index] | None = None,
+        leaf: Callable[[Atom], Index | None] | None = None,
         change: Callable[[ir.Value], ir.Value] | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
@@ -216,9 +216,10 @@ class Rewriter:
         new = self.known.get(e)
         if new is None:
             leaf = self.leaf
-            new = e
-            if any(a.name and leaf(a) != expr.Expr((((a,), 1),)) for a in expr.atoms(e)):
-                new = expr.map_variables(e, leaf)
+            if all(leaf(a) is None for a in expr.atoms(e) if a.name):
+                new = e
+            else:
+                new = expr.map_variables(e, lambda a: _changed(a, leaf(a)))
             self.known[e] = new
         return new
 
@@ -327,18 +328,22 @@ class Rewriter:
         return self.names.get(name, name)
 
 
+def _changed(a: Atom, new: Index | None) -> Index:
+    return atom_index(a) if new is None else new
+
+
 def _is(a: object, b: object) -> bool:
     return a is b
 
 
 def substitute(body: Iterable[ir.Statement], variables: Mapping[str, Index]) -> Body:
     """Replace variables of index expressions by name."""
-    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).body(tuple(body))
+    return Rewriter(lambda a: variables.get(a.name)).body(tuple(body))
 
 
 def substitute_index(e: Index, variables: Mapping[str, Index]) -> Index:
     """Replace variables of an index expression by name."""
-    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).index(e)
+    return Rewriter(lambda a: variables.get(a.name)).index(e)
 
 
 def atom_index(a: Atom) -> Index:
@@ -349,9 +354,9 @@ def atom_index(a: Atom) -> Index:
 def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
     """Rename values, arrays and variables where they are bound and where they are read."""
 
-    def leaf(a: Atom) -> Index:
+    def leaf(a: Atom) -> Index | None:
         new = names.get(a.name)
-        return atom_index(a if new is None else Atom(a.kind, new, a.extent))
+        return None if new is None else atom_index(Atom(a.kind, new, a.extent))
 
     return Rewriter(leaf, names=names).body(tuple(body))
 
@@ -372,12 +377,12 @@ def fresh(
         if isinstance(s, ir.For) and s.var in new:
             swap[s.var] = ir.variable(s, new[s.var])
 
-    def leaf(a: Atom) -> Index:
+    def leaf(a: Atom) -> Index | None:
         if a.name in swap:
             return swap[a.name]
         name = new.get(a.name)
         if name is None:
-            return atom_index(a)
+            return None
         extent = a.extent if a.extent == expr.UNKNOWN else rewriter.index(a.extent)
         return atom_index(Atom(a.kind, name, extent))
 

@@ -39,7 +39,8 @@ from smelt.loop.walk import (
     Names,
     Rewriter,
     atom_index,
-    names_in,
+    operands,
+    place_indices,
     replace_loop,
     statements,
     values,
@@ -128,7 +129,7 @@ def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
 def _inline_indices(body: Body) -> Body:
     """Replace names of index expressions by these: their lanes then have strides."""
     definitions: dict[str, Index] = {}
-    rewriter = _Inline(lambda a: definitions.get(a.name, atom_index(a)))
+    rewriter = _Inline(lambda a: definitions.get(a.name))
     rewriter.definitions = definitions
     return rewriter.body(body)
 
@@ -153,10 +154,23 @@ class _Widen(Rewriter):
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
+        self.verdicts: dict[int, bool] = {}
+        """Whether values of the body vary, by identity: operators ask for their operands again."""
         self.carries = {c.name: c for c in loop.carry}
 
     def _varies(self, v: ir.Value) -> bool:
-        return not self.varying.isdisjoint(names_in(v))
+        varies = self.verdicts.get(id(v))
+        if varies is None:
+            match v:
+                case ir.Ref(name):
+                    varies = name in self.varying
+                case ir.IndexValue(index=index) | ir.Prefix(count=index):
+                    varies = self._index_varies(index)
+                case _:
+                    at = place_indices(v.place) if isinstance(v, ir.Load) else ()
+                    varies = any(map(self._index_varies, at)) or any(map(self._varies, operands(v)))
+            self.verdicts[id(v)] = varies
+        return varies
 
     def _index_varies(self, e: Index) -> bool:
         return any(a.name in self.varying for a in expr.atoms(e))
