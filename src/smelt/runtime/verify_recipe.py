@@ -66,7 +66,7 @@ def verify_recipe(recipe: Recipe, inputs: int, outputs: int) -> None:
 
 
 def _check_body(body: Recipe, step: ChunkedUse | LoopUse) -> None:
-    """Check the recipe of a step, which has inputs such as the number of a row."""
+    """Check a recipe of a step, with inputs such as the number of a row."""
     inputs = sum(v.place == "input" for v in body.values)
     _require(len(body.outputs) > 0, f"no results of {step.name}")
     verify_recipe(body, inputs, len(body.outputs))

@@ -272,7 +272,7 @@ _KINDS_OF = {bool: ("bool",), int: ("int", "uint", "float"), float: ("float",)}
 
 
 def _as_scalar(x: Any, wanted: Collection[SavedArgument]) -> Any:
-    """Return a number as an array of the wanted type; unchanged if it does not fit.
+    """Return a number as an array of the wanted type, or unchanged if unfit.
 
     As operators convert numbers: floats are rounded, integers are exact, nothing overflows.
     """
