@@ -18,6 +18,7 @@ from tests.frontends.numpy.view_programs import run
 
 import smelt as sm
 import smelt.numpy as np
+from smelt.errors import TracerError
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.at_once import PREDICTED
@@ -296,6 +297,9 @@ def test_complex_arrays_are_whole_until_parts_are_needed() -> None:
         for mine, theirs in zip(program(np), program(numpy), strict=True):
             assert numpy.asarray(mine).dtype == theirs.dtype
             numpy.testing.assert_allclose(numpy.asarray(mine), theirs, rtol=1e-13)
+    kept = np.ones(60) * 1j
+    with pytest.raises(TracerError):
+        sm.jit(lambda x: kept.__setitem__(0, x[0]))(np.ones(60))
     z = np.arange(60.0) * 1j
     assert type(z) is ComplexArray and z.whole is not None and (z * 2).whole is not None
     tail = z[50:]
