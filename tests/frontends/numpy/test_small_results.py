@@ -8,7 +8,7 @@ import math
 import pickle
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -166,6 +166,29 @@ def test_results_are_memory_of_their_own() -> None:
     row = x[1]
     row[0] = 5
     assert type(row) is Array and x[1, 0] == 5 and np.add(row, 1, out=row) is row and x[1, 0] == 6
+
+
+VIEWS: list[Callable[[Any, Any], Any]] = [
+    lambda np, x: np.ravel(x),
+    lambda np, x: np.transpose(x),
+    lambda np, x: np.reshape(x, (6, -1)),
+    lambda np, x: np.split(x, 2)[1],
+    lambda np, x: np.moveaxis(x, 0, 1)[1:],
+    lambda np, x: np.expand_dims(x, 0)[0],
+    lambda np, x: np.asarray(x)[1:],
+    lambda np, x: np.real(x),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_views_of_numpys_large_arrays_write_to_their_memory(dtype: str) -> None:
+    for view in VIEWS:
+        grown, expected = (numpy.ones((4, 9)).astype(dtype) for _ in range(2))
+        for module, array in ((np, grown), (numpy, expected)):
+            part = view(module, array)
+            part[0] = 7
+            part[1:] *= 2
+        assert grown.tolist() == expected.tolist()
 
 
 def test_modules_with_the_rules_of_arrays_keep_them() -> None:
