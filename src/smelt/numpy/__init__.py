@@ -28,10 +28,10 @@ from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, lib, linalg, random
 from smelt.numpy.at_once import call_at_once
 from smelt.numpy.classes import CLASSES
+from smelt.numpy.direct import ufunc
 from smelt.numpy.library import LibraryCall, library_calls
 from smelt.numpy.small import ndarray
 from smelt.numpy.table import ROWS
-from smelt.numpy.ufunc import Ufunc as ufunc
 
 _FUNCTIONS = {name: row.function for name, row in ROWS.items()}
 _METHODS = """
