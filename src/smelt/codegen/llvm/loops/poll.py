@@ -58,13 +58,13 @@ def nest_loop(
     inside: Callable[[Value], None],
 ) -> None:
     """Emit the outermost loop of the current nest, polled if a task may take long."""
-    if home.s.phase.segments[home.nest.time] is None and _has_few_tasks(home.s):
+    if home.s.phase.segments[home.nest.time] is None and has_few_tasks(home.s):
         _poll(home, axis, [_axes(home.s, home.nest) - {axis}], bounds, number(step), inside)
     else:
         home.loop(*bounds, step, inside)
 
 
-def _has_few_tasks(s: Schedule) -> bool:
+def has_few_tasks(s: Schedule) -> bool:
     """Return whether tasks grow with the sizes rather than in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
     return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
