@@ -34,7 +34,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.compiler import driver
-from smelt.explain.predict import predict
+from smelt.explain.entries import predict
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan
 from smelt.journal.facts import Journal

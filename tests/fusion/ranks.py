@@ -23,7 +23,7 @@ import smelt as sm
 from bench.namespaces import smelt_namespace
 from bench.workloads import WORKLOADS
 from smelt.compiler import driver
-from smelt.explain.predict import predict
+from smelt.explain.entries import predict
 
 Array = np.ndarray[Any, Any]
 Program = tuple[Callable[..., Any], Sequence[Array]]

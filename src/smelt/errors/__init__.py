@@ -25,6 +25,7 @@ from smelt.errors.array import (
 )
 from smelt.errors.escape import escape_controls
 from smelt.errors.files import (
+    LibraryError,
     ProgramFileError,
     ProgramMachineError,
     ProgramTrustError,
@@ -145,6 +146,7 @@ __all__ = [
     "KnobWarning",
     "LeakError",
     "LengthError",
+    "LibraryError",
     "LoopPassError",
     "LoopTextError",
     "MissingCompilerError",

@@ -19,7 +19,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.frontends.array.value import STATE
 from smelt.numpy import small
-from smelt.numpy.binding import bound
+from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
 from smelt.numpy.small import NUMBERS
 from smelt.types.dtype import DType, bool_, counterpart
@@ -48,7 +48,7 @@ def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
     def function(self: Any, *args: Any, **kwargs: Any) -> Any:
         if small.is_small(args, kwargs):
             return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours, ())
-        return method(self, *args, **kwargs)
+        return small.own_results(method(self, *args, **kwargs), args, kwargs)
 
     return function
 
@@ -65,7 +65,7 @@ class Ufunc:
         self._reason = reason
         self._has_float_loops = bool(ours) and all(t[0] in "efdgFDGO" for t in self._theirs.types)
         self._loops: dict[Any, tuple[DType, ...] | None] = {}
-        self._call = bound(name, ours, self._theirs) if ours else self._library
+        self._call = bind(name, ours, self._theirs) if ours else self._library
 
     def _library(self, *args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
@@ -124,6 +124,10 @@ class Ufunc:
                     return small.finish(result, as_ours, ())
         if small.is_small(args, kwargs):
             return small.finish(self._theirs(*args, **kwargs), as_ours, ())
+        return small.own_results(self._result(*args, **kwargs), args, kwargs)
+
+    def _result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a result of ours."""
         count = self._theirs.nin
         if any(x.__class__ is np.float64 for x in args):  # it has a dtype, unlike Python's floats
             args = tuple(np.asarray(x) if x.__class__ is np.float64 else x for x in args)

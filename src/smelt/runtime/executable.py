@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import OutOfMemory, TargetError
+from smelt.errors import OutArgumentError, OutOfMemory, TargetError
 from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names
 from smelt.knobs.values import show_bytes
@@ -24,7 +24,6 @@ from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.output_memory import result_array
 from smelt.runtime.overlap import Spans
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
@@ -123,6 +122,8 @@ class Executable:
         self.prelude = prelude
         self.graph = graph
         self.code_target = made_for
+        self.verify: Callable[[Mapping[str, int]], None] | None = None
+        """Raises an error for sizes at which the plan is not one, if it comes from a file."""
         self.nested = False
         """Whether another executable runs this one and accounts for its memory."""
         register_controller()
@@ -174,7 +175,7 @@ class Executable:
             else:
                 before = len(arrays) + k
                 overlaps = any(j < before for j in spans.overlapping(out_array))
-                results.append(result_array(out_array, shape, dtype, overlaps, copies))
+                results.append(_result_array(out_array, shape, dtype, overlaps, copies))
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
@@ -353,6 +354,8 @@ class Executable:
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         self._check_target()
         named = dict(zip(self.size_names, sizes, strict=True))
+        if self.verify is not None:
+            self.verify(named)
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
         largest = max((math.prod(shape) for shape in shapes), default=0)
         if largest >= 1 << 62:  # byte counts below must fit 64 bits
@@ -396,6 +399,37 @@ def reference_executable(graph: Graph) -> Executable:
     outputs = [numbers[x] for x in graph.outputs]
     step = program_step(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in computed})
     return Executable(tuple(all_size_names(graph)), values, [[step]], (), outputs)
+
+
+def _result_array(
+    out: Array,
+    shape: tuple[int, ...],
+    dtype: Any,
+    overlaps: bool,
+    copies: list[tuple[Array, Array]],
+) -> Array:
+    """Return where to write the result that the caller wants in `out`.
+
+    That is `out` itself, or temporary memory if `out` is not contiguous or `overlaps` an input or
+    another result; `copies` collects the copies to make at the end. Raises OutArgumentError for
+    another shape or type, and for a read-only array.
+
+    >>> out, copies = np.zeros(4)[::2], []
+    >>> result = _result_array(out, (2,), np.dtype(np.float64), False, copies)
+    >>> result is out, copies[0][0] is out
+    (False, True)
+    """
+    if out.shape != shape or out.dtype != dtype:
+        raise OutArgumentError(
+            f"out is {out.dtype}{list(out.shape)}, the result {dtype}{list(shape)}"
+        )
+    if not out.flags.writeable:
+        raise OutArgumentError("out is read-only")
+    if out.flags.c_contiguous and not overlaps:
+        return out
+    temporary: Array = allocate(out.nbytes).array(shape, dtype)
+    copies.append((out, temporary))
+    return temporary
 
 
 __all__ = [

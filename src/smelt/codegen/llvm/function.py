@@ -95,7 +95,7 @@ def emit_function(
     target: Target,
     streaming: bool,
 ) -> Index:
-    """Emit one schedule into a module; return the bytes of scratch memory that a thread needs."""
+    """Emit one schedule into a module; return the bytes of scratch that a thread needs."""
     function = ir.Function(module, KERNEL, s.phase.name)
     function.args[0].add_attribute("noalias")
     function.args[3].add_attribute("noalias")
@@ -255,5 +255,5 @@ def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitt
         ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
     for g, value in numbers.items():
         if g not in s.local:
-            scope.axes[g] = value
+            scope.bind(g, value)
     return NestEmitter(frame, ranges, scope, storage)

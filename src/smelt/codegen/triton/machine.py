@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.ops.coefficients import FITS
 from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate

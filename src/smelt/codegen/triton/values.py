@@ -17,9 +17,8 @@ from smelt.codegen.triton.indices import IndexPrinter, element_strides, known_of
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.narrow_products import matrix_axes, narrow_products, operand_loads
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.tensor_copies import row_strides
-from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
     Apply,

@@ -23,7 +23,7 @@ from smelt.errors import (
     SmeltError,
     raised_by_signal_handler,
 )
-from smelt.frontends.array.at_once import is_view, view_of
+from smelt.frontends.array.at_once import PREDICTED, is_view, view_of
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
@@ -35,12 +35,15 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
-from smelt.frontends.array.program import Program
-from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
+from smelt.frontends.array.program import Program, operands_first
+from smelt.frontends.array.program_cache import PlannedProgram, find, program_key, remember
+from smelt.frontends.array.structure import end_epochs
 from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.view import View
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
 
@@ -58,8 +61,6 @@ __all__ = [
     "waiting_value",
 ]
 
-_SEEN_LIMIT = 2048
-"""Most programs, with sizes and constants, whose plans are remembered."""
 _FAMILIES_LIMIT = 2048
 """Most families of programs that are remembered."""
 _PLANS_LIMIT = 16
@@ -80,16 +81,16 @@ class Family:
     """Indices of numbers, and in `changed_constants` of constants, that have changed."""
     changed_constants: set[int] = field(default_factory=set)
 
-    def find(
-        self, program: Program
-    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]] | None:
-        """Return the plan whose guards hold for this program, None if there is none."""
+    def find(self, program: Program) -> PlannedProgram | None:
+        """Return the oldest plan whose guards hold for this program, None if there is none.
+
+        The oldest, so that a program keeps its plan and its bits when others are added.
+        """
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
-            if sizes is not None and all(
-                program.constants[k] == v for k, v in lifted.fixed_constants
-            ):
-                return lifted, compiled, sizes
+            planned = None if sizes is None else PlannedProgram(lifted, compiled, sizes)
+            if planned is not None and planned.takes(program.constants):
+                return planned
         return None
 
     def learn(self, program: Program) -> None:
@@ -99,9 +100,7 @@ class Family:
             self.changed_constants |= _changed(program.constants, self.constants)
         self.numbers, self.constants = program.numbers, program.constants
 
-    def add(
-        self, program: Program
-    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
+    def add(self, program: Program) -> PlannedProgram:
         """Compile a plan for this program and similar ones."""
         first = not self.plans
         self.learn(program)
@@ -110,11 +109,11 @@ class Family:
             program, moved, frozenset(self.changed_constants), len(self.plans) < _GUESSES
         )
         compiled = compile_graph(lifted.graph, lifted.hints)
-        self.plans.insert(0, (lifted, compiled))
-        del self.plans[_PLANS_LIMIT:]
+        self.plans.append((lifted, compiled))
+        del self.plans[:-_PLANS_LIMIT]
         sizes = lifted.match(*program.numbers)
         assert sizes is not None, "a plan does not fit the program it was made for"
-        return lifted, compiled, sizes
+        return PlannedProgram(lifted, compiled, sizes)
 
 
 def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
@@ -123,8 +122,7 @@ def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
 
 _PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *COMPILER_ERRORS)
 """Errors that would occur again, so that the result fails permanently."""
-_NOTHING = BoundsChecks()
-_SEEN: dict[Hashable, tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]] = {}
+_NO_CHECKS = BoundsChecks()
 _FAMILIES: dict[Hashable, Family] = {}
 
 
@@ -142,8 +140,10 @@ def waiting_value(array: Any) -> Value | None:
     return node if node is not None and node.is_pending else None
 
 
-def evaluate(value: Value) -> Buffer:
+def evaluate(value: Value, others: bool = True) -> Buffer:
     """Return the elements of a value, computing everything that is pending in this thread.
+
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
     """
@@ -157,10 +157,10 @@ def evaluate(value: Value) -> Buffer:
     if data is None and is_at_once() and is_view(value):
         copied = view_of(value)
         assert copied is not None
-        data = value.data = np.array(copied, order="C")
-        value.inputs = ()
+        data = np.array(copied, order="C")
+        value.set_elements(data)
     if data is None:
-        flush(value)
+        flush(value, others=others)
         data = value.buffer()
         assert data is not None
     return data
@@ -172,13 +172,15 @@ def written_elements(value: Value) -> Buffer:
     return evaluate(value) if data is None else data
 
 
-def flush(*values: Value) -> None:
+def flush(*values: Value, others: bool = True) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
+
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises the errors of `values`.  Other values that cannot be computed raise their error when they
     are read.
     """
-    errors = _flush(values, ())
+    errors = _flush(values, (), others)
     try:
         for x in values:
             if x in errors:
@@ -204,7 +206,9 @@ def flush_readers(*memory: Buffer) -> None:
         errors.clear()  # as in `flush`
 
 
-def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value, Exception]:
+def _flush(
+    values: tuple[Value, ...], memory: tuple[Buffer, ...], others: bool = True
+) -> dict[Value, Exception]:
     """Compute values and what is pending; return the errors of what stays pending.
 
     While a function is recorded, what it would record again rather than capture stays pending.
@@ -219,8 +223,11 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     if STATE.loop is not None and STATE.loop[0].start:
         STATE.loop = Loop(0, STATE.loop[0].period), STATE.loop[1]
     outputs: Iterable[Value] = values
+    behind: list[Value] = []
     if pending:
         scope, waits = STATE.scope, _waiting_values(pending, memory)
+        if not others:
+            waits, behind = _stored(values, tuple(waits))
         if scope is not None and not memory:
             waits = [x for x in waits if not scope.is_recomputed(x)]
         outputs = dict.fromkeys((*values, *waits))
@@ -230,7 +237,8 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     errors: dict[Value, Exception] = {}
     try:
         if outputs:
-            _compute_each(tuple(outputs), errors)
+            _compute_each(tuple(outputs), errors, behind)
+            STATE.passed.update([x for x in behind if x.data is None])
     finally:
         waiting = pending and [
             r for r in pending if (a := r()) is not None and waiting_value(a) is not None
@@ -262,6 +270,37 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
         if node not in STATE.deferred or (memory and _reads(node, memory)):
             values[node] = None
     return reversed(values)
+
+
+def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[Value], list[Value]]:
+    """Return the waiting values to compute along with small ones, and others that these need.
+
+    What a reader computes again in less time than writing and reading it takes stays virtual, until
+    a second small value needs it.
+    """
+    needed = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
+    costly = {x for x in needed if not isinstance(x.op, (Map, Cast, View))}
+    for x in operands_first(waits):
+        if x.data is None and not costly.isdisjoint(x.inputs):
+            costly.add(x)
+    virtual = [
+        x
+        for x in waits
+        if x in needed and not (x in costly or x in STATE.passed or _pays_to_store(x))
+    ]
+    return [x for x in waits if x in costly or (x in needed and x not in virtual)], virtual
+
+
+def _pays_to_store(value: Value) -> bool:
+    """Return whether storing and reading a value is faster than computing it again."""
+    reads, cycles = 0, 0.0
+    nbytes: Any = value.type.nbytes
+    for x in _upstream(value):
+        if x.data is not None:
+            reads += x.data.nbytes
+        elif isinstance(x.op, Map):
+            cycles += x.op.row.cost * nbytes / PREDICTED.vector_bytes
+    return PREDICTED.move(2 * nbytes) < PREDICTED.move(reads) + cycles * PREDICTED.cycle
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
@@ -297,15 +336,19 @@ def waiting_operators(value: Value) -> int:
     return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
-def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
+def _compute_each(
+    outputs: tuple[Value, ...], errors: dict[Value, Exception], behind: Sequence[Value] = ()
+) -> None:
     """Compute as many outputs as possible, in smaller parts after failures.
+
+    Values `behind` the outputs get their elements where NumPy computes them on the way.
 
     An output with a permanent error fails for good, since the memory that it reads may be written
     from now on.  Other failures are added to `errors`: the outputs may succeed later, with more
     memory or under other settings.
     """
     try:
-        _run(outputs)
+        _run(outputs, behind)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
@@ -479,24 +522,29 @@ def _flush_before(start: int) -> None:
         errors.clear()  # as in `flush`
 
 
-def _run(outputs: tuple[Value, ...]) -> None:
-    spelled = program_key(outputs)
-    cached = None if spelled is None else find(spelled)
+def _run(outputs: tuple[Value, ...], behind: Sequence[Value] = ()) -> None:
+    epoch = STATE.epochs.current
+    key = program_key(outputs, epoch)
+    bound = None if key is None else find(key, epoch)
     results: Sequence[Buffer] | None = None
-    if cached is not None and spelled is not None:
-        try:
-            results = cached.run(spelled.buffers, spelled.constants)
-        except RUN_ERRORS as error:
-            _locate_error(error, Program(outputs), cached.compiled, cached.sizes)
-            raise
-    checks = _NOTHING if cached is None else cached.lifted.bounds
-    if results is None:
+    checks = _NO_CHECKS
+    if bound is not None:
+        planned, buffers, constants = bound
+        results, checks = _run_planned(planned, buffers, constants, outputs), planned.lifted.bounds
+    else:
         program = Program(outputs)
-        results = by_numpy(program)
+        results = by_numpy(program, behind)
         if results is None:
-            results, checks = _compile_and_run(program, spelled)
+            planned = _plan(program)
+            results = _run_planned(planned, program.buffers, program.constants, outputs)
+            checks = planned.lifted.bounds
+            if key is not None:
+                remember(key, planned, program, epoch)
+        else:
+            outputs = (*outputs, *behind)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
+    end_epochs()
     for node, data in zip(outputs, results, strict=False):
         node.data = data
         if STATE.tapes:
@@ -505,57 +553,25 @@ def _run(outputs: tuple[Value, ...]) -> None:
             node.inputs = ()
 
 
-def _compile_and_run(
-    program: Program, spelled: ProgramKey | None
-) -> tuple[Sequence[Buffer], BoundsChecks]:
-    """Run a program by a cached or new plan.
-
-    Returns the results and their bounds checks.
-    """
-    lifted, compiled, sizes = _plan(program)
-    buffers = _inputs(program, lifted, sizes)
+def _run_planned(
+    planned: PlannedProgram,
+    buffers: list[Buffer],
+    constants: Sequence[Any],
+    outputs: tuple[Value, ...],
+) -> Sequence[Buffer]:
     try:
-        results = compiled.run(buffers, sizes)
-        if lifted.permutations is not None:
-            results = lifted.permutations.permute_results(results)
+        return planned.run(buffers, constants)
     except RUN_ERRORS as error:
-        _locate_error(error, program, compiled, sizes)
+        _locate_error(error, Program(outputs), planned)
         raise
-    if spelled is not None:
-        count_run(spelled, program, lifted, compiled, sizes)
-    return results, lifted.bounds
 
 
-def _plan(
-    program: Program,
-) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
-    """Return a cached or new plan of a program, and its sizes."""
-    settings = fingerprint()
-    key = (program.skeleton, program.numbers, program.constants, settings)
-    plan = _SEEN.get(key)
-    if plan is None:
-        if len(_SEEN) > _SEEN_LIMIT:
-            _SEEN.clear()
-        if len(_FAMILIES) > _FAMILIES_LIMIT:
-            _FAMILIES.clear()
-        family = _FAMILIES.setdefault((program.skeleton, settings), Family())
-        plan = _SEEN[key] = family.find(program) or family.add(program)
-    return plan
-
-
-def _inputs(program: Program, lifted: GeneralizedProgram, sizes: tuple[int, ...]) -> list[Buffer]:
-    """Return what the graph of a plan reads: leaves, then constants and sizes."""
-    buffers = program.buffers
-    if lifted.constant_inputs or lifted.size_inputs:
-        free = lifted.graph.inputs[len(buffers) :]
-        constants = [
-            np.asarray(program.constants[k], x.type.dtype.numpy)
-            for k, x in zip(lifted.constant_inputs, free)
-        ]
-        buffers = [*buffers, *constants, *(size_carrier(sizes[k]) for k in lifted.size_inputs)]
-    if lifted.permutations is not None:
-        buffers = lifted.permutations.permute_inputs(buffers)
-    return buffers
+def _plan(program: Program) -> PlannedProgram:
+    """Return a program with a cached or new plan."""
+    if len(_FAMILIES) > _FAMILIES_LIMIT:
+        _FAMILIES.clear()
+    family = _FAMILIES.setdefault((program.skeleton, fingerprint()), Family())
+    return family.find(program) or family.add(program)
 
 
 def plan_pending(
@@ -570,13 +586,12 @@ def plan_pending(
     if not pending:
         return None
     program = Program(pending)
-    lifted, compiled, sizes = _plan(program)
-    return compiled, sizes, _inputs(program, lifted, sizes)
+    planned = _plan(program)
+    inputs = planned.inputs(program.buffers, program.constants)
+    return planned.compiled, planned.sizes, inputs
 
 
-def _locate_error(
-    error: SmeltError, program: Program, compiled: Compiled | CachedProgram, sizes: tuple[int, ...]
-) -> None:
+def _locate_error(error: SmeltError, program: Program, planned: PlannedProgram) -> None:
     """Set the line of the program that an error is about."""
     exact, arrays, sizes_here = _exact_graph(program)
     locate_error(
@@ -584,8 +599,8 @@ def _locate_error(
         exact.graph,
         arrays,
         dict(zip(input_size_names(exact.graph), sizes_here)),
-        compiled,
-        sizes,
+        planned.compiled,
+        planned.sizes,
     )
 
 

@@ -13,13 +13,13 @@ because broadcasting and empty arrays depend on them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
 
 from smelt.frontends.array.layouts import Buffer, memory_order
+from smelt.frontends.array.structure import is_parameter
 from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
@@ -27,7 +27,16 @@ from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
 from smelt.types.number import number_text
 
-__all__ = ["ATTRIBUTES", "Map", "Program", "leaf", "np", "record", "replace_numbers"]
+__all__ = [
+    "ATTRIBUTES",
+    "Map",
+    "Program",
+    "leaf",
+    "np",
+    "operands_first",
+    "record",
+    "replace_numbers",
+]
 
 Numbers = tuple[int, ...]
 
@@ -43,7 +52,7 @@ class Program:
         Raises DonatedError and ChangedError for leaves that cannot be read any more.
         """
         self.outputs = tuple(outputs)
-        order = _walk(self.outputs)
+        order = operands_first(self.outputs)
         self.leaves = [x for x in order if x.data is not None or isinstance(x.op, Input)]
         self.buffers: list[Buffer] = []
         for x in self.leaves:
@@ -86,7 +95,7 @@ class Program:
         self.constants = tuple(constants)
 
 
-def _walk(outputs: tuple[Value, ...]) -> list[Value]:
+def operands_first(outputs: tuple[Value, ...]) -> list[Value]:
     """Return every value that has to be computed or read, operands before users."""
     order: list[Value] = []
     seen: set[Value] = set()
@@ -106,24 +115,12 @@ def _walk(outputs: tuple[Value, ...]) -> list[Value]:
 # Constants
 
 
-_LITERAL = {0.0, 1.0, -1.0, 2.0, 0.5}
-"""Numbers that affect the generated code (x·1, x^2) and belong to the skeleton."""
-
-
 def _constant(op: Constant, constants: list[float]) -> Hashable:
     """Return a constant's part of the skeleton; ordinary numbers are appended to the list."""
     if not is_parameter(op):
         return op
     constants.append(op.value)
     return "constant", op.dtype.name
-
-
-def is_parameter(op: Constant) -> bool:
-    """Return whether a constant is an ordinary number, which may become an input."""
-    value = op.value
-    if isinstance(value, bool) or value in _LITERAL:
-        return False
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 # Sizes in attributes of operators

@@ -177,7 +177,7 @@ def _split(
         if item not in stage_of and item.kind != "load":
             items_of[final].add(item)
     for at in range(final, 0, -1):
-        for item in sorted(reads_of[at], key=lambda i: i.number):
+        for item in [i for i in nest.items if i in reads_of[at]]:
             need(item, stage_of[item])
     crossing = set[Item]().union(*reads_of) - set(nest.saves)
     return tuple(
@@ -273,10 +273,11 @@ def _stage_body(
         inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
         m = home.machine(inner, True)
         for item in stage.reads:
-            inner.values[item] = (
+            inner.define(
+                item,
                 home.reload(item, inner)
                 if item in nest.saves
-                else load_vector(m, address(item, position), item.dtype.compute, None)
+                else load_vector(m, address(item, position), item.dtype.compute, None),
             )
         last = stage is nest.stages[-1]
         accesses = accesses_of(stage.items) + ([s.access for s in nest.stores] if last else [])
