@@ -58,13 +58,13 @@ def nest_loop(
     inside: Callable[[Value], None],
 ) -> None:
     """Emit the outermost loop of the current nest, polled if a task may take long."""
-    if env.s.phase.segments[env.nest.time] is None and _has_few_tasks(env.s):
+    if env.s.phase.segments[env.nest.time] is None and has_few_tasks(env.s):
         _poll(env, axis, [_axes(env.s, env.nest) - {axis}], bounds, number(step), inside)
     else:
         env.loop(*bounds, step, inside)
 
 
-def _has_few_tasks(s: Schedule) -> bool:
+def has_few_tasks(s: Schedule) -> bool:
     """Return whether tasks grow with the sizes rather than in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
     return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
