@@ -1,4 +1,4 @@
-"""Read the lanes of a load: contiguous, strided, permuted, or gathered."""
+"""Read the lanes of a load: contiguous, equal, strided, permuted, or gathered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from smelt.codegen.llvm.access.memory import (
     element_address,
     gather,
     lane_numbers,
+    load_scalar,
     load_vector,
 )
 from smelt.codegen.llvm.access.permute_gather import read_permuted
@@ -55,6 +56,10 @@ def read_lanes(
         elif inside is None:
             prefetch_masked(home, access, address, dtype, lanes.count)
         return vector
+    if step == 0 and mask is None:
+        address = element_address(b, base, scope.offset(access), dtype)
+        value = load_scalar(LLVMMachine(b, None, m.target), address, dtype, None)
+        return splat(b, value, lanes.count)
     grouped = read_group(home, access, scope, m, dtype)
     if grouped is not None:
         return grouped

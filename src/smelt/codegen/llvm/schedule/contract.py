@@ -45,6 +45,7 @@ from smelt.codegen.llvm.schedule.operands import (
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.schedule.product_plan import Driver, PanelOperand, TileStores, tile_cycles
 from smelt.codegen.llvm.schedule.register_tile import Tile, in_place_tile, register_tile
+from smelt.codegen.llvm.schedule.split_k_parts import split_k_parts
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant
 from smelt.machine.blocks import (
     COLUMNS,
@@ -317,16 +318,26 @@ class Contraction:
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
     """Plan the contractions of a phase; others are rewritten as reductions of products."""
     plans: dict[Item, Contraction] = {}
-    for item in [i for i in phase.items if i.kind == "dot"]:
+    pending = [i for i in phase.items if i.kind == "dot"]
+    while pending:
+        item = pending.pop(0)
         plan = _plan(item, phase, target, form, plans)
         if plan is None:
             _replace_by_reduction(item, phase)
+        elif plan.vector_axis == plan.k and (parts := _parts(plan, phase)):
+            pending = parts + pending
         else:
             plans[item] = plan
     while (item := _conflicting(plans, phase)) is not None:
         del plans[item]
         _replace_by_reduction(item, phase)
     return plans
+
+
+def _parts(plan: Contraction, phase: Phase) -> list[Item]:
+    """Return the contractions over parts of k that replace a GEMV along k; empty if it stays."""
+    is_dot_form = plan.is_gemv and plan.group is None
+    return split_k_parts(phase, plan.item, plan.right, plan.k) if is_dot_form else []
 
 
 def few_row_variants(products: Iterable[Contraction], phase: Phase) -> Iterator[Candidate]:
