@@ -72,6 +72,10 @@ class Item:
     def __repr__(self) -> str:
         return f"%{self.number}:{self.kind}"
 
+    def become(self, kind: Kind, payload: Payload, args: tuple[Item, ...]) -> None:
+        """Compute the same value in another way; its readers stay."""
+        self.kind, self.payload, self.args = kind, payload, args
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -346,6 +350,10 @@ class Phase:
 
     widened: set[Item] = field(default_factory=set[Item])
     """Items that are float64 only because accumulators are, while all else is narrower."""
+
+    def add_axis(self, name: str, extent: Index) -> None:
+        """Add an axis outside of the grid."""
+        self.axes[name] = extent
 
     def regions(self) -> list[Region]:
         """Return every region once, outer before inner."""

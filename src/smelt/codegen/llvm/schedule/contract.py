@@ -335,7 +335,7 @@ def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item,
 
 
 def _parts(plan: Contraction, phase: Phase) -> list[Item]:
-    """Return the contractions over parts of k that replace a GEMV along k; empty if it stays."""
+    """Return the contractions over parts of k that replace a GEMV, if any."""
     is_dot_form = plan.is_gemv and plan.group is None
     return split_k_parts(phase, plan.item, plan.right, plan.k) if is_dot_form else []
 

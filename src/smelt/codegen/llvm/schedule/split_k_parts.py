@@ -12,7 +12,6 @@ Other contractions stay as they are: packing selects an element once for many ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, lcm
 
@@ -61,7 +60,7 @@ def split_k_parts(phase: Phase, dot: Item, right: Item, k: str) -> list[Item]:
     steps = {coefficient(substitute(e, {k: at}), name) for e in offsets for at in ats}
     if not steps <= {0, 1, None}:
         return []
-    phase.axes = dict(_with_axis(phase.axes, k, name, extent // parts))
+    phase.add_axis(name, extent // parts)
     payload = replace(
         dot.payload,
         over=tuple(name if a == k else a for a in dot.payload.over),
@@ -75,10 +74,8 @@ def split_k_parts(phase: Phase, dot: Item, right: Item, k: str) -> list[Item]:
     plus, total = COMBINES[SUM_OF_PRODUCTS[0]].scalar, dots[0]
     for part in dots[1:-1]:
         total = insert_before(phase, dot, "apply", plus, (total, part), dot.dtype)
-    dot.kind, dot.payload, dot.args = "apply", plus, (total, dots[-1])
+    dot.become("apply", plus, (total, dots[-1]))
     prune(phase)
-    if not any(k in item.axes for item in phase.items):
-        del phase.axes[k]
     return dots
 
 
@@ -103,18 +100,8 @@ class _PartCloner(Cloner):
         return replace(payload, limits=unproven)
 
 
-def _with_axis(
-    axes: dict[str, Index], k: str, name: str, extent: Index
-) -> Iterator[tuple[str, Index]]:
-    """Yield axes and their extents with a new one behind `k`."""
-    for a, n in axes.items():
-        yield a, n
-        if a == k:
-            yield name, extent
-
-
 def _runs(dot: Item, k: str, extent: int) -> tuple[int, int]:
-    """Return the length of runs along `k` that select alike, and their number in a period.
+    """Return the length of runs along `k` that select alike, and how many repeat.
 
     One run if the factors select nothing by `k`, or not by it alone.
     """
@@ -139,7 +126,7 @@ def _runs(dot: Item, k: str, extent: int) -> tuple[int, int]:
 
 
 def _pattern(gap: Index, k: str, extent: int) -> tuple[int, set[int]] | None:
-    """Return the period of the sign of a gap along `k`, and where in it the sign flips.
+    """Return the period of a gap's sign along `k`, and where it flips.
 
     None if it depends on more, or has no short period.
     """
