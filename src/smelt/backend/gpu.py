@@ -234,6 +234,12 @@ class GpuTiling(Tiling):
         """Return the rows that a program of an elementwise kernel takes: one."""
         return 1
 
+    def fused_product_block(
+        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
+    ) -> tuple[int, int]:
+        """Return rows and columns per program: as for several products."""
+        return self.product_rows(positions, itemsize, 1), self.product_columns
+
     def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
         """Return the rows of a product per program."""
         return self.tile

@@ -193,6 +193,7 @@ class ScheduleModel:
         pairs = {u: (s[0], s[1]) for u, s in sides.items() if len(s) == 2}
         if len(pairs) > 1 and not any((x ^ y) & self.region.all_reduced for x, y in pairs.values()):
             self.independent_contractions = sum(1 << u for u in pairs)
+        depth = self._fused_depth(pairs)
         for u, (left, right) in pairs.items():
             if self.depthwise >> u & 1:
                 continue
@@ -202,10 +203,20 @@ class ScheduleModel:
                 continue
             chosen = [(x & ~grid or x & ~short or x).bit_length() - 1 for x in own_axes]
             free = self.volume((left | right) & grid)
-            blocks = self._product_block(u, chosen, free, len(products))
+            blocks = self._product_block(u, chosen, free, len(products), depth)
             for a, block in zip(chosen, blocks, strict=True):
                 if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
+
+    def _fused_depth(self, pairs: dict[int, tuple[int, int]]) -> int:
+        """Return the positions that the products sum over, if they are all that is reduced.
+
+        0 unless they have the same rows and columns: a fused epilogue then reads their tiles.
+        """
+        reduced = self.region.reduced_axes
+        if reduced.keys() != pairs.keys() or len({(x & ~y, y & ~x) for x, y in pairs.values()}) > 1:
+            return 0
+        return sum(self.volume(over) for over in reduced.values())
 
     def _block_windows(self, u: int, own_axes: list[int]) -> bool:
         """Block a convolution: rows of the filter operand, full rows of the image operand.
@@ -252,11 +263,11 @@ class ScheduleModel:
             self.cut |= task_positions(windows, self.sizes, self.tiling, itemsize)
 
     def _product_block(
-        self, u: int, chosen: list[int], free: int, products: int
+        self, u: int, chosen: list[int], free: int, products: int, depth: int
     ) -> tuple[int, int]:
         """Return the positions of both axes that one task takes.
 
-        `free` positions are independent.
+        `free` positions are independent; `depth` as in `_fused_depth`.
         """
         if any(a < 0 or self.sizes[a] <= self.tiling.thin for a in chosen):
             reads = [p for positions in self.region.loads.values() for p in positions]
@@ -265,6 +276,9 @@ class ScheduleModel:
             return columns, columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
+            if depth:
+                left, right = (self.sizes[a] for a in chosen)
+                return self.tiling.fused_product_block(left, right, depth, free, itemsize)
             rows = self.tiling.product_rows(free, itemsize, products)
         elif self.independent_contractions:
             rows = self.tiling.unreduced_rows(free, itemsize)

@@ -185,6 +185,8 @@ TALL_STAGED = 32
 WIDE_STAGED = 48
 """As `TALL_STAGED`, for a packed product with a fused epilogue ("panels"): whole tiles."""
 
+TILE_COLUMNS = 32
+"""Columns of a register tile for which planners predict blocks."""
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Maximum k that a wide product reduces in one pass, and maximum bytes of the right operand that a
 task packs: they stay in L2, in panels of several cache lines."""
@@ -311,6 +313,22 @@ def wide_blocks(
     block_rows = minimum(maximum(maximum(more, least), MIN_WIDE), TALL_ROWS)
     blocks = minimum(ceiling(rows, block_rows), floordiv(rows, MIN_WIDE))
     return mul(HEIGHT, maximum(ceiling(even_block(rows, blocks), HEIGHT), 1)), across
+
+
+def fused_product_block(
+    rows: Index, columns: Index, depth: int, positions: Index, itemsize: int
+) -> tuple[Index, Index]:
+    """Return rows and columns per task of a product with a fused epilogue, as predicted.
+
+    One pass over k, whose panels stay in L2 while all rows read them; longer sums are blocked by k.
+    """
+    if depth > WIDE_DEPTH:
+        blocking = K_BLOCKED
+        return (
+            even_block(rows, ceiling(rows, blocking.mc)),
+            even_block(columns, ceiling(columns, blocking.nc)),
+        )
+    return wide_blocks(rows, columns, depth, positions, itemsize, TILE_COLUMNS)
 
 
 def even_block(size: Index, blocks: Index) -> Index:

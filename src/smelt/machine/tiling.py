@@ -22,7 +22,7 @@ from typing import NamedTuple
 from smelt.machine import blocks
 from smelt.machine.image_costs import ImageCosts
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, floordiv, maximum, minimum, mul
+from smelt.types.expr import Index, evaluate, floordiv, maximum, minimum, mul
 
 __all__ = ["CPU_TILING", "ReducedAxis", "Tiling", "rows_axis", "split_axis"]
 
@@ -236,6 +236,16 @@ class Tiling:
     def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
         """Return the rows per task of a product with `positions` independent results."""
         return blocks.product_rows(positions, itemsize, products)
+
+    def fused_product_block(
+        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
+    ) -> tuple[int, int]:
+        """Return rows and columns per task of a kernel's only reduction, a product.
+
+        Its result has `positions` independent positions, each a sum of `depth`.
+        """
+        block = blocks.fused_product_block(rows, columns, depth, positions, itemsize)
+        return int(evaluate(block[0], {})), int(evaluate(block[1], {}))
 
     def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
         """Return whether a product is computed as several, of `columns` or more each.
