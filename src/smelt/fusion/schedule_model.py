@@ -209,12 +209,17 @@ class ScheduleModel:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
     def _fused_depth(self, pairs: dict[int, tuple[int, int]]) -> int:
-        """Return the positions that the products sum over, if they are all that is reduced.
+        """Return the positions that the products sum over, if factors are computed for them alone.
 
-        0 unless they have the same rows and columns: a fused epilogue then reads their tiles.
+        0 unless they are all that is reduced, sums of floats with the same rows and columns: then
+        rows of a task share what is computed.
         """
-        reduced = self.region.reduced_axes
+        reduced, members = self.region.reduced_axes, self.region.members
         if reduced.keys() != pairs.keys() or len({(x & ~y, y & ~x) for x, y in pairs.values()}) > 1:
+            return 0
+        products = [self.units.unit(u) for u in pairs]
+        is_computed = any(members >> e.producer & 1 for unit in products for e in unit.edges)
+        if not is_computed or not all(x.node.type.dtype.is_float for x in products):
             return 0
         return sum(self.volume(over) for over in reduced.values())
 
@@ -271,15 +276,20 @@ class ScheduleModel:
         """
         if any(a < 0 or self.sizes[a] <= self.tiling.thin for a in chosen):
             reads = [p for positions in self.region.loads.values() for p in positions]
-            rows_of_columns = any(len(p) > 1 and p[-1] in chosen for p in reads)
-            columns = self.tiling.thin_columns if rows_of_columns else self.tiling.thin_dot_rows
+            own_axes = [a for a in chosen if a >= 0]
+            if not any(len(p) > 1 and p[-1] in own_axes for p in reads):
+                return self.tiling.thin_dot_rows, self.tiling.thin_dot_rows
+            most = max(self.sizes[a] for a in own_axes)
+            columns = int(evaluate(self.tiling.thin_columns(most), {}))
             return columns, columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
             if depth:
-                left, right = (self.sizes[a] for a in chosen)
-                return self.tiling.fused_product_block(left, right, depth, free, itemsize)
-            rows = self.tiling.product_rows(free, itemsize, products)
+                rows = self.tiling.fused_product_rows(
+                    self.sizes[chosen[0]], self.sizes[chosen[1]], depth, free, itemsize
+                )
+            else:
+                rows = self.tiling.product_rows(free, itemsize, products)
         elif self.independent_contractions:
             rows = self.tiling.unreduced_rows(free, itemsize)
         else:

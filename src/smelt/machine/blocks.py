@@ -163,6 +163,9 @@ THIN_ROWS = 16
 THIN_COLUMNS = 2080
 """Columns per task of a skinny product: long runs of each row.  No power of two, so that rows of
 accumulators do not compete for the same cache sets."""
+THIN_TASKS, MIN_THIN_COLUMNS = 4, 272
+"""Tasks that fewer columns than `THIN_COLUMNS` for each are cut into, and the minimum columns of
+one: rows of a kilobyte are still long runs."""
 THIN_DOT_ROWS = 64
 """As `THIN_COLUMNS`, where the larger operand is contiguous along k: long rows, a few at a time."""
 THIN_DEPTH, THIN_LONG = 2048, 4096
@@ -245,6 +248,15 @@ SWAPPED_PACKED_BYTES = 1 << 20
 """
 
 
+def thin_columns(columns: Index) -> Index:
+    """Return the columns per task of a skinny product that reads rows along them.
+
+    >>> thin_columns(1024), thin_columns(4096), thin_columns(11008)
+    (272, 1024, 2080)
+    """
+    return minimum(THIN_COLUMNS, maximum(MIN_THIN_COLUMNS, ceiling(columns, THIN_TASKS)))
+
+
 def rows_per_task(columns: Index) -> Index:
     """Return the rows of `columns` positions that one task takes; long rows are few."""
     least = 16
@@ -315,20 +327,16 @@ def wide_blocks(
     return mul(HEIGHT, maximum(ceiling(even_block(rows, blocks), HEIGHT), 1)), across
 
 
-def fused_product_block(
+def fused_product_rows(
     rows: Index, columns: Index, depth: int, positions: Index, itemsize: int
-) -> tuple[Index, Index]:
-    """Return rows and columns per task of a product with a fused epilogue, as predicted.
+) -> Index:
+    """Return the predicted rows per task of a product with a fused epilogue.
 
-    One pass over k, whose panels stay in L2 while all rows read them; longer sums are blocked by k.
+    With one pass over k, panels stay in L2 while all rows read them; longer sums are blocked by k.
     """
     if depth > WIDE_DEPTH:
-        blocking = K_BLOCKED
-        return (
-            even_block(rows, ceiling(rows, blocking.mc)),
-            even_block(columns, ceiling(columns, blocking.nc)),
-        )
-    return wide_blocks(rows, columns, depth, positions, itemsize, TILE_COLUMNS)
+        return even_block(rows, ceiling(rows, K_BLOCKED.mc))
+    return wide_blocks(rows, columns, depth, positions, itemsize, TILE_COLUMNS)[0]
 
 
 def even_block(size: Index, blocks: Index) -> Index:

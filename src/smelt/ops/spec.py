@@ -305,6 +305,8 @@ class ScalarOp:
 
     They compute: the part of x that n cannot represent, n from x, b^x / 2^n, and the factor from
     the n of one x to that of another."""
+    of_exponent: str = ""
+    """Row for b^(e - 127) of a byte e, in float32."""
     is_select: bool = False
     """The result is one of the later operands, selected by the first."""
     depends_on_spacing: bool = False

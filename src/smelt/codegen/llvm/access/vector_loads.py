@@ -45,7 +45,7 @@ def read_lanes(
     assert lanes is not None
     b, base = home.b, home.home.buffers[access.buffer]
     mask = and_masks(b, lanes.mask, inside and inside.mask)
-    step = home.step(access, lanes.axis)
+    step = home.step(access, lanes.axis, lanes.count)
     if step == 1:
         address = element_address(b, base, scope.offset(access), dtype)
         if inside is not None:

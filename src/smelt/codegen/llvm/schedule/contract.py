@@ -54,7 +54,6 @@ from smelt.machine.blocks import (
     SMALL,
     SMALL_DEPTH,
     THIN,
-    THIN_COLUMNS,
     THIN_DEPTH,
     THIN_DOT_ROWS,
     THIN_LONG,
@@ -63,6 +62,7 @@ from smelt.machine.blocks import (
     dot_instruction_block,
     full_width_rows,
     product_rows,
+    thin_columns,
     tile_instruction_block,
     unfolded_rows,
 )
@@ -688,7 +688,8 @@ def product_block(
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a contraction that one task takes."""
     if c.is_gemv:
-        return THIN_ROWS, THIN_COLUMNS if c.vector_axis == c.n else THIN_DOT_ROWS
+        along_rows = c.vector_axis == c.n
+        return THIN_ROWS, thin_columns(phase.axes[c.n]) if along_rows else THIN_DOT_ROWS
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:
