@@ -176,7 +176,7 @@ def test_arrays_may_be_shared_with_the_next_layer(apart: int) -> None:
 
 
 def test_two_stacks_of_layers_are_left_out_one_within_the_other() -> None:
-    g = Formula(n=256, m=128)
+    g = Formula(n=512, m=128)
     x = g.input("x", "n", "m")
     (y,) = products(g, x, 9)[-1:]
     for k in range(9):

@@ -79,6 +79,7 @@ OF_KERNELS = {
     "exp_over",
     "exp_moved",
     "exp2_whole",
+    "exp2_byte",
     "exp2_over",
     "exp2_moved",
 }

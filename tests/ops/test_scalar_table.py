@@ -19,6 +19,7 @@ NAMES = {
     "copysign", "signbit", "nextafter", "hypot", "isnan", "isinf", "isfinite", "eq", "ne", "lt",
     "le", "gt", "ge", "and", "or", "xor", "not", "shl", "shr", "select", "ldexp", "philox", "fma",
     "exp_far", "exp_whole", "exp2_whole", "exp_over", "exp2_over", "exp_moved", "exp2_moved",
+    "exp2_byte",
 }  # fmt: skip
 INFIX = {"+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|", "^", "<<", ">>"}
 

@@ -234,6 +234,16 @@ class GpuTiling(Tiling):
         """Return the rows that a program of an elementwise kernel takes: one."""
         return 1
 
+    def fused_product_rows(
+        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
+    ) -> Index:
+        """Return the rows of a product per program, as of any."""
+        return self.tile
+
+    def thin_columns(self, columns: Index) -> Index:
+        """Return the columns of a skinny product per program."""
+        return self.thin_dot_rows
+
     def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
         """Return the rows of a product per program."""
         return self.tile
@@ -508,7 +518,6 @@ def _tiling(processors: int) -> GpuTiling:
         splits_stored_streams=True,
         recomputes_products=True,
         thin=8,
-        thin_columns=128,
         thin_dot_rows=128,
         product_columns=128,
         window_rows=128,

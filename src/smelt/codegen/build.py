@@ -10,11 +10,12 @@ from time import perf_counter
 
 from smelt.codegen.llvm.describe import schedule_text
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
 from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.contract import contractions
+from smelt.codegen.llvm.schedule.contract import plan_contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.journal import progress
 from smelt.kernel.artifact import (
@@ -185,8 +186,9 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
         _is_small_and_long(phase, i) for phase in phases for i in phase.items if i.kind == "dot"
     ):
         return False
-    plans = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
-    return not (plans and all(c.is_single_block(positions) for c, positions in plans))
+    drafts = [Draft(phase) for phase in phases]  # a plan may have axes that its phase gets by it
+    plans = [(c, draft) for draft in drafts for c in plan_contractions(draft, target).values()]
+    return not (plans and all(c.is_single_block(draft.axes[c.k]) for c, draft in plans))
 
 
 def _short_dots(phases: Sequence[Phase]) -> int:

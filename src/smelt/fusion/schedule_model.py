@@ -192,6 +192,7 @@ class ScheduleModel:
         pairs = {u: (s[0], s[1]) for u, s in sides.items() if len(s) == 2}
         if len(pairs) > 1 and not any((x ^ y) & self.region.all_reduced for x, y in pairs.values()):
             self.independent_contractions = sum(1 << u for u in pairs)
+        depth = self._fused_depth(pairs)
         for u, (left, right) in pairs.items():
             if self.depthwise >> u & 1:
                 continue
@@ -201,10 +202,25 @@ class ScheduleModel:
                 continue
             chosen = [(x & ~grid or x & ~short or x).bit_length() - 1 for x in own_axes]
             free = self.volume((left | right) & grid)
-            blocks = self._product_block(u, chosen, free, len(products))
+            blocks = self._product_block(u, chosen, free, len(products), depth)
             for a, block in zip(chosen, blocks, strict=True):
                 if a >= 0 and grid >> a & 1:
                     self.cut[a] = min(block, self.cut.get(a, block))
+
+    def _fused_depth(self, pairs: dict[int, tuple[int, int]]) -> int:
+        """Return the positions that the products sum over, if factors are computed for them alone.
+
+        0 unless they are all that is reduced, sums of floats with the same rows and columns: then
+        rows of a task share what is computed.
+        """
+        reduced, members = self.region.reduced_axes, self.region.members
+        if reduced.keys() != pairs.keys() or len({(x & ~y, y & ~x) for x, y in pairs.values()}) > 1:
+            return 0
+        products = [self.units.unit(u) for u in pairs]
+        is_computed = any(members >> e.producer & 1 for unit in products for e in unit.edges)
+        if not is_computed or not all(x.node.type.dtype.is_float for x in products):
+            return 0
+        return sum(self.volume(over) for over in reduced.values())
 
     def _block_windows(self, u: int, own_axes: list[int]) -> bool:
         """Block a convolution: rows of the filter operand, full rows of the image operand.
@@ -251,20 +267,28 @@ class ScheduleModel:
             self.cut |= task_positions(windows, self.sizes, self.tiling, itemsize)
 
     def _product_block(
-        self, u: int, chosen: list[int], free: int, products: int
+        self, u: int, chosen: list[int], free: int, products: int, depth: int
     ) -> tuple[int, int]:
         """Return the positions of both axes that one task takes.
 
-        `free` positions are independent.
+        `free` positions are independent; `depth` as in `_fused_depth`.
         """
         if any(a < 0 or self.sizes[a] <= self.tiling.thin for a in chosen):
             reads = [p for positions in self.region.loads.values() for p in positions]
-            rows_of_columns = any(len(p) > 1 and p[-1] in chosen for p in reads)
-            columns = self.tiling.thin_columns if rows_of_columns else self.tiling.thin_dot_rows
+            own_axes = [a for a in chosen if a >= 0]
+            if not any(len(p) > 1 and p[-1] in own_axes for p in reads):
+                return self.tiling.thin_dot_rows, self.tiling.thin_dot_rows
+            most = max(self.sizes[a] for a in own_axes)
+            columns = int(evaluate(self.tiling.thin_columns(most), {}))
             return columns, columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
-            rows = self.tiling.product_rows(free, itemsize, products)
+            if depth:
+                rows = self.tiling.fused_product_rows(
+                    self.sizes[chosen[0]], self.sizes[chosen[1]], depth, free, itemsize
+                )
+            else:
+                rows = self.tiling.product_rows(free, itemsize, products)
         elif self.independent_contractions:
             rows = self.tiling.unreduced_rows(free, itemsize)
         else:

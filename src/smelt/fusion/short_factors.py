@@ -19,15 +19,24 @@ True
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
 from smelt.fusion.units import Unit, Units
+from smelt.graph.bounds import constant_value
+from smelt.graph.ir import Node
 from smelt.machine.target import Target
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.scalar import SCALARS
+from smelt.ops.view import Concat, Expand, Flip, Permute, Reshape, Slice
 from smelt.types.dtype import DType, i8, i16, i32, u8
 
 Range = tuple[int, int]
 
+REARRANGING_VIEWS = (Concat, Expand, Flip, Permute, Reshape, Slice)
+"""Views whose elements are those of their operands."""
 MAX_FACTOR_DEPTH = 8
 """Most operators between an array and a factor that are followed."""
 
@@ -70,15 +79,33 @@ def _range(units: Units, v: int, depth: int) -> tuple[Range, int]:
     """Return the range of an integer value, and the units from which it follows."""
     node = units.values[v]
     own_range = _dtype_range(node.type.dtype)
-    if v < len(units.inputs) or depth == 0 or not units.unit(v).trace.is_conversion:
+    if v < len(units.inputs) or depth == 0:
         return own_range, 0
-    operands = [e.producer for e in units.unit(v).edges]
-    if len(operands) != 1 or not units.values[operands[0]].type.dtype.is_integer:
+    operands = [_operand_range(units, x, depth - 1) for x in node.inputs]
+    bounds = None
+    if isinstance(node.op, Cast):
+        bounds = operands[0][0]
+    elif isinstance(node.op, Map):
+        bounds = SCALARS[node.op.scalar].integer_bounds(*(r for r, _ in operands))
+    if bounds is None or bounds[0] < own_range[0] or own_range[1] < bounds[1]:
         return own_range, 0
-    low_high, members = _range(units, operands[0], depth - 1)
-    if own_range[0] <= low_high[0] and low_high[1] <= own_range[1]:
-        return low_high, members | 1 << v
-    return own_range, 0
+    return bounds, reduce(or_, (members for _, members in operands), 1 << v)
+
+
+def _operand_range(units: Units, node: Node, depth: int) -> tuple[Range | None, int]:
+    """Return the range of an integer operand, and the units as `_range` does."""
+    if isinstance(number := constant_value(node), int):
+        return (number, number), 0
+    if isinstance(node.op, REARRANGING_VIEWS):
+        parts = [_operand_range(units, x, depth) for x in node.inputs]
+        ranges = [r for r, _ in parts if r is not None]
+        if len(ranges) < len(parts):
+            return None, 0
+        bounds = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        return bounds, reduce(or_, (members for _, members in parts))
+    if node not in units.number or not node.type.dtype.is_integer:
+        return None, 0
+    return _range(units, units.number[node], depth)
 
 
 def _dtype_range(dtype: DType) -> Range:

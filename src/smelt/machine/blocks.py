@@ -163,6 +163,9 @@ THIN_ROWS = 16
 THIN_COLUMNS = 2080
 """Columns per task of a skinny product: long runs of each row.  No power of two, so that rows of
 accumulators do not compete for the same cache sets."""
+THIN_TASKS, MIN_THIN_COLUMNS = 4, 272
+"""Tasks that fewer columns than `THIN_COLUMNS` for each are cut into, and the minimum columns of
+one: rows of a kilobyte are still long runs."""
 THIN_DOT_ROWS = 64
 """As `THIN_COLUMNS`, where the larger operand is contiguous along k: long rows, a few at a time."""
 THIN_DEPTH, THIN_LONG = 2048, 4096
@@ -185,6 +188,8 @@ TALL_STAGED = 32
 WIDE_STAGED = 48
 """As `TALL_STAGED`, for a packed product with a fused epilogue ("panels"): whole tiles."""
 
+TILE_COLUMNS = 32
+"""Columns of a register tile for which planners predict blocks."""
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Maximum k that a wide product reduces in one pass, and maximum bytes of the right operand that a
 task packs: they stay in L2, in panels of several cache lines."""
@@ -241,6 +246,15 @@ tile's last vectors use more."""
 SWAPPED_PACKED_BYTES = 1 << 20
 """Maximum bytes of the operand that every task of a swapped small-M product packs: it stays in L2.
 """
+
+
+def thin_columns(columns: Index) -> Index:
+    """Return the columns per task of a skinny product that reads rows along them.
+
+    >>> thin_columns(1024), thin_columns(4096), thin_columns(11008)
+    (272, 1024, 2080)
+    """
+    return minimum(THIN_COLUMNS, maximum(MIN_THIN_COLUMNS, ceiling(columns, THIN_TASKS)))
 
 
 def rows_per_task(columns: Index) -> Index:
@@ -311,6 +325,18 @@ def wide_blocks(
     block_rows = minimum(maximum(maximum(more, least), MIN_WIDE), TALL_ROWS)
     blocks = minimum(ceiling(rows, block_rows), floordiv(rows, MIN_WIDE))
     return mul(HEIGHT, maximum(ceiling(even_block(rows, blocks), HEIGHT), 1)), across
+
+
+def fused_product_rows(
+    rows: Index, columns: Index, depth: int, positions: Index, itemsize: int
+) -> Index:
+    """Return the predicted rows per task of a product with a fused epilogue.
+
+    With one pass over k, panels stay in L2 while all rows read them; longer sums are blocked by k.
+    """
+    if depth > WIDE_DEPTH:
+        return even_block(rows, ceiling(rows, K_BLOCKED.mc))
+    return wide_blocks(rows, columns, depth, positions, itemsize, TILE_COLUMNS)[0]
 
 
 def even_block(size: Index, blocks: Index) -> Index:

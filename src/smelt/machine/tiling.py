@@ -115,10 +115,9 @@ class Tiling:
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
     thin: int = blocks.THIN
     """Most rows of a skinny product, which are all in one task."""
-    thin_columns: int = blocks.THIN_COLUMNS
-    """Columns per task of a skinny product."""
     thin_dot_rows: int = blocks.THIN_DOT_ROWS
-    """The same where the larger operand is contiguous along the summed axis."""
+    """Columns per task of a skinny product whose larger operand is contiguous along the summed
+    axis."""
     product_columns: int = blocks.COLUMNS
     """Columns of a product per task."""
     window_rows: int = blocks.WINDOW_ROWS
@@ -233,9 +232,22 @@ class Tiling:
         """Return the rows of `columns` positions that one task of an elementwise kernel takes."""
         return blocks.rows_per_task(columns)
 
+    def thin_columns(self, columns: Index) -> Index:
+        """Return the columns per task of a skinny product that reads rows along them."""
+        return blocks.thin_columns(columns)
+
     def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
         """Return the rows per task of a product with `positions` independent results."""
         return blocks.product_rows(positions, itemsize, products)
+
+    def fused_product_rows(
+        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
+    ) -> Index:
+        """Return the rows per task of a product with a fused epilogue.
+
+        It has `positions` independent results, each a sum of `depth`.
+        """
+        return blocks.fused_product_rows(rows, columns, depth, positions, itemsize)
 
     def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
         """Return whether a product is computed as several, of `columns` or more each.

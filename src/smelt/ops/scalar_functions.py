@@ -31,7 +31,7 @@ from smelt.ops.scalar_arithmetic import (
     reference_integer_power,
 )
 from smelt.ops.spec import Lower, Rule, ScalarOp
-from smelt.types.dtype import DType, i32
+from smelt.types.dtype import DType, f32, i32, u8
 
 _ap, _ac, _as = approximate, approximate_circular, approximate_special
 M = Machine[Any]
@@ -50,6 +50,12 @@ def _power(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
         return approximate_power.power(m, FITS[d.compute.name], x, y)
     return integer_power(m, d, x, y)
+
+
+def _exp2_byte(m: M, d: DType, e: V) -> V:
+    """Shift the exponent into its place; 2^-127, for 0, is subnormal."""
+    power, least = m.shl(m.convert(e, u8, i32), m.const(i32, 23)), m.const(i32, 1 << 22)
+    return m.bitcast(m.select(m.compare("gt", power, least), power, least), f32)
 
 
 def _power_reference(x: Array, y: Array) -> Array:
@@ -161,6 +167,7 @@ def _unary(
     monotone: int = 0,
     base: float = 0.0,
     over: tuple[str, ...] = (),
+    of_exponent: str = "",
 ) -> ScalarOp:
     return ScalarOp(
         name,
@@ -173,6 +180,7 @@ def _unary(
         monotone=(monotone,),
         base=base,
         over=over,
+        of_exponent=of_exponent,
         derivative=(partial,),
     )
 
@@ -223,7 +231,13 @@ ROWS = (
     _unary("exp", "e^x", np.exp, _ap.exp, 6.5, lambda a, x, r: r, 1, math.e,
            ("exp_far", "exp_whole", "exp_over", "exp_moved")),
     _unary("exp2", "2^x", np.exp2, _ap.exp2, 5.5, lambda a, x, r: a.mul(r, a.const(LN2)), 1,
-           2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved")),
+           2.0, ("exp_far", "exp2_whole", "exp2_over", "exp2_moved"), "exp2_byte"),
+    ScalarOp(
+        "exp2_byte", 1, "2^(e - 127) of a byte e, in float32",
+        Rule((("uint",),), f32, fixed=((0, u8),)),
+        plain(lambda e: np.ldexp(np.float32(1), e.astype(np.int32) - 127)), _exp2_byte,
+        cost=1.0, monotone=(1,),
+    ),
     ScalarOp(
         "exp_far", 1, "x where its exponential is not nearly a power of 2: infinite, NaN, beyond"
         " 2^17 (float64: 2^28); else 0, as for -inf", FLOAT_UNARY, plain(_far_reference),

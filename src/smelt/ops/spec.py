@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -304,6 +305,8 @@ class ScalarOp:
 
     They compute: the part of x that n cannot represent, n from x, b^x / 2^n, and the factor from
     the n of one x to that of another."""
+    of_exponent: str = ""
+    """Row for b^(e - 127) of a byte e, in float32."""
     is_select: bool = False
     """The result is one of the later operands, selected by the first."""
     depends_on_spacing: bool = False
@@ -317,6 +320,22 @@ class ScalarOp:
     """One partial derivative per operand; None for operands without one.
 
     None as a whole: the row has no derivative (integers, masks, bits)."""
+
+    def integer_bounds(self, *operands: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return bounds of an integer result from those of the operands, or None.
+
+        Before it wraps: they may exceed its type.
+        """
+        bounds = [b for b in (operands[1:] if self.is_select else operands) if b is not None]
+        if self.is_select and len(bounds) == 2:
+            return min(b[0] for b in bounds), max(b[1] for b in bounds)
+        is_steady = bool(self.monotone) and 0 not in self.monotone
+        is_bilinear = bool(self.linear) or self.powers == (1,) * self.arity
+        if len(bounds) < self.arity or not (is_steady or is_bilinear):
+            return None
+        corners = [np.array(corner, np.int64) for corner in zip(*product(*bounds), strict=True)]
+        extremes = self.numpy(*corners)
+        return int(extremes.min()), int(extremes.max())
 
     def result(self, *dtypes: DType) -> DType:
         """Return the element type of the result.

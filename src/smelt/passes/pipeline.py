@@ -33,6 +33,7 @@ from smelt.passes.constant_folding import fold_constants
 from smelt.passes.conv_transpose import fuse_col2im
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
+from smelt.passes.exponent_bytes import write_exponents
 from smelt.passes.fold_pad_add import fold_pad_add
 from smelt.passes.fold_scales import fold_scales
 from smelt.passes.forward_select import forward_select
@@ -86,6 +87,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("affine-const-prop", propagate_affine),
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
+    Pass("exponent-bytes", write_exponents),
     Pass("fold-scales", fold_scales, fast=True),
     Pass("forward-select", forward_select),
     Pass("fold-pad-add", fold_pad_add),

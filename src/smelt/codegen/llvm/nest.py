@@ -256,7 +256,8 @@ class NestEmitter(Environment):
             if access in scope.offsets:
                 continue
             above = scope.offset(access)
-            irregular = scope.lanes is not None and self.step(access, scope.lanes.axis) is None
+            lanes = scope.lanes
+            irregular = lanes is not None and self.step(access, lanes.axis, lanes.count) is None
             term = 0 if irregular else self.groups[access][depth]
             if term == 0 and above is not None:
                 continue

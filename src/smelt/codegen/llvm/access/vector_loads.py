@@ -1,4 +1,4 @@
-"""Read the lanes of a load: contiguous, strided, permuted, or gathered."""
+"""Read the lanes of a load: contiguous, equal, strided, permuted, or gathered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from smelt.codegen.llvm.access.memory import (
     element_address,
     gather,
     lane_numbers,
+    load_scalar,
     load_vector,
 )
 from smelt.codegen.llvm.access.permute_gather import read_permuted
@@ -40,7 +41,7 @@ def read_lanes(
     assert lanes is not None
     b, base = env.b, env.frame.buffers[access.buffer]
     mask = and_masks(b, lanes.mask, inside and inside.mask)
-    step = env.step(access, lanes.axis)
+    step = env.step(access, lanes.axis, lanes.count)
     if step == 1:
         address = element_address(b, base, scope.offset(access), dtype)
         if inside is not None:
@@ -51,6 +52,10 @@ def read_lanes(
         elif inside is None:
             prefetch_masked(env, access, address, dtype, lanes.count)
         return vector
+    if step == 0 and mask is None:
+        address = element_address(b, base, scope.offset(access), dtype)
+        value = load_scalar(LLVMMachine(b, None, m.target), address, dtype, None)
+        return splat(b, value, lanes.count)
     grouped = read_group(env, access, scope, m, dtype)
     if grouped is not None:
         return grouped

@@ -39,7 +39,6 @@ instruction adds its pair; in addition, factors and sums below 2^-126 count as 0
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -230,31 +229,10 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
     if isinstance(x.payload, Access) or x.kind not in ("cast", "apply"):
         return type_range
     spans = [_span(a, buffers) for a in x.args]
-    operand_spans = [s for s in spans if s is not None]
     if x.kind == "cast":
-        return (
-            operand_spans[0] if operand_spans and _fits(operand_spans[0], x.dtype) else type_range
-        )
-    row = SCALARS[str(x.payload)]
-    if row.is_select:
-        operand_spans = [s for s in spans[1:] if s is not None]
-        return (
-            (min(s[0] for s in operand_spans), max(s[1] for s in operand_spans))
-            if operand_spans
-            else type_range
-        )
-    steady = bool(row.monotone) and 0 not in row.monotone
-    if len(operand_spans) < len(spans) or not (
-        steady or row.linear or row.powers == (1,) * row.arity
-    ):
-        return type_range
-    corners = [np.array(corner, np.int64) for corner in zip(*product(*operand_spans), strict=True)]
-    extremes = row.numpy(*corners)  # monotone or bilinear: extreme at the corners
-    return (
-        (low, high)
-        if _fits((low := int(extremes.min()), high := int(extremes.max())), x.dtype)
-        else type_range
-    )
+        return spans[0] if spans[0] is not None and _fits(spans[0], x.dtype) else type_range
+    bounds = SCALARS[str(x.payload)].integer_bounds(*spans)
+    return bounds if bounds is not None and _fits(bounds, x.dtype) else type_range
 
 
 # ---- code ---------------------------------------------------------------------------------------

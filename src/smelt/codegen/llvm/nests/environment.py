@@ -368,14 +368,17 @@ class Environment(ABC):
         names = [a.name for a in atoms(e) if a.kind == "value"]
         return any(v in self.s.phase.positions[n].axes for n in names)
 
-    def step(self, access: Access, axis: str) -> Index | None:
-        """Return the elements between neighbouring lanes, or None if that is not one number."""
+    def step(self, access: Access, axis: str, lanes: int = 0) -> Index | None:
+        """Return the elements between neighbouring lanes, or None if that is not one number.
+
+        Of vectors of the nest, or of `lanes` if these are more.
+        """
         if self.vector_position(access.offset):
             return None
         stride = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
         partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.window_positions}
-        wide = self.s.lanes * self.nest.unroll
+        wide = max(self.s.lanes * self.nest.unroll, lanes)
         if (
             stride is None
             and axis not in partial_axes

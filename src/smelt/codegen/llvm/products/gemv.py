@@ -37,7 +37,7 @@ from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Access, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -379,12 +379,7 @@ class Gemv:
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-FEW_STREAMS * lanes)))
 
-        # Single vectors where lanes gather: wide ones would be concatenated and split again.
-        loads = [x.payload.offset for x in self.right.items if isinstance(x.payload, Access)]
-        usual, each = (
-            self.vector_elements,
-            FEW_STREAMS if all(coefficient(e, c.k) is not None for e in loads) else 1,
-        )
+        usual, each = self.vector_elements, self._vectors_at_once()
 
         def put(at: Value, mask: Value | None, first: int = 0) -> None:
             for k, value in enumerate(self._vectors(self._right_vector(row, at, mask))):
@@ -393,6 +388,8 @@ class Gemv:
                 b.store(self.multiply_add(left, value, total), places[first + k])
 
         def unrolled(at: Value) -> None:
+            if self.alignment > 1:  # addresses of groups then differ by constants
+                at = b.and_(at, number(-FEW_STREAMS * lanes))
             self._prefetch([row], at, (c.n, c.k), length=FEW_STREAMS * lanes)
             for k in range(0, FEW_STREAMS, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
@@ -406,6 +403,19 @@ class Gemv:
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
         self._add_scalar(self._sum_address(number(0), n), sum_lanes(self.machine, totals[0]))
+
+    def _vectors_at_once(self) -> int:
+        """Return how many vectors of a row are computed as one.
+
+        As many as read contiguous or equal elements, but single ones where lanes gather: wide ones
+        would be concatenated and split again.
+        """
+        loads = accesses_of(self.right.items)
+        for count in (FEW_STREAMS, FEW_STREAMS // 2):
+            steps = (self.env.step(a, self.c.k, count * self.lanes) for a in loads)
+            if all(step is not None for step in steps):
+                return count
+        return 1
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """Emit one chunk of k, whose left rows stay in L1."""

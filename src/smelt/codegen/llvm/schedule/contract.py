@@ -44,19 +44,20 @@ from smelt.codegen.llvm.schedule.operands import (
     packing_scatters,
     plain_load,
 )
+from smelt.codegen.llvm.schedule.split_k_parts import split_k_parts
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant
 from smelt.machine.blocks import (
     COLUMNS,
     SMALL,
     SMALL_DEPTH,
     THIN,
-    THIN_COLUMNS,
     THIN_DOT_ROWS,
     THIN_MATRIX,
     THIN_ROWS,
     dot_instruction_block,
     full_width_rows,
     product_rows,
+    thin_columns,
     tile_instruction_block,
     unfolded_rows,
 )
@@ -76,11 +77,14 @@ def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item,
 def plan_contractions(draft: Draft, target: Target, form: Variant = "") -> dict[Item, Contraction]:
     """Plan the contractions of a phase; others are rewritten as reductions of products."""
     plans: dict[Item, Contraction] = {}
-    for original in [i for i in draft.phase.items if i.kind == "dot"]:
-        item = draft.latest(original)
+    pending = [i for i in draft.phase.items if i.kind == "dot"]
+    while pending:
+        item = draft.latest(pending.pop(0))
         plan = _plan(item, draft.phase, target, form, plans)
         if plan is None:
             _replace_by_reduction(item, draft)
+        elif plan.vector_axis == plan.k and (parts := _parts(plan, draft)):
+            pending = parts + pending
         else:
             plans[item] = plan
     while (item := _conflicting(plans, draft.phase)) is not None:
@@ -88,6 +92,12 @@ def plan_contractions(draft: Draft, target: Target, form: Variant = "") -> dict[
         _replace_by_reduction(item, draft)
         plans = {draft.latest(i): renewed(c, draft.latest) for i, c in plans.items()}
     return plans
+
+
+def _parts(plan: Contraction, draft: Draft) -> list[Item]:
+    """Return the contractions over parts of k that replace a GEMV, if any."""
+    is_dot_form = plan.is_gemv and plan.group is None
+    return split_k_parts(draft, plan.item, plan.right, plan.k) if is_dot_form else []
 
 
 def few_row_variants(products: Iterable[Contraction], phase: Phase) -> Iterator[Candidate]:
@@ -435,7 +445,8 @@ def product_block(
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a contraction that one task takes."""
     if c.is_gemv:
-        return THIN_ROWS, THIN_COLUMNS if c.vector_axis == c.n else THIN_DOT_ROWS
+        along_rows = c.vector_axis == c.n
+        return THIN_ROWS, thin_columns(phase.axes[c.n]) if along_rows else THIN_DOT_ROWS
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:
