@@ -101,7 +101,7 @@ def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> d
         for a in {c.m, c.n} & block.keys() - {None}:
             assert a is not None
             n = phase.axes[a]
-            if isinstance(n, int) or (c.is_gemv and a == c.n and isinstance(extents[a], int)):
+            if isinstance(n, int) or (c.is_gemv and a == c.n):
                 extents[a] = minimum(n, extents[a])
     return extents
 
