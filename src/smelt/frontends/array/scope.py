@@ -9,16 +9,19 @@ TensorType(dtype=f32, shape=(n0, 4))
 from __future__ import annotations
 
 import gc
+import hashlib
 import weakref
 from itertools import count
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.evaluate_pending import evaluate, flush, present_value
-from smelt.frontends.array.layouts import dense_axis_order, layout
+from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import STATE, Value, constant, infer, intern, memory_digest
+from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, infer, intern
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -218,7 +221,7 @@ class Scope(Sizes):
         Calls read captured memory before they run, so they would see the elements after all writes.
         """
         for x, before in self.digests.items():
-            if memory_digest(evaluate(x)) != before:
+            if _digest(evaluate(x)) != before:
                 raise ChangedError(
                     f"{x.type_text} was written by {self.name} after an operator had read it",
                     hint="Calls read NumPy's memory when they run: write to a copy, or use"
@@ -298,7 +301,7 @@ class Scope(Sizes):
 
     def _note_digest(self, x: Value) -> None:
         if x not in self.digests:
-            self.digests[x] = memory_digest(evaluate(x))
+            self.digests[x] = _digest(evaluate(x))
 
     def _record_again(self, x: Value) -> Value:
         """Record a volatile value again, after the volatile values that it depends on.
@@ -399,3 +402,10 @@ def _count(x: Value) -> int:
 
 def _nbytes(x: Value) -> int:
     return _count(x) * x.type.dtype.itemsize
+
+
+def _digest(data: Buffer) -> bytes:
+    """Return a digest of the elements that detects writes."""
+    if data.nbytes <= SNAPSHOT_BYTES:
+        return data.tobytes()
+    return hashlib.sha256(np.ascontiguousarray(data).view(np.uint8).data).digest()

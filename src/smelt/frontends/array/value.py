@@ -13,7 +13,6 @@ TensorType(dtype=f32, shape=(2, 3))
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 import threading
@@ -62,7 +61,6 @@ __all__ = [
     "identity_copy",
     "intern",
     "leaf",
-    "memory_digest",
     "record",
     "size_carrier",
     "unshared_node",
@@ -367,13 +365,6 @@ def _without_tracebacks(error: BaseException) -> BaseException:
         cause.__traceback__ = None
         cause = cause.__cause__ or cause.__context__
     return error
-
-
-def memory_digest(data: Buffer) -> bytes:
-    """Return a digest of the elements that detects writes."""
-    if data.nbytes <= SNAPSHOT_BYTES:
-        return data.tobytes()
-    return hashlib.sha256(np.ascontiguousarray(data).view(np.uint8).data).digest()
 
 
 def _sample(data: Buffer) -> bytes:
