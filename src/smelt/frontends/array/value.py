@@ -547,21 +547,23 @@ def recorded_value(seen: Sighting, inputs: tuple[Any, ...], origin: Origin) -> V
 
 
 def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
-    """Record an operator on values with structures, one of which may be a number.
+    """Record an operator on a pending value, and perhaps another value or a number.
 
-    `what` is its sighting, or a family that was noted for these structures.  No other code may see
+    `what` is its sighting, or a family that was noted for their structures.  No other code may see
     the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
     """
     state = STATE
     epoch = state.epochs.current
     of, a = x.structure
     other, b = _NO_STRUCTURE if y is None else y.structure
-    if (of is not epoch and other is not epoch) or state.scope is not None:
+    waiting: Any
+    if of is epoch and x.data is None:
+        waiting = a
+    elif y is not None and other is epoch and y.data is None:
+        waiting = b
+    else:
         return None
-    mode = TIERS.get()
-    if mode == "default":
-        mode = state.default_tier
-    if mode != "fused" and not (state.tapes or state.tracing):
+    if state.scope is not None or (waiting.key[0].is_kept and is_at_once()):
         return None
     if of is not epoch:
         a = structure_of(x, epoch)
