@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -185,3 +187,59 @@ def test_external_data_must_fit_the_file(folder: Path, more: dict[str, str]) -> 
 
 def test_bytes_have_no_folder() -> None:
     assert load_error(external("w.bin")) is OnnxExternalError
+
+
+BOMBS: dict[str, tuple[list[bytes], dict[str, Any]]] = {
+    "Expand": ([node("Expand", ["c", "d"], ["big"])], {"c": np.ones(1, F), "d": [1 << 32]}),
+    "Tile": ([node("Tile", ["c", "d"], ["big"])], {"c": np.arange(4000, dtype=F), "d": [1 << 19]}),
+    "ConstantOfShape": (
+        [node("ConstantOfShape", ["d"], ["z"]), node("EyeLike", ["z"], ["big"])],
+        {"d": [1 << 16, 1 << 16]},
+    ),
+    "OneHot": (
+        [node("OneHot", ["i", "d", "c"], ["big"])],
+        {"i": np.arange(4000), "d": np.int64(1 << 20), "c": np.array([0, 1], F)},
+    ),
+    "Mul": (
+        [node("Mul", ["a", "b"], ["big"])],
+        {"a": np.ones((4000, 1, 1), F), "b": np.ones((1, 4000, 200), F)},
+    ),
+    "MatMul": (
+        [node("MatMul", ["a", "b"], ["big"])],
+        {"a": np.ones((60_000, 1), F), "b": np.ones((1, 40_000), F)},
+    ),
+}
+"""Nodes whose constant result `big` has gigabytes, and their constants."""
+
+RUN_BOMB = """
+import resource, sys
+import numpy as np
+import smelt as sm
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+y = sm.onnx.load(sys.argv[1], fallback="error").run(None, {"x": np.zeros(3, np.float32)})
+assert y[0].shape == (3,)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert grown < 400 << 10, f"{grown >> 10} MB more"
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "Tile" else pytest.mark.nightly) for n in BOMBS]
+)
+def test_a_constant_of_gigabytes_is_never_in_memory(name: str, tmp_path: Path) -> None:
+    """It is computed where it is read, here by a sum."""
+    nodes, constants = BOMBS[name]
+    nodes = [*nodes, node("ReduceSum", ["big"], ["s"], keepdims=0), node("Add", ["x", "s"], ["y"])]
+    arrays = {k: np.asarray(v) for k, v in constants.items()}
+    path = tmp_path / "bomb.onnx"
+    path.write_bytes(model(nodes, [port("x", F, ["n"])], [port("y")], arrays))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_BOMB, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
