@@ -35,7 +35,7 @@ class MissingAttribute(AttributeError):
         return partial(AttributeError, name=self.name), (str(self),)
 
 
-# Tracebacks show Python's name: the class is no name to catch.
+# Tracebacks show Python's name: the class is not a name to catch.
 MissingAttribute.__module__, MissingAttribute.__qualname__ = "builtins", "AttributeError"
 
 

@@ -36,7 +36,7 @@ from smelt.types.expr import Index, product
 __all__ = ["Families"]
 
 MIN_FAMILY = 8
-"""Least arrays for which a plan counts on a launch in common.
+"""Minimum arrays for which a plan counts on a launch in common.
 
 With fewer, one kernel of all of them may be faster than a launch that first needs a table.
 """

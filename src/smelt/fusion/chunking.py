@@ -6,7 +6,7 @@ the large values become a graph of their own for a block of rows, which runs chu
 Results with rows are stored block by block; results without are accumulated. What comes before and
 after is planned as usual.
 
-    before    what chunks read and that is no input                 once
+    before    what chunks read and that is not an input                 once
     body      z = x[rows] @ w.T, its loss, dx[rows], dw + dz.T @ x  for each block of rows
     after     loss / n                                              once
 
@@ -194,7 +194,7 @@ def with_shape(op: Any, old: TensorType, new: TensorType) -> Any:
 
 _MIXES = "{} mixes rows"
 MAX_EARLY, MAX_AGAIN = 6, 2
-"""Most reductions over all rows that are computed before the chunks.
+"""Maximum reductions over all rows that are computed before the chunks.
 
 The second value limits the contractions computed twice for them. Networks whose layers each need
 moments of all rows are not chunked.

@@ -62,7 +62,7 @@ BUDGET_DIVISORS = (4, 16, 64, 1)
 They are tried if the plan for the available memory does not fit it.
 """
 ALIGNED = 128
-"""Most bytes of alignment in the arenas of a plan and of its chunks."""
+"""Maximum bytes of alignment in the arenas of a plan and of its chunks."""
 IO_TIME_FACTOR = 8
 """Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 

@@ -21,7 +21,7 @@ from smelt.fusion.units import Units
 from smelt.types.dtype import f32, f64
 
 LINES = 2
-"""Most axes of pixel positions of a packed image."""
+"""Maximum axes of pixel positions of a packed image."""
 
 
 def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from smelt.types.dtype import DType, i8, i16, i32, u8
 Range = tuple[int, int]
 
 MAX_FACTOR_DEPTH = 8
-"""Most operators between an array and a factor that are followed."""
+"""Maximum operators between an array and a factor that are followed."""
 
 
 def dot_factors(target: Target) -> tuple[DType, ...]:

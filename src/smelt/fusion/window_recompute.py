@@ -21,7 +21,7 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 
 MAX_WINDOW_AXES = 2
-"""Most axes of positions that a contraction is packed along at once.
+"""Maximum axes of positions that a contraction is packed along at once.
 
 With windows over more, it would be summed position by position, many times slower.
 """

@@ -32,7 +32,7 @@ __all__ = ["match_instance"]
 def match_instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     """Express each size of a general graph in those of a special one.
 
-    None if the special graph is no instance of the general one.
+    None if the special graph is not an instance of the general one.
     """
     try:
         return _match(general, special)

@@ -113,7 +113,7 @@ class Loop(TensorOp):
     def parse(body: Graph, checks: Shape = (), **attributes: Any) -> Loop:
         """Return the operator with attributes as in the text form.
 
-        Raises TypeError for a body that is no graph.
+        Raises TypeError for a body that is not a graph.
         """
         if not isinstance(body, Graph) or not isinstance(checks, tuple):
             raise TypeError(f"body is a graph, not {body!r}")

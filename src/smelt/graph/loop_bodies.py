@@ -29,7 +29,7 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["checked_body", "is_cheap_branch", "run_if"]
 
 MAX_SELECTED = 24
-"""Most elementwise operators of a branch that is computed even if the other one is taken."""
+"""Maximum elementwise operators of a branch that is computed even if the other one is taken."""
 
 
 def is_cheap_branch(graph: Graph) -> bool:

@@ -119,7 +119,7 @@ def _map(w: _Walk, node: Node) -> Node:
 
 
 def _expand(w: _Walk, node: Node) -> Node:
-    """Drop an expand, except along dimensions that may be 0: repeating nothing is no repetition."""
+    """Drop an expand, except along dimensions that may be 0: nothing is not repeated."""
     once = w.once[node.inputs[0]]
     rank, shape = node.type.rank, once.type.shape
     aligned = (*(1,) * (rank - len(shape)), *shape)

@@ -28,7 +28,7 @@ from smelt.types.expr import Atom, Index, atoms, evaluate
 __all__ = ["count_stored"]
 
 MAX_POINTS: Final = 1 << 22
-"""Most positions at which one condition is evaluated."""
+"""Maximum positions at which one condition is evaluated."""
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "lt": operator.lt,
     "le": operator.le,

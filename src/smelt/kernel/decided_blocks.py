@@ -23,7 +23,7 @@ from smelt.types.expr import Atom, Expr, Index, atoms, axes_of
 __all__ = ["DecidedBlocks", "decided_blocks"]
 
 MAX_ARITY = 3
-"""Most operands of an operator on truth values whose truth table is enumerated."""
+"""Maximum operands of an operator on truth values whose truth table is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def flat_value(v: Value, axis: Axis) -> Value:
 
 
 def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
-    """Yield the indices of the arrays' elements; None for what is no plain map."""
+    """Yield the indices of the arrays' elements; None for what is not a plain map."""
     if isinstance(s, Store):
         yield s.index if s.where is None and not s.join else None
     for v in (v for root in values_of(s) for v in visit(root)):

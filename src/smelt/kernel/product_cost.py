@@ -97,7 +97,7 @@ class ProductCost:
     right_pitch: Index = 0
     """Elements between rows of a right operand that may be read in place; 0 if it may not."""
     short_pitch: int = 0
-    """Pitch up to which whole panels of a right operand are read in place that is packed otherwise.
+    """Maximum pitch of whole panels of a right operand that are read in place, not packed.
     """
     left_pitch: Index = 0
     """Elements between rows of a left operand in place, if it is contiguous along k."""

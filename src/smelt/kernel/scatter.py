@@ -38,7 +38,7 @@ from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index
 
 MAX_EXPANDED = 4096
-"""Most operators of a value with its names inlined, which may double with every name."""
+"""Maximum operators of a value with its names inlined, which may double with every name."""
 
 
 def can_join(join: str, dtype: DType) -> bool:

@@ -154,7 +154,7 @@ class Evaluation:
     def apply(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], version: int
     ) -> Any:
-        """Return the result of an operator that is no node of the model."""
+        """Return the result of an operator that is not a node of the model."""
         row = row_of("", op)
         assert row is not None
         node = Node(op, "", "", (), ("",), attributes, {})

@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 MAX_CONTENT_ELEMENTS = 4096
-"""Most elements of a content that rules compute with; larger ones are arrays."""
+"""Maximum elements of a content that rules compute with; larger ones are arrays."""
 
 
 MAX_TABLE_ELEMENTS = 8 << 20
-"""Most elements of a table that a rule computes in NumPy: positions, windows, weights."""
+"""Maximum elements of a table that a rule computes in NumPy: positions, windows, weights."""
 
 
 def check_count(count: float) -> None:

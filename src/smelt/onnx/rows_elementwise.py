@@ -219,7 +219,7 @@ def cast(x: Any, dtype: np.dtype[Any], c: Call) -> Any:
 
 
 def _to_integer(x: Any) -> Any:
-    """Return a number made of sizes as an integer; what is no size is pinned."""
+    """Return a number made of sizes as an integer; others are pinned."""
     is_whole = isinstance(x, Size) or (isinstance(x, Number) and x.dtype is i64)
     return x if is_whole else int(x)
 

@@ -46,7 +46,7 @@ __all__ = ["NodeArg", "Session", "load", "read_source"]
 
 MAX_FILE_BYTES = 2 << 30
 MAX_VALUE_INPUT = 64
-"""Most elements of an integer input whose elements decide shapes inside a recording."""
+"""Maximum elements of an integer input whose elements decide shapes inside a recording."""
 
 
 class NodeArg:

@@ -54,7 +54,7 @@ class Reader:
     ) -> dict[str, Any]:
         """Return the fields of a message by name; unknown fields are skipped.
 
-        Raises OnnxFileError for bytes that are no message, OnnxLimitError beyond the limits.
+        Raises OnnxFileError for bytes that are not a message, OnnxLimitError beyond the limits.
         """
         if depth > MAX_NESTED_MESSAGES:
             raise OnnxLimitError(f"messages nested more than {MAX_NESTED_MESSAGES} deep")

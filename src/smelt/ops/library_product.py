@@ -62,7 +62,7 @@ DTYPES = (f32, f64)
 
 
 CLEAR_GAIN = 0.95
-"""Ratio of the library's time to ours below which it counts as faster: a call costs a little more
+"""Maximum ratio of the library's time to ours for it to count as faster: a call costs a little more
 in a program than in the measurement, since its operands are colder."""
 
 

@@ -217,7 +217,7 @@ class TensorOp:
         """Return cotangents of the operands from g, that of the result `out` (a VJP).
 
         `needed` has True for each operand whose cotangent is needed.  Raises GradientError if there
-        is no derivative.
+        is not a derivative.
         """
         raise GradientError(op=self.name, reason="the operator has no derivative")
 

@@ -68,7 +68,7 @@ _OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
 }
 """Names and symbols of Python's operators, by the class of the syntax tree."""
 MAX_EXPRESSION = 80
-"""Most characters of an expression that is a name of what it computes."""
+"""Maximum characters of an expression that is a name of what it computes."""
 
 
 def names_of_file(file: str) -> SourceNames:
@@ -79,7 +79,7 @@ def names_of_file(file: str) -> SourceNames:
 
 @lru_cache(maxsize=64)
 def names_of_source(source: str) -> SourceNames:
-    """Return the names in a source text; none if it is no Python."""
+    """Return the names in a source text; none if it is not Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):

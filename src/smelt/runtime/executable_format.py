@@ -120,7 +120,7 @@ class Recipe:
     arena: tuple[Index, ...]
     outputs: tuple[int, ...]
     stream_above: int
-    """Bytes of results above which code with non-temporal stores is faster."""
+    """Threshold on bytes of results: code with non-temporal stores is faster above."""
     parts: tuple[Part, ...] = ()
     """Computations on constant inputs, done once: the held values, in order."""
 

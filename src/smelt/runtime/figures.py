@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 MIN_QUIET_SHARE = 0.85
-"""Least share of a processor that an undisturbed measuring thread gets."""
+"""Minimum share of a processor that an undisturbed measuring thread gets."""
 AGREEMENT = 0.25
 """Largest relative distance of two tries that confirm each other."""
 MAX_TRIES = 4

@@ -70,7 +70,7 @@ class Record:
     target: Target | None
     samples: Samples
     until: float
-    """Time, in seconds since the epoch, until which the figures are not measured again."""
+    """Time, in seconds since the epoch, before which the figures are not measured again."""
 
 
 def host() -> Target:

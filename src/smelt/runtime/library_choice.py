@@ -17,7 +17,7 @@ __all__ = ["library_identity", "library_wish", "usable_library"]
 
 
 def library_wish() -> Wish:
-    """Return the setting in force: a library rounds otherwise, and is no code of ours."""
+    """Return the setting in force: a library rounds otherwise, and is not our code."""
     if knobs.ROUNDING.get() == "exact" or knobs.STRICT.get() or not knobs.FUSE.get():
         return "never"
     return knobs.LIBRARY_PRODUCTS.get()

@@ -33,7 +33,7 @@ _WORKERS: Final = Workers(min(usable_cores(), MAX_COMPILERS))
 _SCRATCH_ARGUMENTS: Final = 2
 """Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
 _MAX_PARAMETER_BYTES: Final = 4096
-"""Most bytes of parameters that every driver takes."""
+"""Maximum bytes of parameters that every driver takes."""
 
 
 class Stored(Protocol):

@@ -45,8 +45,8 @@ ATOMIC_BYTES = (4, 8)
 JOINED_LANES = 1024
 """Columns of a program that combines long rows."""
 FIRST_ELEMENTS = 4096
-"""Elements of a program's results up to which it stores first values itself: a launch takes as long
-as a program needs for so many."""
+"""Maximum elements of the results of a program that stores first values itself: a launch takes as
+long as a program needs for so many."""
 
 
 def combining_launches(

@@ -55,7 +55,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     if len(several) < 2 or len(blocks) < len(launch.grid) or not _is_free(launch, several):
         return None
     if any(launch.axis(b.axis).extent == 0 for b in several):
-        return None  # a quotient by zero is no index
+        return None  # a quotient by zero is not an index
     name = unused_name("flat", {*names_of(launch)})
     flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
     places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}

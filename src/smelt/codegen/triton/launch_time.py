@@ -60,7 +60,7 @@ SPECIALISED_WARPS = 1.01
 Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
 registers from those that compute."""
 STORE_BYTES = 1 << 15
-"""Most shared memory through which a block is stored while the next one is loaded."""
+"""Maximum shared memory through which a block is stored while the next one is loaded."""
 
 
 def predict_ns(

@@ -128,7 +128,7 @@ class _Looper:
     def longest(self, axes: Sequence[str]) -> str:
         """Return the axis whose blocks are lanes: the longest known, the last one of equals.
 
-        An extent that is no number is longer than all that are.
+        An extent that is not a number is longer than all that are.
         """
         extents = {a: self.kernel.axis(a).extent for a in axes}
         lengths = {a: n if isinstance(n, int) else 1 << 62 for a, n in extents.items()}

@@ -51,16 +51,16 @@ MAP_LANES = 1024
 TILE_LANES = 4096
 """Elements that a program with whole or streamed axes should have at most."""
 MAX_LANES = 1 << 20
-"""Most elements of a tensor in Triton."""
+"""Maximum elements of a tensor in Triton."""
 MIN_DOT = 16
-"""Least lanes along each axis of a `tl.dot`."""
+"""Minimum lanes along each axis of a `tl.dot`."""
 MIN_INTEGER_DOT = 32
-"""Least lanes of the summed axis of a `tl.dot` of 8-bit integers."""
+"""Minimum lanes of the summed axis of a `tl.dot` of 8-bit integers."""
 DOT_LANES = 64
-"""Most lanes of an axis of a kernel with contractions."""
+"""Maximum lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
 MAX_WARPS = 16
-"""Most warps that follow from a program's lanes."""
+"""Maximum warps that follow from a program's lanes."""
 EXAMINED_LANES = 1024
 """Positions that a program examines together, and visits those where a condition holds."""
 UNKNOWN_ROWS = 128

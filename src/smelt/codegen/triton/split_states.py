@@ -53,7 +53,7 @@ PROCESSOR_REGISTERS = 1 << 16
 VALUE_SHARE = 7 / 8
 """Part of the registers that values have: each thread needs others for addresses and masks."""
 SHORT_SUM = 64
-"""Most positions of a stream that becomes a reduction: each value has all of them at a time."""
+"""Maximum positions of a stream that becomes a reduction: each value has all of them at a time."""
 
 
 def split_states(

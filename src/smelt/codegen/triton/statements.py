@@ -36,7 +36,7 @@ __all__ = ["WIDE", "Program", "print_program"]
 WIDE = "INDEX"
 """The constant of a program that is the type of its indices and offsets."""
 MIN_WIDE = 1 << 31
-"""Elements of an array from which offsets need 64 bits."""
+"""Minimum elements of an array whose offsets need 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

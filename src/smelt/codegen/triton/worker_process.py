@@ -32,7 +32,7 @@ _VARIABLES: Final = {"TRITON_INTERPRET": None, "TRITON_DISABLE_LINE_INFO": "1"}
 """Variables of Triton: programs are compiled, without the names of temporary files."""
 _MAX_ERROR_BYTES: Final = 4096
 MAX_COMPILERS: Final = 8
-"""Most processes at once: each has a copy of Triton, of some hundred megabytes."""
+"""Maximum processes at once: each has a copy of Triton, of some hundred megabytes."""
 
 
 class WorkerFailure(Exception):

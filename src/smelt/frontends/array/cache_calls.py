@@ -34,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LIMIT = 1024
-"""Most keys per function."""
+"""Maximum keys per function."""
 _PLAIN = frozenset((int, bool, str, type(None), DType))
 _INTEGERS = frozenset((int,))
 _SEEN_ONCE = "seen once"

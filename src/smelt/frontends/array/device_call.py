@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["call_on_device"]
 
 _KEPT = 256
-"""Most recordings that a function keeps for one structure of arguments."""
+"""Maximum recordings that a function keeps for one structure of arguments."""
 
 
 def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:

@@ -30,7 +30,7 @@ from smelt.runtime.cuda.recorded_call import RecordedCall
 __all__ = ["KnownCalls", "give_away"]
 
 _KNOWN: Final = 512
-"""Most calls, by types and shapes of their arrays, that a function repeats natively."""
+"""Maximum calls, by types and shapes of their arrays, that a function repeats natively."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -588,7 +588,7 @@ class Flags:
 
     @property
     def owndata(self) -> bool:
-        """Whether the array is no view."""
+        """Whether the array is not a view."""
         return base(self._array) is None
 
     @property

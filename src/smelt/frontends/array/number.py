@@ -468,7 +468,7 @@ def is_integral(x: Any) -> bool:
 def as_dim(x: Any) -> Index:
     """Return a dimension that a user passed.
 
-    Raises ArgumentError for something that is no integer.
+    Raises ArgumentError for something that is not an integer.
     """
     if isinstance(x, Size):
         return x.scope.canon(x.expr)

@@ -142,7 +142,7 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
 def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return quantiles of the elements that are not NaN; NaN if there are none.
 
-    Arguments, dtypes and errors are those of `quantile`, but no elements are no error, and
+    Arguments, dtypes and errors are those of `quantile`, but no elements are not an error, and
     the dimensions of `q` lead those of the result there too.
     """
     _check_fractions(q, 1, "nanquantile")

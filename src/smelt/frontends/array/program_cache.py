@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 _LIMIT = 1024
-"""Most programs in the cache."""
+"""Maximum programs in the cache."""
 _ENTRIES_PER_KEY = 4
-"""Most entries made for one key, in case numbers alternate between plans."""
+"""Maximum entries made for one key, in case numbers alternate between plans."""
 
 
 class ProgramKey(NamedTuple):

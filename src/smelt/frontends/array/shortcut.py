@@ -39,7 +39,7 @@ _SLOTS = {
 NUMBER_TYPES = (float, int, np.float64)
 """Types that are recorded as Python numbers."""
 MAX_RECORDS = 8
-"""Most records made for one `ExactCall`, in case settings change all the time."""
+"""Maximum records made for one `ExactCall`, in case settings change all the time."""
 
 
 @dataclass(slots=True, eq=False)

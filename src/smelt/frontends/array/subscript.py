@@ -91,7 +91,7 @@ __all__ = [
 ARRAY = "array"
 """Marks an array among the items of a key."""
 OTHER = object()
-"""Marks an item that is no plain integer, slice, None or Ellipsis."""
+"""Marks an item that is not a plain integer, slice, None or Ellipsis."""
 
 
 def hashable_key(key: Any) -> tuple[Any, ...] | None:

@@ -30,7 +30,7 @@ NOT_LEFT_TO_TORCH = FusionError, CaptureError
 which would stay with torch when the capture has ended."""
 
 MAX_FAILURES = 64
-"""Most failures of one traced graph that are bisected; after that, a part that fails is left to
+"""Maximum failures of one traced graph that are bisected; after that, a part that fails is left to
 torch as a whole."""
 
 

@@ -141,7 +141,7 @@ def undecomposed(op: Any, operands: Any, options: Any) -> Any:
 
 
 def _order_of(like: Callable[..., Any], operands: Any, options: Any, result: Any) -> Any:
-    """Return the order in memory of a value that is no part of the trace.
+    """Return the order in memory of a value that is not part of the trace.
 
     None if it is that of `result`, or PyTorch cannot compute it without data.
     """

@@ -72,8 +72,8 @@ def _bags(
 
 _DTYPES = (torch.float32, torch.float64)
 _MAX_ELEMENTS = 1 << 14
-"""Most elements read. With more, the overhead of calling torch is small beside its loop, which adds
-what it reads in registers."""
+"""Maximum elements read. With more, the overhead of calling torch is small beside its loop, which
+adds what it reads in registers."""
 
 
 def _bags_backward(

@@ -235,8 +235,7 @@ def span_bytes(t: torch.Tensor) -> int:
 
 
 _MIN_BYTES = 1 << 16
-"""Bytes of an argument from which a part is written by a call of torch rather than all of it by a
-kernel."""
+"""Minimum bytes of an argument for torch to write a part of it rather than a kernel all of it."""
 _MIN_RATIO = 4
 """The argument must have at least this many times as many bytes as the part for that."""
 

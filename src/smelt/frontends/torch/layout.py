@@ -54,7 +54,7 @@ PARTIAL_VIEWS = {
 USER_RESULTS = "smelt_seen"
 """Metadata key at the output node: how many results, from the first, the user sees."""
 MIN_VIEW_SHARE = 0.5
-"""Share of a value from which on a view of it is made by computing all of it."""
+"""Minimum share of a value for a view of it to be made by computing all of it."""
 
 
 def memory_order(fake: Any) -> list[int] | None:

@@ -72,7 +72,7 @@ the names of other results of its operator that exist, by position."""
 
 
 _MAX_RECOMPUTED = 16
-"""Most operators that a later graph recomputes in place of reading a stored value."""
+"""Maximum operators that a later graph recomputes in place of reading a stored value."""
 
 
 @dataclass(frozen=True, slots=True)

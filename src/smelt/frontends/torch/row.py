@@ -152,7 +152,7 @@ class Call:
     def index(self, n: Any) -> Index:
         """Return a size argument, which is an expression already.
 
-        Raises UnsupportedError if it is no size.
+        Raises UnsupportedError if it is not a size.
         """
         if isinstance(n, (float, V)) or n is None:
             raise UnsupportedError(f"{n!r} is not a size")

@@ -55,7 +55,7 @@ def rebase_on_memory(graph: torch.fx.Graph) -> None:
 def _base_value(x: Any) -> Any:
     """Return the value of which a view shows a part.
 
-    For nested parts the outermost value; the view itself if it is no part.
+    For nested parts the outermost value; the view itself if it is not part.
     """
     base = x
     while x.op == "call_function":

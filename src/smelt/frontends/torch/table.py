@@ -65,7 +65,7 @@ TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
 }
 """All rows of overloads by name."""
 _FUNCTIONAL_ROWS: dict[str, Row] = {row.name: row for row in rows_loops.ROWS}
-"""Rows of operators that take functions, which are no overloads."""
+"""Rows of operators that take functions, which are not overloads."""
 
 
 def row_of(name: str) -> Row | None:

@@ -47,7 +47,7 @@ The first are positive, the second negative, the others mixed; each is combined 
 the other conditions.
 """
 MAX_CONDITIONS = 10
-"""Most conditions whose combinations are enumerated; with more, nothing is ruled out."""
+"""Maximum conditions whose combinations are enumerated; with more, nothing is ruled out."""
 _TABLE = 64
 """Number of terms with sample values of their own; further ones repeat them."""
 

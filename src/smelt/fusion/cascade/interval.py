@@ -31,7 +31,7 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
 Span: TypeAlias = tuple[Term, Term]
 """Minimum and maximum of an integer in a block."""
 MAX_ARITY = 3
-"""Most operands of an operator on truth values whose truth table is enumerated."""
+"""Maximum operands of an operator on truth values whose truth table is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
-"""Most elements of an array: offsets in programs have 32 bits."""
+"""Maximum elements of an array: offsets in programs have 32 bits."""
 MAX_SEARCHES: Final = 8
-"""Most threads that look for code, or wait for its compiler, at once."""
+"""Maximum threads that look for code, or wait for its compiler, at once."""
 MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
-"""Most programs along each dimension of a grid."""
+"""Maximum programs along each dimension of a grid."""
 
 
 class LoadedCode:

@@ -31,7 +31,7 @@ from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, produc
 Value = ir.Value
 TRANSPOSED_PART = 200
 SCAN_STATE_KEY = 100
-"""Part number from which on scratch memory has the states of scans."""
+"""First part number of the states of scans in scratch memory."""
 STAMP = 64
 """Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
@@ -82,7 +82,7 @@ def resident_blocks(c: Contraction, s: Schedule) -> Index:
 
 
 def lay_out(s: Schedule) -> Storage:
-    """Lay out the arrays that a thread needs for a schedule; they have no addresses yet."""
+    """Lay out the arrays that a thread needs for a schedule, without addresses."""
     storage = Storage(s, {item: other for other, item in _successors(s)}, pitches(s))
     layout = _Layout(any(c.reads_past_end for c in s.products.values()))
     for item, axes in s.materialised.items():
