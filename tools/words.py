@@ -98,7 +98,6 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "src/smelt/codegen/llvm/products/prefetch.py": frozenset(["own"]),
     "demo/page.py": frozenset(["asked"]),
     "src/smelt/frontends/array/layouts.py": frozenset(["turned"]),
-    "src/smelt/frontends/array/program_cache.py": frozenset(["made"]),
     "src/smelt/frontends/torch/segment.py": frozenset(["asked"]),
     "src/smelt/fusion/cascade/finite_masks.py": frozenset(["asked"]),
     "src/smelt/journal/facts.py": frozenset(["found"]),

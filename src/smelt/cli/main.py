@@ -24,6 +24,7 @@ from smelt.python.origin import UNKNOWN
 
 COMMANDS: dict[str, str] = {
     "bench": "Time an ONNX model in turns with ONNX Runtime, if that is installed.",
+    "build": "Make a shared library for C of a program file.",
     "cache": "Inspect, verify or clear the cache of plans and compiled kernels.",
     "doctor": "Check the installation, and show what Smelt detects on this machine.",
     "errors": "List every error, warning and reason with its code.",

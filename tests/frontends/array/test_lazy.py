@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import smelt as sm
 import smelt.numpy
 from smelt import knobs
-from smelt.frontends.array import evaluate_pending
+from smelt.frontends.array import evaluate_pending, program_cache
 from smelt.frontends.array import evaluate_pending as flushing
 from smelt.frontends.array.value import STATE
 
@@ -38,7 +38,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return plain(graph, *rest)
 
     monkeypatch.setattr(flushing, "compile_graph", noted)
-    monkeypatch.setattr(flushing, "_SEEN", {})
+    monkeypatch.setattr(program_cache, "PROGRAMS", {})
     monkeypatch.setattr(flushing, "_FAMILIES", {})
     return graphs
 

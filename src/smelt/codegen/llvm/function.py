@@ -95,7 +95,7 @@ def emit_function(
     target: Target,
     streaming: bool,
 ) -> Index:
-    """Emit one schedule into a module; return the scratch bytes that a thread needs."""
+    """Emit one schedule into a module; return the bytes of scratch that a thread needs."""
     function = ir.Function(module, KERNEL, s.phase.name)
     function.args[0].add_attribute("noalias")
     function.args[3].add_attribute("noalias")

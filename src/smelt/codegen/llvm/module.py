@@ -81,7 +81,6 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
     """
     variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
-        # From the phase before it is scheduled, which changes it.
         subphases = split_disjoint(phase)
         short = _common([_numbered(few_column_variants(p, target), FEW) for p in subphases])
         fused = _common([_numbered(fused_variants(p, target), OTHERS) for p in subphases])

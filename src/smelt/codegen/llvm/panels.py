@@ -84,16 +84,15 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     If several axes walk their columns (heads, and channels of each), as they would be if their
     right operand were in panels along the last one.
     """
-    for number, phase in enumerate(program(kernel).phases):
-        phase_schedule = schedule(phase, target)
-        plans = phase_schedule.products
+    for phase in program(kernel).phases:
+        plans = schedule(phase, target).products
         if plans and all(c.driver == "nchw" for c in plans.values()):
-            nhwc = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
+            nhwc = schedule(phase, target, NHWC_VARIANT)
             yield from _panelled(nhwc.products.values())
         if not plans.packed or not all(c.has_plain_columns for c in plans.packed):
             yield from _panelled(plans.values())
-        else:  # planned anew, since the schedule has rewritten the phase
-            yield from _panelled(contractions(program(kernel).phases[number], target).values())
+        else:
+            yield from _panelled(contractions(phase, target).values())
 
 
 def _panel(

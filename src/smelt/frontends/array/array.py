@@ -122,8 +122,12 @@ class Array(Operators):
             scope = STATE.scope
             if scope is not None:
                 scope.created[id(array)] = weakref.ref(array)
-            if node.data is None:
-                array._wait()
+            if node.data is None:  # `_wait`, without a call
+                pending = STATE.pending
+                pending.append(_reference(array))
+                STATE.trail.append(node.origin)
+                if len(pending) >= STATE.review_at:
+                    flush_if_many(PENDING_LIMIT)
         elif node.scope is not (scope := STATE.scope) and scope is not None:
             scope.created[id(array)] = weakref.ref(array)  # a step computed it around its loop
         return array
@@ -242,8 +246,7 @@ class Array(Operators):
         data = place.memory.node.data
         if data is None or not place.is_derivable or STATE.tapes or not data.flags.c_contiguous:
             return
-        node.data = np.array(place.of(data), order="C")
-        node.inputs = ()
+        node.set_elements(np.array(place.of(data), order="C"))
 
     def _exported(self, use: str) -> Buffer:
         """Return the elements in memory that other code may write to from now on."""

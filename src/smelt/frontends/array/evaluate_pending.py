@@ -36,7 +36,8 @@ from smelt.frontends.array.engine import (
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program
-from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
+from smelt.frontends.array.program_cache import PlannedProgram, find, program_key, remember
+from smelt.frontends.array.structure import end_epochs
 from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
@@ -58,8 +59,6 @@ __all__ = [
     "waiting_value",
 ]
 
-_SEEN_LIMIT = 2048
-"""Maximum programs, with sizes and constants, whose plans are remembered."""
 _FAMILIES_LIMIT = 2048
 """Maximum families of programs that are remembered."""
 _PLANS_LIMIT = 16
@@ -80,16 +79,16 @@ class Family:
     """Indices of numbers, and in `changed_constants` of constants, that have changed."""
     changed_constants: set[int] = field(default_factory=set)
 
-    def find(
-        self, program: Program
-    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]] | None:
-        """Return the plan whose guards hold for this program, None if there is none."""
+    def find(self, program: Program) -> PlannedProgram | None:
+        """Return the oldest plan whose guards hold for this program, None if there is none.
+
+        The oldest, so that a program keeps its plan and its bits when others are added.
+        """
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
-            if sizes is not None and all(
-                program.constants[k] == v for k, v in lifted.fixed_constants
-            ):
-                return lifted, compiled, sizes
+            planned = None if sizes is None else PlannedProgram(lifted, compiled, sizes)
+            if planned is not None and planned.takes(program.constants):
+                return planned
         return None
 
     def learn(self, program: Program) -> None:
@@ -99,9 +98,7 @@ class Family:
             self.changed_constants |= _changed(program.constants, self.constants)
         self.numbers, self.constants = program.numbers, program.constants
 
-    def add(
-        self, program: Program
-    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
+    def add(self, program: Program) -> PlannedProgram:
         """Compile a plan for this program and similar ones."""
         first = not self.plans
         self.learn(program)
@@ -110,11 +107,11 @@ class Family:
             program, moved, frozenset(self.changed_constants), len(self.plans) < _GUESSES
         )
         compiled = compile_graph(lifted.graph, lifted.hints)
-        self.plans.insert(0, (lifted, compiled))
-        del self.plans[_PLANS_LIMIT:]
+        self.plans.append((lifted, compiled))
+        del self.plans[:-_PLANS_LIMIT]
         sizes = lifted.match(*program.numbers)
         assert sizes is not None, "a plan does not fit the program it was made for"
-        return lifted, compiled, sizes
+        return PlannedProgram(lifted, compiled, sizes)
 
 
 def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
@@ -123,8 +120,7 @@ def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
 
 _PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *COMPILER_ERRORS)
 """Errors that would occur again, so that the result fails permanently."""
-_NOTHING = BoundsChecks()
-_SEEN: dict[Hashable, tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]] = {}
+_NO_CHECKS = BoundsChecks()
 _FAMILIES: dict[Hashable, Family] = {}
 
 
@@ -157,8 +153,8 @@ def evaluate(value: Value) -> Buffer:
     if data is None and is_at_once() and is_view(value):
         copied = view_of(value)
         assert copied is not None
-        data = value.data = np.array(copied, order="C")
-        value.inputs = ()
+        data = np.array(copied, order="C")
+        value.set_elements(data)
     if data is None:
         flush(value)
         data = value.buffer()
@@ -480,23 +476,26 @@ def _flush_before(start: int) -> None:
 
 
 def _run(outputs: tuple[Value, ...]) -> None:
-    spelled = program_key(outputs)
-    cached = None if spelled is None else find(spelled)
+    epoch = STATE.epochs.current
+    key = program_key(outputs, epoch)
+    bound = None if key is None else find(key, epoch)
     results: Sequence[Buffer] | None = None
-    if cached is not None and spelled is not None:
-        try:
-            results = cached.run(spelled.buffers, spelled.constants)
-        except RUN_ERRORS as error:
-            _locate_error(error, Program(outputs), cached.compiled, cached.sizes)
-            raise
-    checks = _NOTHING if cached is None else cached.lifted.bounds
-    if results is None:
+    checks = _NO_CHECKS
+    if bound is not None:
+        planned, buffers, constants = bound
+        results, checks = _run_planned(planned, buffers, constants, outputs), planned.lifted.bounds
+    else:
         program = Program(outputs)
         results = by_numpy(program)
         if results is None:
-            results, checks = _compile_and_run(program, spelled)
+            planned = _plan(program)
+            results = _run_planned(planned, program.buffers, program.constants, outputs)
+            checks = planned.lifted.bounds
+            if key is not None:
+                remember(key, planned, program, epoch)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
+    end_epochs()
     for node, data in zip(outputs, results, strict=False):
         node.data = data
         if STATE.tapes:
@@ -505,57 +504,25 @@ def _run(outputs: tuple[Value, ...]) -> None:
             node.inputs = ()
 
 
-def _compile_and_run(
-    program: Program, spelled: ProgramKey | None
-) -> tuple[Sequence[Buffer], BoundsChecks]:
-    """Run a program by a cached or new plan.
-
-    Returns the results and their bounds checks.
-    """
-    lifted, compiled, sizes = _plan(program)
-    buffers = _inputs(program, lifted, sizes)
+def _run_planned(
+    planned: PlannedProgram,
+    buffers: list[Buffer],
+    constants: Sequence[Any],
+    outputs: tuple[Value, ...],
+) -> Sequence[Buffer]:
     try:
-        results = compiled.run(buffers, sizes)
-        if lifted.permutations is not None:
-            results = lifted.permutations.permute_results(results)
+        return planned.run(buffers, constants)
     except RUN_ERRORS as error:
-        _locate_error(error, program, compiled, sizes)
+        _locate_error(error, Program(outputs), planned)
         raise
-    if spelled is not None:
-        count_run(spelled, program, lifted, compiled, sizes)
-    return results, lifted.bounds
 
 
-def _plan(
-    program: Program,
-) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
-    """Return a cached or new plan of a program, and its sizes."""
-    settings = fingerprint()
-    key = (program.skeleton, program.numbers, program.constants, settings)
-    plan = _SEEN.get(key)
-    if plan is None:
-        if len(_SEEN) > _SEEN_LIMIT:
-            _SEEN.clear()
-        if len(_FAMILIES) > _FAMILIES_LIMIT:
-            _FAMILIES.clear()
-        family = _FAMILIES.setdefault((program.skeleton, settings), Family())
-        plan = _SEEN[key] = family.find(program) or family.add(program)
-    return plan
-
-
-def _inputs(program: Program, lifted: GeneralizedProgram, sizes: tuple[int, ...]) -> list[Buffer]:
-    """Return what the graph of a plan reads: leaves, then constants and sizes."""
-    buffers = program.buffers
-    if lifted.constant_inputs or lifted.size_inputs:
-        free = lifted.graph.inputs[len(buffers) :]
-        constants = [
-            np.asarray(program.constants[k], x.type.dtype.numpy)
-            for k, x in zip(lifted.constant_inputs, free)
-        ]
-        buffers = [*buffers, *constants, *(size_carrier(sizes[k]) for k in lifted.size_inputs)]
-    if lifted.permutations is not None:
-        buffers = lifted.permutations.permute_inputs(buffers)
-    return buffers
+def _plan(program: Program) -> PlannedProgram:
+    """Return a program with a cached or new plan."""
+    if len(_FAMILIES) > _FAMILIES_LIMIT:
+        _FAMILIES.clear()
+    family = _FAMILIES.setdefault((program.skeleton, fingerprint()), Family())
+    return family.find(program) or family.add(program)
 
 
 def plan_pending(
@@ -570,13 +537,12 @@ def plan_pending(
     if not pending:
         return None
     program = Program(pending)
-    lifted, compiled, sizes = _plan(program)
-    return compiled, sizes, _inputs(program, lifted, sizes)
+    planned = _plan(program)
+    inputs = planned.inputs(program.buffers, program.constants)
+    return planned.compiled, planned.sizes, inputs
 
 
-def _locate_error(
-    error: SmeltError, program: Program, compiled: Compiled | CachedProgram, sizes: tuple[int, ...]
-) -> None:
+def _locate_error(error: SmeltError, program: Program, planned: PlannedProgram) -> None:
     """Set the line of the program that an error is about."""
     exact, arrays, sizes_here = _exact_graph(program)
     locate_error(
@@ -584,8 +550,8 @@ def _locate_error(
         exact.graph,
         arrays,
         dict(zip(input_size_names(exact.graph), sizes_here)),
-        compiled,
-        sizes,
+        planned.compiled,
+        planned.sizes,
     )
 
 

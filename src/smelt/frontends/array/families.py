@@ -21,7 +21,17 @@ from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.value import STATE, Value, apply, constant, infer, record, sighting
+from smelt.frontends.array.value import (
+    STATE,
+    Value,
+    apply,
+    constant,
+    infer,
+    note_family,
+    record,
+    record_again,
+    sighting,
+)
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
@@ -68,11 +78,14 @@ class Unary:
 
         Raises DTypeError for dtypes that the operator does not accept.
         """
-        dtype = x.type.dtype
-        if self.operand_rule == "float" and not dtype.is_float:
-            x = cast(x, f64)
+        if x.__class__ is Value:
+            repeated = record_again(self, x)
+            if repeated is not None:
+                return repeated
+        if self.operand_rule == "float" and not x.type.dtype.is_float:
+            return self(cast(x, f64))
         try:
-            return record(self.op, (x,))
+            return note_family(self, record(self.op, (x,)))
         except DTypeError as error:
             raise row_error(self.what, error, x) from None
 
@@ -94,6 +107,10 @@ class Binary:
 
         Raises ShapeError, DTypeError, and RangeError for a number beyond the array's dtype.
         """
+        if x.__class__ is Value and y.__class__ is Value:
+            repeated = record_again(self, x, y)
+            if repeated is not None:
+                return repeated
         if isinstance(x, Value) and isinstance(y, Value):
             scope = x.scope
             if scope is not None and scope is y.scope:
@@ -101,7 +118,7 @@ class Binary:
             types = self.result_types.get((id(x.type), id(y.type)))
             outside = scope is None and y.scope is None and STATE.scope is None
             if types is not None and outside:
-                return apply(types, (x, y), 3)
+                return note_family(self, apply(types, (x, y), 3))
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
@@ -115,6 +132,10 @@ class Binary:
                 if cached is not None and (number.__class__ is float or number in cached.range):
                     operand = constant(float(number) if cached.is_float else number, cached.dtype)
                     pair = (operand, array) if swapped else (array, operand)
+                    if array.__class__ is Value:
+                        repeated = record_again(cached.result, *pair)
+                        if repeated is not None:
+                            return repeated
                     return apply(cached.result, pair, 3)
         pair = self._promoted(x, y)
         result = self._record(*pair)

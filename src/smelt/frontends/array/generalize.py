@@ -20,8 +20,9 @@ from smelt.errors import ShapeError
 from smelt.frontends.array import engine
 from smelt.frontends.array.engine import Permutations, input_size_names
 from smelt.frontends.array.layouts import dense_axis_order, layout
-from smelt.frontends.array.program import Program, is_parameter, replace_numbers
+from smelt.frontends.array.program import Program, replace_numbers
 from smelt.frontends.array.sizes import Sizes, rebuild_node
+from smelt.frontends.array.structure import is_parameter
 from smelt.frontends.array.value import Value
 from smelt.graph import build, walk
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds

@@ -24,7 +24,7 @@ from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.transformed import Transformed
 from smelt.frontends.array.tree import flatten, paths, unflatten
-from smelt.frontends.array.value import STATE, Value, constant, identity_copy, record
+from smelt.frontends.array.value import STATE, Value, constant, follow, identity_copy, record
 from smelt.frontends.array.views import as_integer, axis_list, expand
 from smelt.graph.ir import Node
 from smelt.ops.create import Input
@@ -306,13 +306,13 @@ def _seed(node: Value, x: Any) -> Value:
 def _taping() -> Generator[None]:
     """Keep the operands of all values computed inside, and record jitted functions."""
     STATE.tapes += 1
-    STATE.following += 1
+    follow(1)
     previous = set(STATE.differentiation_inputs)
     try:
         yield
     finally:
         STATE.tapes -= 1
-        STATE.following -= 1
+        follow(-1)
         STATE.differentiation_inputs = previous
         if not STATE.tapes:
             retained, STATE.retained = STATE.retained, []

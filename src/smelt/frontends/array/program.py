@@ -13,13 +13,13 @@ because broadcasting and empty arrays depend on them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
 
 from smelt.frontends.array.layouts import Buffer, memory_order
+from smelt.frontends.array.structure import is_parameter
 from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
@@ -106,24 +106,12 @@ def _walk(outputs: tuple[Value, ...]) -> list[Value]:
 # Constants
 
 
-_LITERAL = {0.0, 1.0, -1.0, 2.0, 0.5}
-"""Numbers that affect the generated code (x·1, x^2) and belong to the skeleton."""
-
-
 def _constant(op: Constant, constants: list[float]) -> Hashable:
     """Return a constant's part of the skeleton; ordinary numbers are appended to the list."""
     if not is_parameter(op):
         return op
     constants.append(op.value)
     return "constant", op.dtype.name
-
-
-def is_parameter(op: Constant) -> bool:
-    """Return whether a constant is an ordinary number, which may become an input."""
-    value = op.value
-    if isinstance(value, bool) or value in _LITERAL:
-        return False
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 # Sizes in attributes of operators

@@ -1,28 +1,44 @@
 """Cache of pending programs by exact operators and sizes.
 
 `smelt.frontends.array.program` computes keys by which programs with other sizes share a plan.  A
-program that differs from an earlier one only in the values of arrays and numbers needs less
-analysis: its types and operators, in order, find the earlier run, which is repeated, by native code
-if possible.
+program that differs from an earlier one only in the values of arrays and numbers is not taken
+apart: the structures of its results (see `structure`) find the plan, and the elements of leaves
+and the numbers are found by their places in the epoch.
 
 >>> a, b = (record(Map("exp"), (leaf(np.ones(3)),)) for _ in range(2))
->>> program_key((a,)).key == program_key((b,)).key
+>>> program_key((a,), STATE.epochs.current) == program_key((b,), STATE.epochs.current)
+False
+>>> end_epochs()
+>>> c = record(Map("exp"), (leaf(np.ones(3)),))
+>>> program_key((c,), STATE.epochs.current)[1] is a.structure[1]
 True
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smelt import knobs
 from smelt.frontends.array.generalize import GeneralizedProgram
-from smelt.frontends.array.program import Program, is_parameter
-from smelt.frontends.array.value import Buffer, Map, Value, leaf, record, size_carrier
-from smelt.ops.create import Constant, Input
+from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.program import Program
+from smelt.frontends.array.structure import Epoch, end_epochs, is_parameter
+from smelt.frontends.array.value import (
+    STATE,
+    Buffer,
+    Map,
+    Value,
+    leaf,
+    pending_structure,
+    record,
+    size_carrier,
+)
+from smelt.ops.create import Constant
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 
@@ -32,181 +48,148 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROGRAMS",
-    "CachedRun",
     "Map",
-    "ProgramKey",
-    "count_run",
+    "PlannedProgram",
+    "end_epochs",
+    "find",
     "leaf",
     "program_key",
     "record",
+    "remember",
 ]
 
 _LIMIT = 1024
 """Maximum programs in the cache."""
 _ENTRIES_PER_KEY = 4
-"""Maximum entries made for one key, in case numbers alternate between plans."""
+"""Maximum plans of one key, in case numbers alternate between plans."""
+
+ProgramKey = tuple[Hashable, ...]
 
 
-class ProgramKey(NamedTuple):
-    """Key of a program, and the data that differ among programs with this key."""
+def program_key(outputs: Sequence[Value], epoch: Epoch) -> ProgramKey | None:
+    """Return the key of the program that computes `outputs`: settings and structures.
 
-    key: tuple[Hashable, ...]
-    buffers: list[Buffer]
-    """Elements of the leaves, in order."""
-    constants: list[Any]
-    """Ordinary numbers, once for each use as an operand."""
-    order: dict[Value, int]
-    """Leaves and operators, operands first, with their positions."""
-
-
-def program_key(outputs: Sequence[Value]) -> ProgramKey | None:
-    """Return the key of the program that computes `outputs`.
-
-    Leaves and operators are in the order of `Program`.  None if memory is not C-contiguous or an
-    output needs no operator.  Raises DonatedError and ChangedError for leaves that cannot be read
-    any more.
+    None if an output needs no operator, or if leaves cannot be read any more.
     """
-    order: dict[Any, int] = {}
     key: list[Hashable] = [knobs.fingerprint()]
-    buffers: list[Buffer] = []
-    constants: list[Any] = []
-    stack: list[Any] = list(reversed(outputs))
-    while stack:
-        x = stack[-1]
-        if x in order:
-            stack.pop()
-            continue
-        op = x.op
-        kind = op.__class__
-        if x.data is not None or kind is Constant or kind is Input:
+    for x in outputs:
+        of, structure = x.structure
+        if of is not epoch or x.data is not None:
+            structure = pending_structure(x, epoch)
+        if structure is None:
             return None
-        part: list[Hashable] = [op.scalar if kind is Map else op]
-        numbers: list[Any] = []
-        for i in x.inputs:
-            position = order.get(i)
-            if position is not None:
-                part.append(position)
-                continue
-            data = i.data
-            if data is not None:
-                data = data if i.__class__ is Value else i.buffer()
-                if not data.flags.c_contiguous:
-                    return None
-                buffers.append(data)
-                key.append(id(i.type))
-                part.append(len(order))
-                order[i] = len(order)
-            elif i.op.__class__ is not Constant:
-                stack.append(i)
-                break
-            elif is_parameter(i.op):
-                numbers.append(i.op.value)
-                part.append(i.op.dtype.name)
-            else:
-                part.append((id(i),))
-        else:
-            order[x] = len(order)
-            key += part
-            constants += numbers
-            stack.pop()
-    key.append(tuple([order[x] for x in outputs]))
-    return ProgramKey(tuple(key), buffers, constants, order)
+        key.append(structure)
+    return tuple(key)
 
 
 @dataclass(slots=True, eq=False)
-class CachedRun:
-    """Plan and inputs of a program that was run, to be run again."""
+class PlannedProgram:
+    """A program with its plan, to be run on other elements and numbers."""
 
     lifted: GeneralizedProgram
     compiled: Compiled | CachedProgram
     sizes: tuple[int, ...]
-    size_inputs: list[Buffer]
-    """Inputs that are never read: their shapes pass sizes."""
-    types: list[Any]
-    """Dtypes of the inputs that are numbers."""
-    key_objects: list[object]
-    """Objects whose identities are part of the key, kept alive."""
+    leaves: list[int] = field(default_factory=list)
+    """Places of the leaves in the epoch; of the numbers in `numbers`."""
+    numbers: list[int] = field(default_factory=list)
+    orders: list[Hashable] | None = None
+    """Memory orders of the leaves; None if all are C-contiguous."""
+    runs: int = 0
     runner: Any = None
     """Native function that runs a record, called with its address and the inputs."""
     record: Any = None
 
-    def run(self, buffers: list[Buffer], constants: Sequence[Any]) -> Sequence[Buffer] | None:
-        """Return the results and the flag of bounds checks; None if other constants are fixed."""
-        for k, v in self.lifted.fixed_constants:
+    def takes(self, constants: Sequence[Any]) -> bool:
+        """Return whether the numbers that are part of the plan are these."""
+        for k, v in self.lifted.fixed_constants:  # noqa: SIM110 - a generator costs as much again
             if constants[k] != v:
+                return False
+        return True
+
+    def bind(self, epoch: Epoch) -> tuple[list[Buffer], list[Any]] | None:
+        """Return the leaves' elements and the numbers; None if the plan does not fit these.
+
+        Raises ChangedError for leaves that were written.
+        """
+        buffers: list[Buffer] = []
+        for place in self.leaves:
+            reference = epoch.leaves.get(place)
+            x = None if reference is None else reference()
+            data = None if x is None else x.data if x.__class__ is Value else x.buffer()
+            if data is None or (self.orders is None and not data.flags.c_contiguous):
                 return None
-        if self.types:
-            free = zip(self.lifted.constant_inputs, self.types, strict=True)
-            buffers = buffers + [np.asarray(constants[k], t) for k, t in free]
-        if self.size_inputs:
-            buffers = buffers + self.size_inputs
-        if self.record is None:
-            return self.compiled.run(buffers, self.sizes)
-        return self.runner(self.record.address, buffers)
+            buffers.append(data)
+        if self.orders is not None and [memory_order(x) for x in buffers] != self.orders:
+            return None
+        numbers = epoch.numbers
+        constants = [numbers[place] for place in self.numbers]
+        return (buffers, constants) if self.takes(constants) else None
+
+    def inputs(self, buffers: list[Buffer], constants: Sequence[Any]) -> list[Buffer]:
+        """Return what the graph reads: leaves, then numbers and carriers of sizes."""
+        lifted = self.lifted
+        if lifted.constant_inputs or lifted.size_inputs:
+            free = lifted.graph.inputs[len(buffers) :]
+            numbers = [
+                np.asarray(constants[k], x.type.dtype.numpy)
+                for k, x in zip(lifted.constant_inputs, free)
+            ]
+            carriers = [size_carrier(self.sizes[k]) for k in lifted.size_inputs]
+            buffers = [*buffers, *numbers, *carriers]
+        return (
+            buffers if lifted.permutations is None else lifted.permutations.permute_inputs(buffers)
+        )
+
+    def run(self, buffers: list[Buffer], constants: Sequence[Any]) -> Sequence[Buffer]:
+        """Return the results, and the flag of bounds checks."""
+        inputs = self.inputs(buffers, constants)
+        if self.record is not None:
+            return self.runner(self.record.address, inputs)
+        results = self.compiled.run(inputs, self.sizes)
+        permutations = self.lifted.permutations
+        if permutations is not None:
+            return permutations.permute_results(results)
+        self.runs += 1
+        if self.runs == knobs.NATIVE_FROM_CALL and self.orders is None and knobs.NATIVE_CALLS.get():
+            self.runner, self.record = _native(self.compiled, self.sizes, buffers)
+        return results
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """Entry of the cache: number of runs, and the repeatable run if there is one."""
-
-    repeat: CachedRun | None = None
-    made: int = 0
-    calls: int = 0
+PROGRAMS: dict[ProgramKey, list[PlannedProgram]] = {}
+"""Programs by keys; several where numbers that are part of plans differ."""
 
 
-PROGRAMS: dict[Hashable, _Entry] = {}
-"""Entries by keys."""
+def find(
+    key: ProgramKey, epoch: Epoch
+) -> tuple[PlannedProgram, list[Buffer], Sequence[Any]] | None:
+    """Return the plan of an equal program, with the elements and numbers of this one."""
+    for planned in PROGRAMS.get(key, ()):
+        bound = planned.bind(epoch)
+        if bound is not None and STATE.epochs.current is epoch:
+            return planned, *bound
+    return None
 
 
-def find(spelled: ProgramKey) -> CachedRun | None:
-    """Return the run of an equal program, if it is remembered."""
-    entry = PROGRAMS.get(spelled.key)
-    return None if entry is None else entry.repeat
-
-
-def count_run(
-    spelled: ProgramKey,
-    program: Program,
-    lifted: GeneralizedProgram,
-    compiled: Compiled | CachedProgram,
-    sizes: tuple[int, ...],
-) -> None:
-    """Count a run of a program; cache how to repeat it once it recurs."""
-    entry = PROGRAMS.get(spelled.key)
-    if entry is None:
-        if len(PROGRAMS) >= _LIMIT:
-            PROGRAMS.clear()
-        entry = PROGRAMS[spelled.key] = _Entry()
-    entry.calls += 1
-    if entry.calls < knobs.NATIVE_FROM_CALL or entry.made >= _ENTRIES_PER_KEY:
-        return
-    entry.made += 1
-    nodes = [x for x in spelled.order if x.data is None]
-    if (
-        lifted.permutations is not None
-        or nodes != program.nodes
-        or [*map(id, spelled.buffers)] != [*map(id, program.buffers)]
-    ):
-        return
-    first = len(program.buffers)
-    inputs = lifted.graph.inputs[first : first + len(lifted.constant_inputs)]
-    cached = CachedRun(
-        lifted,
-        compiled,
-        sizes,
-        [size_carrier(sizes[k]) for k in lifted.size_inputs],
-        [x.type.dtype.numpy for x in inputs],
-        _key_objects(spelled.order),
-    )
-    if knobs.NATIVE_CALLS.get():
-        cached.runner, cached.record = _native(compiled, sizes, program.buffers)
-    entry.repeat = cached
-
-
-def _key_objects(order: Iterable[Value]) -> list[object]:
-    """Return the objects whose identities are part of a key."""
-    types: list[object] = [x.type for x in order if x.data is not None]
-    return types + [i for x in order for i in x.inputs if isinstance(i.op, Constant)]
+def remember(key: ProgramKey, planned: PlannedProgram, program: Program, epoch: Epoch) -> None:
+    """Remember the plan of a program whose leaves have places in the epoch."""
+    leaves: dict[Any, int] = {}
+    for x in program.nodes:
+        of, applied = x.structure
+        if of is not epoch or STATE.epochs.current is not epoch:
+            return
+        for i, structure in zip(x.inputs, applied.key[1:], strict=True):
+            if i.data is not None:  # type: ignore[attr-defined]
+                leaves[i] = structure.place
+            elif isinstance(i.op, Constant) and is_parameter(i.op):
+                planned.numbers.append(structure.place)
+    planned.leaves = [leaves[x] for x in program.leaves]
+    orders = [memory_order(x) for x in program.buffers]
+    planned.orders = orders if any(orders) else None
+    if len(PROGRAMS) >= _LIMIT:
+        PROGRAMS.clear()
+    plans = PROGRAMS.setdefault(key, [])
+    plans.insert(0, planned)
+    del plans[_ENTRIES_PER_KEY:]
 
 
 def _native(

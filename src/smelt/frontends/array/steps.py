@@ -23,7 +23,7 @@ from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import default_value, from_host
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Sizes, rebuild_node
-from smelt.frontends.array.value import STATE, Value, intern, leaf
+from smelt.frontends.array.value import STATE, Value, follow, intern, leaf
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.generalize_shapes import generalize
@@ -135,7 +135,7 @@ def record_step(
     scope = StepScope(name, outer, takes_all=takes_all)
     previous, STATE.scope = STATE.scope, scope
     recording = RECORDING.set(True)
-    STATE.following += 1
+    follow(1)
     try:
         leaves = [
             scope.operand(
@@ -156,7 +156,7 @@ def record_step(
     finally:
         STATE.scope = previous
         RECORDING.reset(recording)
-        STATE.following -= 1
+        follow(-1)
         scope.close()
     return step
 

@@ -31,7 +31,7 @@ from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.size_names import size_names
 from smelt.frontends.array.sizes import Guard, facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
-from smelt.frontends.array.value import STATE, Value, intern, size_carrier
+from smelt.frontends.array.value import STATE, Value, follow, intern, size_carrier
 from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
@@ -296,7 +296,7 @@ def record_call(
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
     recording = RECORDING.set(True)
-    STATE.following += 1
+    follow(1)
     try:
         _name_sizes(scope, arguments, sizes or {})
         placed: set[str] = set()
@@ -315,7 +315,7 @@ def record_call(
     finally:
         STATE.scope = outer
         RECORDING.reset(recording)
-        STATE.following -= 1
+        follow(-1)
         scope.close()
     engine.reporting().report_traced(trace, perf_counter() - start)
     return trace

@@ -31,6 +31,7 @@ from smelt.frontends.array.value import (
     leaf,
     record,
     recorded,
+    recorded_value,
     sighting,
 )
 from smelt.ops.create import Constant
@@ -81,7 +82,7 @@ class Recipe:
                 self.steps.append((x.op, operands, x.type))
         self.result = positions[result]
         self.sightings: list[tuple[Sighting, tuple[int, ...]]] | None = None
-        """Steps as they are computed at once."""
+        """Steps outside of recordings."""
         maps = [type.dtype.is_float for op, _, type in self.steps if op.__class__ is Map]
         self.is_silent = any(maps) and len(maps) > 1
         """Whether NumPy's warnings would be about operators that the caller did not write."""
@@ -91,9 +92,14 @@ class Recipe:
     ) -> Value:
         """Record the operators for other arguments of the same types."""
         origin = here(depth)
-        if scope is not None and not scope.open:
-            scope.check_open(arguments[0].type_text)
         values: list[Value] = [*arguments, *self.constants]
+        if scope is None:
+            for seen, operands in self._seen(arguments):
+                inputs = tuple([values[i] for i in operands])
+                values.append(recorded_value(seen, inputs, origin))
+            return values[self.result]
+        if not scope.open:
+            scope.check_open(arguments[0].type_text)
         for op, operands, type in self.steps:
             inputs = tuple([values[i] for i in operands])
             values.append(Value(op, inputs, type, origin, None, scope))
@@ -107,27 +113,27 @@ class Recipe:
         if not is_at_once():
             operands = [x if x.__class__ is Value else x.as_operand() for x in arguments]
             return self.repeat(tuple(operands), depth=4)
-        if self.sightings is None:
-            self.sightings = self._sightings(arguments)
         if self.is_silent:
             with np.errstate(all="ignore"):
                 return self._apply(arguments)
         return self._apply(arguments)
 
     def _apply(self, arguments: tuple[Value, ...]) -> Value:
-        assert self.sightings is not None
         values: list[Value] = [*arguments, *self.constants]
-        for seen, operands in self.sightings:
+        for seen, operands in self._seen(arguments):
             values.append(apply(seen, tuple([values[i] for i in operands]), 5))
         return values[self.result]
 
-    def _sightings(self, arguments: tuple[Value, ...]) -> list[tuple[Sighting, tuple[int, ...]]]:
+    def _seen(self, arguments: tuple[Value, ...]) -> list[tuple[Sighting, tuple[int, ...]]]:
+        if self.sightings is not None:
+            return self.sightings
         types = [x.type for x in (*arguments, *self.constants)]
         types += [type for _, _, type in self.steps]
-        return [
+        self.sightings = [
             (sighting(op, tuple([types[i] for i in operands])), operands)
             for op, operands, _ in self.steps
         ]
+        return self.sightings
 
 
 def _operands_first(result: Value, arguments: tuple[Value, ...]) -> list[Any]:

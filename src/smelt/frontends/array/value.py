@@ -28,6 +28,16 @@ from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.at_once import Account, Sighting, compute, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
+from smelt.frontends.array.structure import (
+    STRUCTURES,
+    Epoch,
+    Epochs,
+    Structure,
+    applied,
+    end_epochs,
+    note,
+    structure_of,
+)
 from smelt.graph.ir import Node
 from smelt.knobs import TIERS
 from smelt.ops.create import Constant, Input
@@ -67,15 +77,18 @@ _CACHE_LIMIT = 8192
 class Value(Node):
     """Graph node with its elements (`data`), if known, and the recording it belongs to.
 
-    `scope` is None for values outside `jit`.  `sample` and `last` are used by `Foreign` only: a few
-    remembered elements, and the value that operators read at present.
+    `scope` is None for values outside `jit`.  `sample` and
+    `last` are used by `Foreign` only: a few remembered elements, and the value that operators read
+    at present.
     """
 
-    __slots__ = ("account", "data", "last", "number", "sample", "scope")
+    __slots__ = ("account", "data", "last", "number", "sample", "scope", "structure")
 
     inputs: tuple[Node, ...]
     account: Account | None
-    """What pays when an operator reads a result computed at once; often unset."""
+    """What pays when an operator reads a result computed at once."""
+    structure: tuple[Epoch | None, Any]
+    """An epoch, and the `Structure` in it: together, since another thread may replace both."""
     number: Buffer
     """Element of a constant, once it was an operand of NumPy's functions."""
     sample: bytes | None
@@ -96,6 +109,16 @@ class Value(Node):
         self.origin = origin
         self.data = data
         self.scope = scope
+        self.account = None
+        self.structure = _NO_STRUCTURE
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what a value that native code made has not: a structure, an account."""
+        if name == "structure":
+            return _NO_STRUCTURE
+        if name == "account":
+            return None
+        raise AttributeError(name)
 
     @property
     def type_text(self) -> str:
@@ -124,6 +147,11 @@ class Value(Node):
         self.__class__ = Failed  # type: ignore[assignment]
         stored = _ERRORS[self] = copy(error)
         stored.__cause__ = error.__cause__ and _without_tracebacks(error.__cause__)
+
+    def set_elements(self, data: Buffer) -> None:
+        """Make a pending value one that has elements."""
+        end_epochs()
+        self.data, self.inputs = data, ()
 
     def as_operand(self) -> Value:
         """Return the operand for an operator that is recorded now and reads the elements later."""
@@ -172,6 +200,7 @@ class Value(Node):
 
     def invalidate(self, where: str) -> None:
         """Make reading raise DonatedError from now on, whatever names the value has."""
+        end_epochs()
         self.__class__ = Donated  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
@@ -364,6 +393,7 @@ class State(threading.local):
 
     def __init__(self) -> None:
         self.scope = None
+        self.epochs = Epochs()
         self.pending: list[weakref.ref[Any]] = []
         self.review_at = 64
         """Length of `pending` at which it is reviewed, see `evaluate_pending.flush_if_many`."""
@@ -399,6 +429,18 @@ class State(threading.local):
 
 
 STATE = State()
+RECORDINGS: list[None] = []
+"""An item for each recording and differentiation in progress in any thread."""
+
+
+def follow(change: int) -> None:
+    """Count a recording or differentiation of this thread that begins (1) or ends (-1)."""
+    STATE.following += change
+    if change > 0:
+        RECORDINGS.append(None)
+    else:
+        RECORDINGS.pop()
+
 
 _TYPES: dict[tuple[int, Shape], TensorType] = {}
 # Keys hold identities; entries keep the objects alive, so that no identity can be reused.
@@ -409,6 +451,9 @@ _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 _CONSTANTS_LIMIT = 1024
 """Maximum shared constants, fewer than entries elsewhere: programs that go through many numbers
 reach any limit."""
+
+
+_NO_STRUCTURE = (None, None)
 
 
 def intern(dtype: DType, shape: Shape) -> TensorType:
@@ -471,7 +516,97 @@ def apply(seen: Sighting, inputs: tuple[Any, ...], depth: int = 2) -> Value:
         if x.__class__ is not Value:
             inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
             break
-    return Value(seen.op, inputs, seen.type, here(depth))
+    return recorded_value(seen, inputs, here(depth))
+
+
+def recorded_value(seen: Sighting, inputs: tuple[Any, ...], origin: Origin) -> Value:
+    """Return the pending value of an operator outside of recordings, with its structure."""
+    value = Value(seen.op, inputs, seen.type, origin)
+    epoch = STATE.epochs.current
+    key: tuple[Any, ...]
+    if len(inputs) == 2:  # without a list: this is the time that recording takes
+        x, y = inputs
+        key = (
+            seen,
+            a[1] if (a := x.structure)[0] is epoch else structure_of(x, epoch),
+            b[1] if (b := y.structure)[0] is epoch else structure_of(y, epoch),
+        )
+    else:
+        key = (seen, *[structure_of(x, epoch) for x in inputs])
+    structure = STRUCTURES.get(key)
+    if structure is None:
+        if None in key:
+            return value  # it gets one at the flush
+        structure = applied(key)
+    value.structure = (epoch, structure)
+    return value
+
+
+def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
+    """Record an operator on values with structures, one of which may be a number.
+
+    `what` is its sighting, or a family that was noted for these structures.  No other code may see
+    the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
+    """
+    state = STATE
+    epoch = state.epochs.current
+    of, a = x.structure
+    other, b = _NO_STRUCTURE if y is None else y.structure
+    if (of is not epoch and other is not epoch) or state.scope is not None:
+        return None
+    mode = TIERS.get()
+    if mode == "default":
+        mode = state.default_tier
+    if mode != "fused" and not (state.tapes or state.tracing):
+        return None
+    if of is not epoch:
+        a = structure_of(x, epoch)
+    elif other is not epoch and y is not None:
+        b = structure_of(y, epoch)
+    key = (what, a) if y is None else (what, a, b)
+    structure = STRUCTURES.get(key)
+    if structure is None:
+        if what.__class__ is not Sighting or None in key:
+            return None
+        structure = applied(key)
+    seen = structure.key[0]
+    value = Value(seen.op, (x,) if y is None else (x, y), seen.type, here(depth))
+    value.structure = (epoch, structure)
+    return value
+
+
+def note_family(family: object, result: Value) -> Value:
+    """Note what a family's operator on values of some structures is, for `record_again`."""
+    structure = result.structure[1]
+    if structure is not None:
+        note((family, *structure.key[1:]), structure)
+    return result
+
+
+def pending_structure(x: Any, epoch: Epoch) -> Structure | None:
+    """Return the structure of a value that has none in this epoch.
+
+    None if it is not pending, or if leaves cannot be read any more.
+    """
+    stack = [x]
+    while stack:
+        node = stack[-1]
+        waiting = [
+            i
+            for i in node.inputs
+            if i.data is None and i.structure[0] is not epoch and i.op.__class__ is not Constant
+        ]
+        stack += waiting
+        if waiting or stack.pop().structure[0] is epoch:
+            continue
+        if node.data is not None or node.op.__class__ in (Constant, Input):
+            return None
+        seen = sighting(node.op, tuple([i.type for i in node.inputs]))
+        key = (seen, *[structure_of(i, epoch) for i in node.inputs])
+        if None in key:
+            return None
+        node.structure = (epoch, applied(key))
+    return x.structure[1]
 
 
 def tier() -> str:
@@ -518,7 +653,7 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
                 return None
         elif x.__class__ is not Value:
             data = x.current_buffer()
-        account = getattr(x, "account", account) or account
+        account = x.account or account
         operands.append(data)
     data = compute(seen, operands)
     if data is None:

@@ -177,7 +177,7 @@ def _split(
         if item not in stage_of and item.kind != "load":
             items_of[final].add(item)
     for at in range(final, 0, -1):
-        for item in sorted(reads_of[at], key=lambda i: i.number):
+        for item in [i for i in nest.items if i in reads_of[at]]:
             need(item, stage_of[item])
     crossing = set[Item]().union(*reads_of) - set(nest.saves)
     return tuple(

@@ -7,13 +7,25 @@ products[item]        the plan of a contraction
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.product_plan import PackedPlan, ProductPlan
 
-__all__ = ["Products"]
+__all__ = ["Products", "renewed"]
+
+Plan = TypeVar("Plan", bound=ProductPlan)
+
+
+def renewed(plan: Plan, latest: Callable[[Item], Item]) -> Plan:
+    """Return a plan after a rewrite, which tells what each item has become."""
+    changed = {name: latest(getattr(plan, name)) for name in ("item", "left", "right")}
+    if all(item is getattr(plan, name) for name, item in changed.items()):
+        return plan
+    return replace(cast(Any, plan), **changed)
 
 
 class Products(Mapping[Item, ProductPlan]):
@@ -29,6 +41,11 @@ class Products(Mapping[Item, ProductPlan]):
         self.packed = list((packed or {}).values())
         """Plans whose operands are packed by position."""
         self._plans: dict[Item, ProductPlan] = {**(blocked or {}), **(packed or {})}
+
+    def renewed(self, latest: Callable[[Item], Item]) -> Products:
+        """Return the same plans after a rewrite, which tells what each item has become."""
+        blocked = {latest(c.item): renewed(c, latest) for c in self.blocked}
+        return Products(blocked, {latest(c.item): renewed(c, latest) for c in self.packed})
 
     def __getitem__(self, item: Item) -> ProductPlan:
         return self._plans[item]

@@ -153,9 +153,11 @@ Source: TypeAlias = Packed | InPlace
 class Epilogue:
     """Epilogue of a depthwise convolution: scalar operators in order, and per-channel loads.
 
+    `number` is the place of the convolution among the phase's items, which tells epilogues apart;
     `dtypes` are the types of `loads` in memory.  Their addresses are the last arguments of a tile.
     """
 
+    number: int
     sums: Item
     ops: tuple[Item, ...]
     loads: tuple[Item, ...]
@@ -199,7 +201,7 @@ def tile_function(
     tall, count = c.tile_axis, len(c.taps)
     parts = [source.name, c.item.dtype, f"{height}x{c.tile.lanes}", f"{count}x{tall.taps}"]
     parts += [tall.step, tall.dilation, "vector" if c.has_lane_weights else "scalar", c.group]
-    parts += [short or "", *source.facts, *([f"of{c.item.number}"] if epilogue else [])]
+    parts += [short or "", *source.facts, *([f"of{epilogue.number}"] if epilogue else [])]
     sums = SUM_ARGS if short is None else [*SUM_ARGS, *ROUNDED_ARGS]
     more = [*source.operands, *([PTR] * len(epilogue.loads) if epilogue else [])]
     kind = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHT_ARGS, *more])

@@ -48,7 +48,9 @@ def find_epilogue(
         if item.dtype != c.item.dtype:
             return None
     stored = tuple(dtypes[i.payload.buffer] for i in reads if isinstance(i.payload, Access))
-    return Epilogue(c.item, tuple(ops), tuple(reads), stored) if image in needed else None
+    if image not in needed:
+        return None
+    return Epilogue(s.phase.items.index(c.item), c.item, tuple(ops), tuple(reads), stored)
 
 
 def _needed(image: Item, sums: Item) -> list[Item]:

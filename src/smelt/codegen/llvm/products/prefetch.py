@@ -308,7 +308,8 @@ def _store(home: Environment, c: Contraction) -> StoreItem | None:
     """
     if c.m is None or c.item in home.direct.stores:
         return None
-    later = [i for i in home.s.products if i.number > c.item.number]
+    items = home.s.phase.items
+    later = [i for i in items[items.index(c.item) + 1 :] if i in home.s.products]
     for store in home.s.phase.stores:
         offset = store.access.offset
         rows, columns = (coefficient(offset, a) for a in (c.m, c.n))

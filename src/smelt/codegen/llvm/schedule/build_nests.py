@@ -30,6 +30,7 @@ from smelt.codegen.llvm.loopir.items import (
     unvarying_axes,
     visited_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.collapse_short_rows import collapse_short_rows, is_map
 from smelt.codegen.llvm.loops.distribute import STAGE_UNROLL, distribute
@@ -44,7 +45,7 @@ from smelt.codegen.llvm.loops.unroll_factor import (
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
 from smelt.codegen.llvm.nests.products import Products
-from smelt.codegen.llvm.schedule.contract import Variant, contractions
+from smelt.codegen.llvm.schedule.contract import Variant, plan_contractions
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
 from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
 from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
@@ -170,32 +171,37 @@ ROUND_CYCLES = 1.5
 
 def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
-    depthwise = plan_depthwise(phase, target, form) or plan_depthwise_separable(phase, target)
+    phase, depthwise = plan_depthwise(phase, target, form)
+    if not depthwise:
+        phase, depthwise = plan_depthwise_separable(phase, target)
     products = Products(packed=depthwise)
     if not products:
-        unroll_short_dots(phase)
-        convolutions = {} if phase.regions() else plan_convolutions(phase, target, form)
+        draft = Draft(unroll_short_dots(phase))
+        convolutions = {} if phase.regions() else plan_convolutions(draft, target, form)
         products = Products(packed=convolutions)
         if not products:
-            products = Products(blocked=contractions(phase, target, form))
-        finish_sums(phase)
+            products = Products(blocked=plan_contractions(draft, target, form))
+        finish_sums(draft)
+        phase, products = draft.phase, products.renewed(draft.latest)
         if any(c.m == phase.lanes for c in products.blocked):
-            phase.lanes = None  # rows of a contraction: a block of them is not a vector
-    scans = any(i.kind == "scan" for i in phase.items)
+            # Rows of a contraction: a block of them is not a vector.
+            phase = replace(phase, lanes=None)
     if not products and is_map(phase, scans=True):
-        columns_unrolled = (scans or shares_costly(phase)) and unroll_columns(
-            phase, lanes_of(phase, target)
-        )
-        if not columns_unrolled and not scans and not collapse_short_rows(phase, target):
-            unroll_columns(phase, lanes_of(phase, target))
+        phase = _with_longer_rows(phase, target)
     vector = choose_vector_axis(phase, candidates(phase))
-    fit_stream_blocks(phase, vector)
+    draft = Draft(phase)
+    fit_stream_blocks(draft, vector)
+    phase, products = draft.phase, products.renewed(draft.latest)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         # Contractions with most axes first: a matrix-vector product has no contiguous rows.
         lane_axes = [products[i].result_axis for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in lane_axes if n in stored), lane_axes[0])
     cut = task_blocks(phase, products, vector, target)
+    if cut.transpose_axis is not None:
+        # Neighbouring tasks read neighbouring runs of the same rows.
+        others = (a for a in phase.grid if a != cut.transpose_axis)
+        phase = replace(phase, grid=(*others, cut.transpose_axis))
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
@@ -207,6 +213,15 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
     planner = _Planner(phase, local, vector, lanes, cut.transpose_axis, products, cut.rows)
     return planner.run(cut.block)
+
+
+def _with_longer_rows(phase: Phase, target: Target) -> Phase:
+    """Return a map whose short rows are unrolled by columns, or collapsed, if that pays."""
+    lanes, scans = lanes_of(phase, target), any(i.kind == "scan" for i in phase.items)
+    unrolled = unroll_columns(phase, lanes) if scans or shares_costly(phase) else None
+    if unrolled is None and not scans:
+        unrolled = collapse_short_rows(phase, target) or unroll_columns(phase, lanes)
+    return unrolled or phase
 
 
 class _Planner:

@@ -33,7 +33,9 @@ from smelt.codegen.llvm.loopir.items import (
     unvarying_axes,
 )
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.contraction import SKEW, Contraction
+from smelt.codegen.llvm.nests.products import renewed
 from smelt.codegen.llvm.nests.register_tile import Tile, in_place_tile, register_tile
 from smelt.codegen.llvm.schedule.operands import (
     is_computed_along,
@@ -67,17 +69,24 @@ from smelt.types.expr import Index, product
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
+    """Plan the contractions of a phase that fit a plan."""
+    return plan_contractions(Draft(phase), target, form)
+
+
+def plan_contractions(draft: Draft, target: Target, form: Variant = "") -> dict[Item, Contraction]:
     """Plan the contractions of a phase; others are rewritten as reductions of products."""
     plans: dict[Item, Contraction] = {}
-    for item in [i for i in phase.items if i.kind == "dot"]:
-        plan = _plan(item, phase, target, form, plans)
+    for original in [i for i in draft.phase.items if i.kind == "dot"]:
+        item = draft.latest(original)
+        plan = _plan(item, draft.phase, target, form, plans)
         if plan is None:
-            _replace_by_reduction(item, phase)
+            _replace_by_reduction(item, draft)
         else:
             plans[item] = plan
-    while (item := _conflicting(plans, phase)) is not None:
+    while (item := _conflicting(plans, draft.phase)) is not None:
         del plans[item]
-        _replace_by_reduction(item, phase)
+        _replace_by_reduction(item, draft)
+        plans = {draft.latest(i): renewed(c, draft.latest) for i, c in plans.items()}
     return plans
 
 
@@ -413,15 +422,12 @@ def stored_axis(
     return None
 
 
-def _replace_by_reduction(item: Item, phase: Phase) -> None:
+def _replace_by_reduction(item: Item, draft: Draft) -> None:
     """Rewrite a contraction as a reduction of a product item, inserted before it."""
-    at = phase.items.index(item)
     axes = item.args[0].axes | item.args[1].axes
-    product = Item(at, "apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
-    phase.items.insert(at, product)
-    item.kind, item.args = "reduce", (product,)
-    for number, other in enumerate(phase.items):
-        other.number = number
+    product = Item("apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
+    draft.insert(item, product)
+    draft.replace(item, replace(item, kind="reduce", args=(product,)))
 
 
 def product_block(

@@ -42,7 +42,7 @@ def _schedule(phase: Phase, products: tuple[FusedGemmPlan, ...]) -> Schedule | N
     nests = [_nest(phase, c) for c in products]
     last = products[-1]
     nests[-1].stores, nests[-1].items = (
-        phase.stores,
+        [*phase.stores],
         epilogue_items(phase, [c.item for c in products]),
     )
     block = last.blocks(phase)

@@ -75,8 +75,6 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     if vector is not None and transpose_axis is not None:
         side = transpose_side(lanes_of(phase, target))
         block = {transpose_axis: side, vector: side}
-        # Neighbouring tasks read neighbouring runs of the same rows.
-        phase.grid = [*(a for a in phase.grid if a != transpose_axis), transpose_axis]
     elif vector is not None and plain and not has_reductions:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
             block[outer] = _rows_per_task(phase, vector, outer)

@@ -199,20 +199,21 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]
         plain = axes == s.materialised[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
         if is_compatible and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            last_use = _last_use(s.nests[homes[0]], other)
-            if last_use is not None and last_use <= item.number:
+            nest = s.nests[homes[0]]
+            last_use = _last_use(nest, other)
+            if last_use is not None and last_use <= nest.items.index(item):
                 last_uses[other] = last_use
     return max(last_uses, key=lambda x: last_uses[x], default=None)
 
 
 def _last_use(nest: Nest, item: Item) -> int | None:
-    """Return the number of the last value a nest computes from elements of an item.
+    """Return the place of the last value that a nest computes from an item.
 
     None if the nest reads them after that.  In stages it stores a strip of one value before it
     computes the next.
     """
     late = reads(replace(nest, items=[]), item)
-    return None if late else max(i.number for i in nest.items if item in i.args)
+    return None if late else max(k for k, i in enumerate(nest.items) if item in i.args)
 
 
 def _last_reader(s: Schedule, item: Item) -> int:
