@@ -13,8 +13,6 @@ from smelt.kernel.ir import Kernel
 from smelt.machine.target import Target
 from smelt.machine.tiling import Tiling
 
-__all__ = ["CpuBackend"]
-
 
 class CpuBackend:
     """LLVM code for a CPU."""

@@ -260,6 +260,3 @@ def static_shape(shape: Sequence[Index]) -> tuple[int, ...]:
     if len(dims) != len(shape):
         raise VerifyError(f"a constant has the shape {shape_text(tuple(shape))}")
     return dims
-
-
-__all__ = ["ConstantBudget", "PreludeBuilder", "constant_budget", "values_over_budget"]

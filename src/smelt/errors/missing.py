@@ -15,8 +15,6 @@ from typing import Any
 
 from smelt.errors.tree import nearest
 
-__all__ = ["MissingAttribute", "nearest_hint"]
-
 
 class MissingAttribute(AttributeError):
     """AttributeError of an owner and a function that makes the message's end from `name`.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from smelt.graph.ir import Node
 from smelt.python.origin import Origin
 
-__all__ = ["Repeats", "find_repeats"]
-
 MIN_STEPS = 16
 """Minimum steps of a loop that is reported: layers of a model are fewer."""
 MIN_OPERATORS = 128

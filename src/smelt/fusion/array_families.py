@@ -33,8 +33,6 @@ from smelt.kernel.device_code import MAX_MAPPED_ELEMENTS, MAX_REDUCED_ELEMENTS
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, product
 
-__all__ = ["Families"]
-
 MIN_FAMILY = 8
 """Minimum arrays for which a plan counts on a launch in common.
 

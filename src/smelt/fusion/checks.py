@@ -32,8 +32,6 @@ from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 from smelt.types.expr import product
 
-__all__ = ["merge_plans", "split_checks"]
-
 MIN_MOVED_RATIO = 8
 """Minimum ratio of a graph's traffic to a separate check's inputs, which are read twice."""
 

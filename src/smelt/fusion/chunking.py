@@ -47,16 +47,6 @@ from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "CannotChunk",
-    "ChunkedGraph",
-    "ChunkedValue",
-    "Rows",
-    "chunk_graph",
-    "chunk_rows",
-    "rows_that_fit",
-]
-
 ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 
 

@@ -46,8 +46,6 @@ from smelt.ops.create import Constant, Input
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["arena_bytes", "plan", "total_kept_bytes"]
-
 CACHE_PARTS = 4
 """Number of parts that the last-level cache is divided into for a chunk.
 

@@ -31,17 +31,6 @@ from smelt.graph.walk import rebuild_from
 from smelt.journal.facts import LibraryProduct
 from smelt.ops.library_product import CLEAR_GAIN, Library, Provider, Wish
 
-__all__ = [
-    "FEW_ROWS",
-    "SKINNY",
-    "calls_in_chunks",
-    "choose_products",
-    "class_of",
-    "product_classes",
-    "stay_own",
-    "use_library",
-]
-
 ShapeClass: TypeAlias = Literal["large", "one row", "few rows", "skinny", "batch"]
 
 FEW_ROWS = 16

@@ -22,9 +22,6 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.reachability import topological_order
 from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
 
-__all__ = ["recompute_large_values"]
-
-
 MAX_SLOWER = 2.0
 """Largest slowdown accepted where uncached values are computed again."""
 

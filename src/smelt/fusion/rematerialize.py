@@ -16,8 +16,6 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
 from smelt.ops.create import Input
 
-__all__ = ["rematerialize_cheap"]
-
 CHEAP_OPERATOR_COST = 4.0
 """Maximum cost per element of an operator that is recomputed, such as a comparison or select."""
 MAX_COPIES_PER_NODE = 16

@@ -114,13 +114,3 @@ def recompute_ratio(
         n = counts[w.axis]
         ratio *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])
     return ratio
-
-
-__all__ = [
-    "Window",
-    "is_window_term",
-    "recompute_ratio",
-    "task_positions",
-    "window_of",
-    "windows_of",
-]

@@ -40,9 +40,6 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Body", "Loop", "instantiate", "loop_key", "with_sizes"]
-
-
 RunStep = Callable[[list[Array], Mapping[str, int]], list[Array]]
 """Computes a step from its operands and sizes."""
 

@@ -26,8 +26,6 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["checked_body", "is_cheap_branch", "run_if"]
-
 MAX_SELECTED = 24
 """Maximum elementwise operators of a branch that is computed even if the other one is taken."""
 

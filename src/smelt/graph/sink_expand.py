@@ -46,8 +46,6 @@ from smelt.ops.view import (
 from smelt.types.expr import positive
 from smelt.types.tensor import Shape
 
-__all__ = ["sink_expands"]
-
 
 def sink_expands(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
     """Return the graph with sunk expands, and the unrepeated form of each node.

@@ -28,8 +28,6 @@ from typing import Any
 from smelt import knobs
 from smelt.python.imports import fork_safe_import
 
-__all__ = ["DELAY_S", "compiling", "stage"]
-
 DELAY_S = 1.0
 """Seconds of compiling before the line appears."""
 _REFRESH_S = 0.2

@@ -20,8 +20,6 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of
 
-__all__ = ["DecidedBlocks", "decided_blocks"]
-
 MAX_ARITY = 3
 """Maximum operands of an operator on truth values whose truth table is enumerated."""
 

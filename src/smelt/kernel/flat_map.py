@@ -42,8 +42,6 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import map_statement, transform, values_of, visit
 from smelt.types.expr import Index, product, size
 
-__all__ = ["flat_map", "flat_value", "is_every_element", "is_plain", "over_arrays"]
-
 _BLOCK = 4096
 _AXIS = "elements"
 _POINTWISE = (Const, Ref, Load, Apply, Cast)

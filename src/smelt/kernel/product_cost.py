@@ -26,8 +26,6 @@ from smelt.types.arithmetic import choose, common_divisor, larger, smaller, whol
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["ProductCost", "cost_parts", "product_cycles", "tile_steps"]
-
 LATENCY = 4
 """Cycles of a multiply-add: a tile of fewer sums than two pipes hold waits for its own."""
 LOOP_STEP = 0.9

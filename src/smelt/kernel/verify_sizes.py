@@ -35,8 +35,6 @@ from smelt.types.expr import Index, sizes_of, text
 from smelt.types.intervals import LIMIT, interval, number
 from smelt.types.tensor import MAX_BYTES, check_contiguous
 
-__all__ = ["size_names", "verify_sizes"]
-
 Sizes = Mapping[str, int]
 MAX_PARTS: Final = 2**31
 """Maximum parts that the grid may split an axis into."""

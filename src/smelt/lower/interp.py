@@ -22,8 +22,6 @@ from smelt.kernel.ir import Kernel
 from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.ops.spec import dims_at
 
-__all__ = ["run"]
-
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 

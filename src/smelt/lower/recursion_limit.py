@@ -17,8 +17,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["raise_recursion_limit"]
-
 _FRAMES = 8
 """Maximum calls per operator: its element, its operands, and the body of a reduction."""
 _lock = Lock()

@@ -24,8 +24,6 @@ from smelt.onnx.row import Call, NeedsHostError, NeedsValueError, Row, computabl
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import decode
 
-__all__ = ["Evaluation", "Fallback"]
-
 MAX_INLINED = 100
 """Deepest nesting of functions that call functions."""
 

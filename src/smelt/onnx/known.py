@@ -22,16 +22,6 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.types.dtype import from_numpy
 
-__all__ = [
-    "MAX_CONTENT_ELEMENTS",
-    "Known",
-    "Value",
-    "check_count",
-    "known_of",
-    "object_array",
-    "on_elements",
-]
-
 MAX_CONTENT_ELEMENTS = 4096
 """Maximum elements of a content that rules compute with; larger ones are arrays."""
 

@@ -18,8 +18,6 @@ from smelt.onnx.narrow_types import convert
 from smelt.onnx.row import Call, NeedsHostError, Row, computable
 from smelt.types.dtype import from_numpy, i64
 
-__all__ = ["ROWS", "cast", "like", "truncated_quotient"]
-
 
 def like(x: Array, number: float) -> Array:
     """Return a number as an array of rank 0 of the type of `x`."""

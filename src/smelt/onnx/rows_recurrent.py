@@ -18,8 +18,6 @@ from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_quantized import IntegerWeights, dynamic_quantized
 
-__all__ = ["ROWS"]
-
 Product = Callable[[Array], Array]
 """A product with recurrent weights."""
 

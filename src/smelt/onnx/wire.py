@@ -18,8 +18,6 @@ import numpy as np
 
 from smelt.errors import OnnxFileError, OnnxLimitError
 
-__all__ = ["BYTES", "FLOAT", "INTEGER", "TEXT", "Many", "Reader", "Schema"]
-
 MAX_NESTED_MESSAGES = 110
 """Deepest nesting of messages: a graph inside a node's attribute takes three levels."""
 MAX_MESSAGES = 5_000_000

@@ -6,8 +6,6 @@ True
 
 from __future__ import annotations
 
-__all__ = ["DATA_DEPENDENT_SHARE", "MASK_SAMPLES", "MOVE_COST", "SPECIAL_COST"]
-
 SPECIAL_COST = 5.0
 """Minimum cost of a function that machines with units for exponentials and roots compute there.
 

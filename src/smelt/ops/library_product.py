@@ -36,24 +36,6 @@ from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "CLEAR_GAIN",
-    "DTYPES",
-    "PROVIDERS",
-    "Library",
-    "ProductForm",
-    "Provider",
-    "WindowedProduct",
-    "Wish",
-    "add_provider",
-    "convolution_call",
-    "limited_threads",
-    "product_call",
-    "product_form",
-    "provider",
-    "using",
-]
-
 Wish: TypeAlias = Literal["auto", "never", "plain", "always"]
 """The values of the setting `library_products`."""
 

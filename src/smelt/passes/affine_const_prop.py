@@ -55,8 +55,6 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import TensorType
 
-__all__ = ["propagate_affine"]
-
 Value: TypeAlias = Index | bool
 """An element as an expression of its index p0, p1, .., or a truth value."""
 

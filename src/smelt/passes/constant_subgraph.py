@@ -318,6 +318,3 @@ def pack_panels(
     if group == 1:
         permuted = build.apply(Reshape(permuted.type.shape[:-1]), permuted)
     return Graph("panels", (x,), (permuted,))
-
-
-__all__ = ["Split", "pack_panels", "split_constant_subgraph"]

@@ -38,8 +38,6 @@ from smelt.passes.views import slice_operand
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, evaluate, mul, product, sub
 
-__all__ = ["split_gated_matmul"]
-
 Sizes = Mapping[str, int]
 Readers = Mapping[Node, Sequence[Node]]
 

@@ -21,9 +21,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["SourceNames", "Span", "assigned_in_line", "names_of_file", "names_of_source"]
-
-
 Span: TypeAlias = tuple[int, int, int]
 """Line of an expression, from 1, and its columns in the line without indentation.
 

@@ -41,8 +41,6 @@ from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
-
 Array = np.ndarray[Any, Any]
 FORMAT = 8
 """Version of the stored form."""

@@ -259,6 +259,3 @@ class LaunchTableBuilder:
                 Segment(None, (), (), tables, chunks, launches, len(self.launches))
             )
         self.chunks, self.launches = [], []
-
-
-__all__ = ["LaunchTableBuilder", "Operand", "Prepared", "Segment"]

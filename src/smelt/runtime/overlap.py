@@ -16,8 +16,6 @@ import numpy as np
 
 from smelt.runtime.memory import address_of
 
-__all__ = ["Spans"]
-
 Array = np.ndarray[Any, Any]
 
 _SORTED_FROM: Final = 16

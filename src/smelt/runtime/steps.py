@@ -94,6 +94,3 @@ class CallStep(NamedTuple):
 
 
 Step = KernelStep | CallStep
-
-
-__all__ = ["CallStep", "KernelStep", "NativeFunction", "Sizes", "Step", "Value"]

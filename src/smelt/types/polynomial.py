@@ -171,6 +171,3 @@ def _is_covered(terms: Iterable[tuple[Counter[F], int]], positive: Callable[[F],
         if missing > 0:
             return False
     return True
-
-
-__all__ = ["divide", "divide_term", "factorizations", "is_nonnegative", "proof_steps"]

@@ -14,8 +14,6 @@ from typing import Final
 
 from smelt.types.expr import Expr, Index, terms_of
 
-__all__ = ["MAX_NESTED", "BeyondLimit", "beyond_limits", "too_large", "too_large_product"]
-
 MAX_CHARACTERS: Final = 1 << 26
 """Maximum characters of a text."""
 MAX_DIGITS: Final = 400

@@ -25,8 +25,6 @@ from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_versio
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 
-__all__ = ["AheadProgram", "Store", "TritonCompiler"]
-
 _VERSION: Final = 3
 """Version of the stored form and of the options that programs are compiled with."""
 _WORKERS: Final = Workers(min(usable_cores(), MAX_COMPILERS))

@@ -39,8 +39,6 @@ from smelt.kernel.walk import children, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
-__all__ = ["REGISTER_LANES", "block_axes", "dots_of", "power_of_two"]
-
 ROW_LANES = 64
 """Rows and columns of a contraction in a program."""
 REGISTER_LANES = 1 << 15

@@ -42,8 +42,6 @@ from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = ["MAX_CANDIDATES", "Candidate", "candidates"]
-
 MAX_CANDIDATES = 8
 FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""

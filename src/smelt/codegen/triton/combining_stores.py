@@ -38,8 +38,6 @@ from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, product
 
-__all__ = ["combining_launches"]
-
 ATOMIC_BYTES = (4, 8)
 """Bytes of an element that atomic operations change."""
 JOINED_LANES = 1024

@@ -41,8 +41,6 @@ from smelt.kernel.walk import (
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Index, axes_of, floordiv, mod, product
 
-__all__ = ["flat_grid"]
-
 
 def flat_grid(launch: Kernel) -> Kernel | None:
     """Return a launch with one axis in place of all those of its grid.

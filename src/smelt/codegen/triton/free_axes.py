@@ -24,8 +24,6 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import children, positions_of
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["Axes", "axes_of_body", "axes_of_index", "axes_of_value", "with_state_axes"]
-
 Axes = frozenset[str]
 
 

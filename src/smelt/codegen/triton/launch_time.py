@@ -31,13 +31,6 @@ from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 
-__all__ = [
-    "block_count",
-    "floor_ns",
-    "loop_shared_bytes",
-    "predict_ns",
-]
-
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
 results and of the terms that a factor is a sum of. Fitted to what ptxas says of products and

@@ -48,8 +48,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import Index, mul, product
 
-__all__ = ["CannotLoop", "loop_axes"]
-
 SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
 ROW_STEP = 4096

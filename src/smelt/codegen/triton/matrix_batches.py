@@ -20,8 +20,6 @@ from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.walk import statements
 from smelt.types.dtype import f32
 
-__all__ = ["matrix_batches"]
-
 MATRIX_ELEMENTS = 96
 """Maximum elements of a warp's results in a thread: Triton gives a warp all of a matrix."""
 FEW_MATRICES = 8

@@ -37,8 +37,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["merge_rows", "state_type", "with_grid"]
-
 MIN_ROW = 256
 """Minimum elements of a state for a launch that merges it to take less time than one program."""
 

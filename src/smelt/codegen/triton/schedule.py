@@ -22,24 +22,6 @@ from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = [
-    "ATOMICS",
-    "ELEMENTS_PER_WARP",
-    "EXACT",
-    "EXAMINED_LANES",
-    "FAST",
-    "Policy",
-    "Schedule",
-    "choose_schedule",
-    "is_atomic",
-    "least_dot",
-    "nested_streams",
-    "selected_axes",
-    "selects_visits",
-    "spread_lanes",
-    "stream_lanes",
-]
-
 ATOMICS = {
     COMBINES[SUM_OF_PRODUCTS[0]].scalar: "atomic_add",
     COMBINES[EXTREMES[0]].scalar: "atomic_min",

@@ -46,8 +46,6 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import axes_used, refs, statements, stores, values_of, visit
 from smelt.types.expr import evaluate
 
-__all__ = ["PROCESSOR_REGISTERS", "split_states"]
-
 PROCESSOR_REGISTERS = 1 << 16
 """Registers of a processor of Nvidia's GPUs, which a program may have at most."""
 VALUE_SHARE = 7 / 8

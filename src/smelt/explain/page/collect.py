@@ -23,8 +23,6 @@ from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import KernelStep
 from smelt.types.expr import evaluate
 
-__all__ = ["collect", "transfers"]
-
 MAX_CODE = 40_000
 """Maximum characters of a generated text."""
 MAX_KERNELS = 12

@@ -27,8 +27,6 @@ from smelt.kernel.tile import Tile
 from smelt.kernel.walk import statements, visit
 from smelt.ops.reduce import Reduce as ReduceOp
 
-__all__ = ["difference_of", "final_values", "reduced_nodes", "unfused_tile"]
-
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Values this close differ by rounding only, also in half types."""
 MAX_AXES = 5

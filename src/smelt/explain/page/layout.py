@@ -17,8 +17,6 @@ from itertools import pairwise
 from smelt.explain.data import NodeData
 from smelt.explain.page_data import Layout, PlacedEdge, PlacedNode
 
-__all__ = ["layout_graph", "layout_of"]
-
 ROW = 84.0
 """Distance of layers in pixels."""
 GAP = 28.0

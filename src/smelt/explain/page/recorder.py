@@ -20,8 +20,6 @@ from smelt.kernel.ir import Block, Kernel, Let, Merge, Position, Statement, Stor
 from smelt.kernel.memory import Buffer
 from smelt.kernel.text_print import statement_text
 
-__all__ = ["Recorder", "numbers_of"]
-
 MAX_BLOCKS = 64
 """Maximum blocks of the grid whose accesses are recorded."""
 DIGITS = 6

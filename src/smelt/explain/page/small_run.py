@@ -47,8 +47,6 @@ from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, size, sizes_of
 
-__all__ = ["small_run"]
-
 MAX_CELLS = 4096
 """Maximum elements of an array at the small size."""
 MAX_KERNELS = 12

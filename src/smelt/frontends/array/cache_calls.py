@@ -28,8 +28,6 @@ from smelt.ops.create import Constant
 from smelt.ops.extern import Extern
 from smelt.types.dtype import DType
 
-__all__ = ["cache_call"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

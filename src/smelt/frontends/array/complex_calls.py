@@ -15,8 +15,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from smelt.errors import DTypeError, UnsupportedError
 
-__all__ = ["COMPLEX", "ComplexOperand", "call_complex", "refusal", "takes_complex"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -38,8 +38,6 @@ from smelt.types.dtype import DType, bool_, f16, f32, f64, i64
 from smelt.types.expr import Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["cond", "fori_loop", "scan", "while_loop"]
-
 Function = Callable[..., Any]
 
 

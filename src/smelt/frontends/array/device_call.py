@@ -42,8 +42,6 @@ from smelt.types.dtype import bool_, from_numpy
 if TYPE_CHECKING:
     from smelt.frontends.array.jit import Jit
 
-__all__ = ["call_on_device"]
-
 _KEPT = 256
 """Maximum recordings that a function keeps for one structure of arguments."""
 

@@ -49,16 +49,6 @@ if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
 
-__all__ = [
-    "evaluate",
-    "flush",
-    "flush_readers",
-    "plan_pending",
-    "present_value",
-    "waiting_operators",
-    "waiting_value",
-]
-
 _FAMILIES_LIMIT = 2048
 """Maximum families of programs that are remembered."""
 _PLANS_LIMIT = 16

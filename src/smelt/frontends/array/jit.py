@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-__all__ = ["Jit", "jit"]
 
 _EXACT_LIMIT = 512
 """Maximum calls, by exact types and shapes, that a function remembers."""

@@ -43,8 +43,6 @@ from smelt.frontends.array.operators import keep_order
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.views import axes_of
 
-__all__ = ["METHODS", "PROPERTIES", "attach"]
-
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
     """Return the shape of `x.reshape(2, 3)` or `x.reshape((2, 3))`."""

@@ -35,8 +35,6 @@ from smelt.ops.view import Concat
 from smelt.types.dtype import DType, bool_, i8, i16, i32, i64, u8
 from smelt.types.expr import Index, product
 
-__all__ = ["batcher_pairs", "insertion_pairs", "is_short", "network_argsort", "network_sort"]
-
 MAX_LENGTH, MAX_LENGTH_LAST_AXIS = 16, 8
 """Longest rows, in elements, that are sorted by networks; `MAX_LENGTH_LAST_AXIS` applies to the
 last axis, where vectors would otherwise run along the rows."""

@@ -28,8 +28,6 @@ from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, floordiv, mod, mul, sub, text
 from smelt.types.expr import add as plus
 
-__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_integral", "user_dim"]
-
 
 class Number:
     """Base of `Size` and `Scalar`, which behave as Python numbers in a recording."""

@@ -27,15 +27,6 @@ from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import f64, i64
 
-__all__ = [
-    "median",
-    "nanmedian",
-    "nanpercentile",
-    "nanquantile",
-    "percentile",
-    "quantile",
-]
-
 
 def _sorted(x: Any, axis: Axis, what: str) -> Array:
     """Sort floats along a new first axis into which the axes `axis` are flattened.

@@ -32,16 +32,6 @@ from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index
 
-__all__ = [
-    "argmax",
-    "argmin",
-    "concrete_elements",
-    "nonzero",
-    "searchsorted",
-    "take",
-    "take_along_axis",
-]
-
 
 def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     node = value(x, what)

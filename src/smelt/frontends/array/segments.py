@@ -35,15 +35,6 @@ from smelt.types.expr import Index
 from smelt.types.expr import maximum as greater
 from smelt.types.tensor import Shape
 
-__all__ = [
-    "bincount",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_sum",
-]
-
 
 def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
     """Return the sum of the rows of each segment; 0 for a segment without rows.

@@ -31,8 +31,6 @@ from smelt.types.dtype import from_numpy
 if TYPE_CHECKING:
     from smelt.runtime.call_cache import Record
 
-__all__ = ["ExactCall", "HasRecords", "Outputs", "count_call"]
-
 _SLOTS = {
     name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
 }

@@ -27,8 +27,6 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from smelt.frontends.torch.layout import memory_order
 
-__all__ = ["ORDERED_LIKE", "ordered", "undecomposed"]
-
 ATEN: Any = torch.ops.aten
 
 

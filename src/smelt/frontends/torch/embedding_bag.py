@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["DECOMPOSITIONS"]
-
 ATEN: Any = torch.ops.aten
 _SUM, _MEAN = 0, 1
 

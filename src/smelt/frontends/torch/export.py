@@ -41,8 +41,6 @@ from smelt.types.expr import Index, evaluate, sizes_of, text
 from smelt.types.formula import Formula
 from smelt.types.tensor import TensorType
 
-__all__ = ["save"]
-
 Array = np.ndarray[Any, Any]
 MAX_VARIANTS = 8
 """Maximum recordings of a model for dynamic sizes that are 1."""

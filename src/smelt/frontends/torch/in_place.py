@@ -39,24 +39,6 @@ from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = [
-    "InPlaceInputs",
-    "Update",
-    "aliased_values",
-    "copy_if_new",
-    "find_updates",
-    "is_mutating",
-    "is_random",
-    "is_write",
-    "join_nested_updates",
-    "mutated_values",
-    "new_values",
-    "nodes_in",
-    "share_no_memory",
-    "span_bytes",
-    "values_to_copy",
-]
-
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false
 

@@ -21,22 +21,6 @@ import torch
 from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Row
 
-__all__ = [
-    "PARTIAL_VIEWS",
-    "USER_RESULTS",
-    "complex_axis",
-    "copy_to_strides",
-    "declared_strides",
-    "full_view_results",
-    "is_fixed",
-    "is_guarded",
-    "match_strides",
-    "materialize",
-    "memory_order",
-    "user_results",
-    "viewed_bases",
-]
-
 PARTIAL_VIEWS = {
     f"aten.{name}"
     for name in (

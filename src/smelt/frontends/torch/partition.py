@@ -34,8 +34,6 @@ from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.prices import RecomputeCosts
 from smelt.frontends.torch.record import Kept
 
-__all__ = ["clone_written_arguments", "refine"]
-
 NEW_VALUE_FACTOR = 1.02
 """Factor on the cost of values that PyTorch's cut does not keep: keeping them must bring a gain."""
 

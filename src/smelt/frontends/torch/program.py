@@ -46,8 +46,6 @@ from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
-__all__ = ["Program", "StageError"]
-
 
 class StageError(Exception):
     """A stage cannot be compiled; the cause says why."""

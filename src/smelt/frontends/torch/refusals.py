@@ -24,8 +24,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from smelt.python.dataclass import dataclass
 
-__all__ = ["is_refused"]
-
 KEPT_SIZE = 8
 """Largest size that stand-ins keep: windows, heads, and numbers of groups."""
 MAX_ELEMENTS = 1 << 20

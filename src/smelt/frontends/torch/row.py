@@ -31,9 +31,6 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
-__all__ = ["Call", "Row", "axes_of", "axis_of"]
-
-
 Dim: TypeAlias = tuple[int, int]
 """Dimension of an operand: (position of the operand, axis)."""
 

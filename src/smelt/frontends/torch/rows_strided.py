@@ -32,8 +32,6 @@ from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, sub
 
-__all__ = ["ROWS", "rebase_on_memory"]
-
 
 def rebase_on_memory(graph: torch.fx.Graph) -> None:
     """Rebase views by strides on the value whose storage they show.

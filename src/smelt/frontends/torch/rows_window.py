@@ -20,20 +20,6 @@ from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
 
-__all__ = [
-    "MAX_LINE_TAPS",
-    "ROWS",
-    "adaptive_average",
-    "correlation",
-    "insert_zeros",
-    "pad_spatial",
-    "per_dimension",
-    "refuse_long_filter",
-    "transposed_convolution",
-    "window_counts",
-    "window_sizes",
-]
-
 
 def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     """Return a setting for each spatial dimension; torch repeats a single one."""

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
 
-__all__ = ["Segment", "graph_of_outputs", "make_segment"]
-
 _LOG = logging.getLogger("smelt.torch")
 
 _SIZES_LIMIT = 1024

@@ -40,8 +40,6 @@ from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecompo
 from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Row
 
-__all__ = ["TABLE", "decompositions", "row_of"]
-
 _SINGLE_TENSOR_ROWS: dict[str, Row] = {
     row.name: row
     for chapter in (

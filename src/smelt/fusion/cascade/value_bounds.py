@@ -174,6 +174,3 @@ def _fold_constants(terms: Terms, t: Term) -> Term:
 
 def _no_leaf(t: Term) -> Any:
     raise AssertionError(t)
-
-
-__all__ = ["Span", "value_bounds"]

@@ -23,21 +23,6 @@ from smelt.types.expr import Index, evaluate, sizes_of
 if TYPE_CHECKING:
     from smelt.runtime.cuda.driver import Device
 
-__all__ = [
-    "DIVISOR",
-    "FILL_PTX",
-    "FILL_THREADS",
-    "FILL_WORDS",
-    "IN_ARENA",
-    "ArrayTable",
-    "ArrayTables",
-    "Word",
-    "families",
-    "fill_function",
-    "launches_of",
-    "padded",
-]
-
 FILL_WORDS: Final = 510
 """Words that one launch writes: with an address they are 4 KiB, the most that parameters take."""
 MIN_ARRAYS: Final = 4

@@ -18,8 +18,6 @@ from typing import Final
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["MAX_GRAPHS", "MIN_LAUNCHES", "LaunchGraphs", "is_replayed"]
-
 MIN_LAUNCHES: Final = 4
 """Minimum launches of a plan that is replayed as a graph."""
 MAX_LAUNCHES: Final = 4096

@@ -24,8 +24,6 @@ from smelt.runtime.cuda.recorded_call import (
     launch_rows,
 )
 
-__all__ = ["Addresses", "SlicedPlan", "place_after"]
-
 Addresses: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """An address for each of many runs."""
 RUNS_OF_TABLE: Final = 1024

@@ -34,18 +34,6 @@ from smelt.runtime.quota import cpu_budget
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = [
-    "MAX_DEVICE_ELEMENTS",
-    "DeviceStep",
-    "HostPart",
-    "HostStep",
-    "LoadedCode",
-    "PreparedLaunches",
-    "Segment",
-    "prepare_launches",
-    "renamed_sizes",
-]
-
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
 """Maximum elements of an array: offsets in programs have 32 bits."""
 MAX_SEARCHES: Final = 8
