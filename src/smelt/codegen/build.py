@@ -236,7 +236,6 @@ def panels(
 
 
 def _has_contractions(kernel: Kernel) -> bool:
-    """Return whether a kernel has contractions."""
     roots = (root for s in statements(kernel) for root in values_of(s))
     return any(isinstance(v, Dot) for root in roots for v in visit(root))
 

@@ -60,7 +60,6 @@ class CpuBackend:
 
 
 def _cpu(machine: Machine) -> Target:
-    """Return a machine as a CPU."""
     if not isinstance(machine, Target):
         raise InternalError(f"{machine.name} is not a CPU")
     return machine

@@ -249,7 +249,6 @@ def _nbytes(node: Node) -> int:
 
 
 def _shape(value: _KeptValue) -> tuple[int, ...]:
-    """Return the shape of a kept value."""
     shape, panel = static_shape(value.node.type.shape), value.panel
     return shape if panel is None else static_shape(packed_shape(shape, panel))
 

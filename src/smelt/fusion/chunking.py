@@ -435,7 +435,6 @@ class _ChunkGrower:
         return t
 
     def _add_between(self) -> None:
-        """Add the nodes between members."""
         reaching: set[Node] = set()
         for node in sorted(self.order, key=self.order.__getitem__, reverse=True):
             if any(r in self.axis or r in reaching for r in self.readers[node]):

@@ -348,7 +348,6 @@ def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
 
 
 def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None) -> Plan:
-    """Return a plan with one more decision."""
     if journal is not None:
         journal.record(decision)
     if journal is not None and not journal.keep:

@@ -108,5 +108,4 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
 
 
 def _axes(term: Term) -> int:
-    """Return the axes of a term as a mask."""
     return sum(1 << a for a in axis_numbers(term) if a >= 0)

@@ -408,7 +408,6 @@ def _views_to_materialize(graph: Graph) -> frozenset[Node]:
 
 
 def _operands_read(node: Node, traced: Trace) -> Iterator[Node]:
-    """Iterate over the operands of a node, once per read."""
     return (node.inputs[read.leaf] for read in traced.reads)
 
 

@@ -121,7 +121,6 @@ def _inside_block(at: Index, axis: str, place: CheckContext, where: ir.Value | N
 
 
 def _comparisons(condition: ir.Value) -> Iterator[ir.Apply]:
-    """Yield the comparisons of a conjunction."""
     if isinstance(condition, ir.Apply) and condition.op == "and":
         for part in condition.args:
             yield from _comparisons(part)

@@ -59,7 +59,6 @@ def _run(
 
 
 def _run_call(cluster: Cluster, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-    """Run a library call."""
     values = dict(zip(cluster.inputs, arrays, strict=True))
     for node in cluster.nodes:
         if node not in values:

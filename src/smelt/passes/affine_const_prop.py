@@ -146,7 +146,6 @@ def _value(node: Node, values: Mapping[Node, Value]) -> Value | None:
 
 
 def _is_uniform(value: Value | None) -> bool:
-    """Whether all elements are equal."""
     return isinstance(value, bool) or (value is not None and not axes_of(value))
 
 

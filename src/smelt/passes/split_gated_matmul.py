@@ -166,7 +166,6 @@ def _find_split(
 
 
 def _region_of_matmul(op: TensorOp, chain: Sequence[Node]) -> Slice | None:
-    """Return the region of a matmul that a slice is computed from, or None."""
     assert isinstance(op, Slice)
     region: Slice | None = op
     for y in reversed(chain):
@@ -215,7 +214,6 @@ def _extent(n: Index, at: Sizes) -> int:
 
 
 def _are_disjoint(regions: Sequence[Slice], a: int) -> bool:
-    """Whether slices are disjoint for all sizes."""
     static = [region for region in regions if isinstance(region.starts[a], int)]
     symbolic = [region for region in regions if not isinstance(region.starts[a], int)]
     order = [*sorted(static, key=lambda region: int(region.starts[a])), *symbolic]  # type: ignore[arg-type]

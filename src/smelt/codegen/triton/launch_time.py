@@ -288,7 +288,6 @@ def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) 
 
 
 def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
-    """Return the time of all contractions."""
     total = 0.0
     sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
     for c, left, right in sides:

@@ -92,7 +92,6 @@ def new_values(
 
 
 def _fills_argument(argument: Any, value: Any) -> bool:
-    """Whether a value fills an argument element by element."""
     old, new = argument.meta["val"], value.meta["val"]
     return (
         old.dtype == new.dtype

@@ -340,7 +340,6 @@ def _operands(n: Any) -> list[Any]:
 
 
 def _is_strided(n: Any) -> bool:
-    """Whether it is one strided tensor."""
     if not isinstance(n, torch.fx.Node):
         return False
     val = n.meta.get("val")

@@ -155,7 +155,6 @@ class Program:
         return f"({', '.join(shown)},)"
 
     def _view(self, node: Any, view: View) -> str:
-        """Return the text of a view of an argument."""
         self._namespace["view_of"] = make_view
         shape, strides = (
             "".join(f"{self._number(n)}, " for n in side) for side in (view.shape, view.strides)

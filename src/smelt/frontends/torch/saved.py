@@ -190,7 +190,6 @@ def _serialize(
     settings: Mapping[str, Any],
     facts: GraphFacts,
 ) -> bytes:
-    """Serialize a program."""
     if next(module.parameters(), None) is not None:
         raise UnsupportedError(what="parameters inside of a graph")
     graph = torch.fx.Graph()

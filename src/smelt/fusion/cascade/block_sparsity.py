@@ -299,7 +299,6 @@ def implied_conditions(
 
 
 def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> bool:
-    """Return whether a block contributes nothing where some terms have fixed values."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     identity = row.identity(block.args[0].dtype)
     values = enumerate_conditions(block.args, fixed)

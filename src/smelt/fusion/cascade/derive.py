@@ -251,7 +251,6 @@ def _has_low_rank(f: Formula) -> bool:
 
 
 def _summands(f: Formula, form: LowRank, values: Mapping[Term, Array | float]) -> list[Array]:
-    """Return the values of the products."""
     moved_parts = [f.evaluate({**values, f.varying: a}) for a in form.sample_points]
     summands: list[Array] = []
     with np.errstate(all="ignore"):

@@ -231,7 +231,6 @@ class BlockConditions:
         return Hull(ends[0], ends[1], exact=True)
 
     def _intersection(self, hulls: list[Hull]) -> Hull:
-        """Return the intersection of hulls."""
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(

@@ -354,7 +354,6 @@ def _axes(terms: Iterable[Term]) -> frozenset[str]:
 
 
 def _direct_reductions(args: tuple[Term, ...]) -> frozenset[Term]:
-    """Return the reductions that arguments are or read."""
     reductions = NO_REDUCTIONS
     for a in args:
         direct = frozenset((a,)) if a.is_reduction else a.reductions
