@@ -5,6 +5,7 @@
     python -m tools.numpy_programs --size large           sixteen times the elements or steps
     python -m tools.numpy_programs --check                fail if a program is below its floor
     python -m tools.numpy_programs --write-docs           store the figures for the pages
+    python -m tools.numpy_programs --calls                single calls on ten elements
 
 The programs are those of `tests/frontends/numpy/scripts.py` and `programs.py`.  Each run is the
 process time of all threads, in a process that has imported its library and nothing else, with an
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools.numpy_calls import calls_table
 
 __all__ = ["FLOORS", "LARGE", "PARTS", "differences", "failures", "main", "measure"]
 
@@ -298,11 +300,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2, help="processes of each library")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--write-docs", action="store_true", help="store figures for the pages")
+    parser.add_argument("--calls", action="store_true", help="time single calls on ten elements")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.child:
         library, name, size, runs, target = chosen.child
         run_child(library, name, size, int(runs), target)
+        return 0
+    if chosen.calls:
+        for line in calls_table():
+            print(line, flush=True)
         return 0
     names = list(programs("numpy"))
     if unknown := set(chosen.programs) - set(names):

@@ -24,6 +24,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import sorting
 from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
 from smelt.numpy.binding import bound, library
+from smelt.numpy.direct import direct
 from smelt.numpy.library import plain
 from smelt.numpy.ufunc import NAMED, Ufunc
 
@@ -192,6 +193,10 @@ def _rows() -> Iterator[Row]:
 
 def _by_name() -> dict[str, Row]:
     rows = {row.name: row for row in _rows() if hasattr(np, row.name)}
+    NAMED.update({row.name: row.function for row in rows.values() if type(row.function) is Ufunc})
+    for name, row in rows.items():
+        if row.way != "refused":
+            rows[name] = row._replace(function=direct(name, row.function))
     for name, other in _ALIASES.items():
         rows[name] = rows[other]._replace(name=name)
     return dict(sorted(rows.items()))
@@ -199,5 +204,3 @@ def _by_name() -> dict[str, Row]:
 
 ROWS: Final = _by_name()
 """Name -> row."""
-
-NAMED.update({name: row.function for name, row in ROWS.items() if isinstance(row.function, Ufunc)})

@@ -17,11 +17,9 @@ from smelt.frontends.array import elementwise, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
-from smelt.frontends.array.value import STATE
 from smelt.numpy import small
-from smelt.numpy.binding import bound
+from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
-from smelt.numpy.small import NUMBERS
 from smelt.types.dtype import DType, bool_, counterpart
 
 __all__ = ["Ufunc"]
@@ -48,7 +46,7 @@ def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
     def function(self: Any, *args: Any, **kwargs: Any) -> Any:
         if small.is_small(args, kwargs):
             return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours, ())
-        return method(self, *args, **kwargs)
+        return small.own_results(method(self, *args, **kwargs), args, kwargs)
 
     return function
 
@@ -65,7 +63,7 @@ class Ufunc:
         self._reason = reason
         self._has_float_loops = bool(ours) and all(t[0] in "efdgFDGO" for t in self._theirs.types)
         self._loops: dict[Any, tuple[DType, ...] | None] = {}
-        self._call = bound(name, ours, self._theirs) if ours else self._library
+        self._call = bind(name, ours, self._theirs) if ours else self._library
 
     def _library(self, *args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
@@ -110,23 +108,17 @@ class Ufunc:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the function of the elements; `out`, `where` and `dtype` as in NumPy."""
-        limit = small.limit
-        if not kwargs:
-            for x in args:
-                kind = x.__class__
-                if not (x.size <= limit if kind is np.ndarray else kind in NUMBERS):
-                    break
-            else:
-                if limit and not STATE.following:
-                    result = self._theirs(*args)
-                    if result.__class__ is np.ndarray and result.size <= limit:
-                        return result
-                    return small.finish(result, as_ours, ())
-        if small.is_small(args, kwargs):
-            return small.finish(self._theirs(*args, **kwargs), as_ours, ())
+        for x in args:
+            if x.__class__ is not Array:
+                if small.is_small(args, kwargs):
+                    return small.finish(self._theirs(*args, **kwargs), as_ours, ())
+                args = tuple([np.asarray(x) if x.__class__ is np.float64 else x for x in args])
+                break  # NumPy's float has a dtype, unlike Python's
+        return small.own_results(self._result(*args, **kwargs), args, kwargs)
+
+    def _result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a result of ours."""
         count = self._theirs.nin
-        if any(x.__class__ is np.float64 for x in args):  # it has a dtype, unlike Python's floats
-            args = tuple(np.asarray(x) if x.__class__ is np.float64 else x for x in args)
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:

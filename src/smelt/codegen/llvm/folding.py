@@ -261,7 +261,7 @@ class ReductionEmitter:
         if reduction in home.s.materialised:
             store_kept(home, (reduction, 0), home.s.materialised[reduction], result, scope)
         else:
-            home.top.values[reduction] = result
+            home.top.define(reduction, result)
 
     # ---- one step --------------------------------------------------------------------------------
 

@@ -255,5 +255,5 @@ def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitt
         ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
     for g, value in numbers.items():
         if g not in s.local:
-            scope.axes[g] = value
+            scope.bind(g, value)
     return NestEmitter(frame, ranges, scope, storage)

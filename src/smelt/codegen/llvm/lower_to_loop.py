@@ -451,8 +451,8 @@ class _Loops:
         self.home, self.nest, self.order, self.s = home, nest, order, home.s
         self.reductions = [r for r in nest.reductions if r not in left]
         self.saves = [] if alone else nest.saves
-        self.stores: list[StoreItem] = [] if alone else nest.stores
-        self.updates: list[StateUpdate] = [] if alone else nest.state_updates
+        self.stores: list[StoreItem] = [] if alone else [*nest.stores]
+        self.updates: list[StateUpdate] = [] if alone else [*nest.state_updates]
         self.scalars = [] if alone else nest.scalars
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
         self.vars = {} if vanish else {a: home.axis_name(a) for a in order}

@@ -86,7 +86,7 @@ def _visit(home: Environment, region: Region, visit: Visit, inside: Any) -> None
     def block(at: Value) -> None:
         block_start = at
         if visit.size == 1:
-            home.top.axes[visit.axis] = at
+            home.top.bind(visit.axis, at)
         end = stop if visit.size is None else _min(b, b.add(at, size), stop)
         at = at if aligned else _max(b, at, low)
         starts = {**home.starts, (region, visit.axis): at}

@@ -21,6 +21,9 @@ R = TypeVar("R")
 COMPLEX: Final[dict[str, Callable[..., Any]]] = {}
 """Function -> the one for complex operands, with the same parameters."""
 
+WHOLE: Final[dict[str, Callable[..., Any]]] = {}
+"""Function -> NumPy's for whole arrays, which may return NotImplemented; `smelt.numpy` sets it."""
+
 _ORDERED: Final = """
     less less_equal greater greater_equal maximum minimum clip max min argmax argmin sort argsort
     searchsorted floor_divide remainder top_k median quantile percentile ptp
@@ -58,6 +61,13 @@ def call_complex(name: str, *args: Any, **kwargs: Any) -> Any:
     if reason:
         raise DTypeError(f"{name}: {reason}", hint="Use abs(x), x.real or x.imag.")
     raise UnsupportedError(f"{name} of complex numbers")
+
+
+def call_whole(name: str, *args: Any) -> Any:
+    """Call a function at once by NumPy if that is possible, else as `call_complex` does."""
+    function = WHOLE.get(name)
+    result = NotImplemented if function is None else function(args, {})
+    return call_complex(name, *args) if result is NotImplemented else result
 
 
 def takes_complex(function: Callable[P, R]) -> Callable[P, R]:

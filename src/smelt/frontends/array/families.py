@@ -78,14 +78,15 @@ class Unary:
 
         Raises DTypeError for dtypes that the operator does not accept.
         """
-        if x.__class__ is Value:
+        if x.__class__ is Value and x.data is None:
             repeated = record_again(self, x)
             if repeated is not None:
                 return repeated
         if self.operand_rule == "float" and not x.type.dtype.is_float:
             return self(cast(x, f64))
         try:
-            return note_family(self, record(self.op, (x,)))
+            result = record(self.op, (x,))
+            return result if result.data is not None else note_family(self, result)
         except DTypeError as error:
             raise row_error(self.what, error, x) from None
 
@@ -107,7 +108,7 @@ class Binary:
 
         Raises ShapeError, DTypeError, and RangeError for a number beyond the array's dtype.
         """
-        if x.__class__ is Value and y.__class__ is Value:
+        if x.__class__ is Value and y.__class__ is Value and (x.data is None or y.data is None):
             repeated = record_again(self, x, y)
             if repeated is not None:
                 return repeated
@@ -118,7 +119,8 @@ class Binary:
             types = self.result_types.get((id(x.type), id(y.type)))
             outside = scope is None and y.scope is None and STATE.scope is None
             if types is not None and outside:
-                return note_family(self, apply(types, (x, y), 3))
+                result = apply(types, (x, y), 3)
+                return result if result.data is not None else note_family(self, result)
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
@@ -132,7 +134,7 @@ class Binary:
                 if cached is not None and (number.__class__ is float or number in cached.range):
                     operand = constant(float(number) if cached.is_float else number, cached.dtype)
                     pair = (operand, array) if swapped else (array, operand)
-                    if array.__class__ is Value:
+                    if array.__class__ is Value and array.data is None:
                         repeated = record_again(cached.result, *pair)
                         if repeated is not None:
                             return repeated

@@ -39,8 +39,10 @@ from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
-from smelt.frontends.array.operators import keep_order
+from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import axes_of
 
 
@@ -84,6 +86,7 @@ def _alias(x: Array, result: Array) -> Array:
 
 def _keeps_memory(x: Array, result: Array, how: str) -> bool:
     """Return whether strides allow a reshaped or flattened view."""
+    step = x.dtype.itemsize
     if isinstance(x, ComplexArray):
         x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
     place = x.place
@@ -91,7 +94,11 @@ def _keeps_memory(x: Array, result: Array, how: str) -> bool:
         return True
     shadow = place.shadow()
     if how == "ravel":
-        return bool(shadow.flags.c_contiguous)
+        for size, stride in zip(reversed(shadow.shape), reversed(shadow.strides), strict=True):
+            if size != 1 and stride != step:
+                return shadow.size == 0
+            step *= size
+        return True
     scope = result.node.scope
     type_ = result.node.type if scope is None else scope.concrete(result.node.type)
     try:
@@ -108,7 +115,23 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
     def method(x: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(x, *args, **kwargs)
         names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return as_view(x, result, how) if follows_numpy(names) else result
+        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+
+    return method
+
+
+def _for_users(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method whose small results are NumPy's own where its rules hold."""
+
+    @wraps(function)
+    def method(x: Any, *args: Any, **kwargs: Any) -> Any:
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        if not STATE.small_elements or STATE.following or not follows_numpy(names):
+            return function(x, *args, **kwargs)
+        result = NUMPYS.get(name, function)(x, *args, **kwargs)
+        arguments = [id(y) for y in (x, *args, *kwargs.values())]
+        del x, args, kwargs  # an operand that only this call holds is not stored
+        return result if id(result) in arguments else hand_out(result, ())
 
     return method
 
@@ -392,8 +415,8 @@ class Flat:
     def __iter__(self) -> Iterator[Array]:
         return iter(ravel(self._array))
 
-    def __getitem__(self, key: Any) -> Array:
-        return ravel(self._array)[key]
+    def __getitem__(self, key: Any) -> Any:
+        return finished(ravel(self._array)[key])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         flat = ravel(self._array).__copy__()
@@ -640,6 +663,9 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 """Method -> function that is called with the array first."""
 
+NUMPYS: Final[dict[str, Callable[..., Any]]] = {}
+"""Method -> function of `smelt.numpy` that is called in its place where NumPy's rules hold."""
+
 PROPERTIES: Final[dict[str, property]] = {
     "T": property(_viewed(transpose), doc="The array with its dimensions in reverse order."),
     "real": property(real_part, set_real, doc="The real parts, which can be written."),
@@ -654,7 +680,15 @@ PROPERTIES: Final[dict[str, property]] = {
 """Attribute -> property."""
 
 
+_MAKE_VIEWS: Final = frozenset(
+    ("diagonal", "ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")
+)
+"""Methods that look at their caller's rules themselves."""
+
+
 def attach() -> None:
     """Give `Array` the methods and properties of both tables."""
-    for name, member in (METHODS | PROPERTIES).items():
+    for name, function in METHODS.items():
+        setattr(Array, name, function if name in _MAKE_VIEWS else _for_users(name, function))
+    for name, member in PROPERTIES.items():
         setattr(Array, name, member)

@@ -390,6 +390,8 @@ class State(threading.local):
     scope: Scope | None
     default_tier: ClassVar[str] = "fused"
     """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
+    small_elements: ClassVar[int] = 0
+    """Elements of the largest result that NumPy's users get as NumPy's own; 0 if none is."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -413,6 +415,8 @@ class State(threading.local):
         """Values with a few remembered elements, until the pending operators have run."""
         self.deferred = weakref.WeakSet[Value]()
         """Pending values that could not be computed, and wait until they are read."""
+        self.passed = weakref.WeakSet[Value]()
+        """Pending values that small ones were computed from without storing them."""
         self.following = 0
         """Number of recordings and differentiations in progress.
 
@@ -543,21 +547,23 @@ def recorded_value(seen: Sighting, inputs: tuple[Any, ...], origin: Origin) -> V
 
 
 def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
-    """Record an operator on values with structures, one of which may be a number.
+    """Record an operator on a pending value, and perhaps another value or a number.
 
-    `what` is its sighting, or a family that was noted for these structures.  No other code may see
+    `what` is its sighting, or a family that was noted for their structures.  No other code may see
     the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
     """
     state = STATE
     epoch = state.epochs.current
     of, a = x.structure
     other, b = _NO_STRUCTURE if y is None else y.structure
-    if (of is not epoch and other is not epoch) or state.scope is not None:
+    waiting: Any
+    if of is epoch and x.data is None:
+        waiting = a
+    elif y is not None and other is epoch and y.data is None:
+        waiting = b
+    else:
         return None
-    mode = TIERS.get()
-    if mode == "default":
-        mode = state.default_tier
-    if mode != "fused" and not (state.tapes or state.tracing):
+    if state.scope is not None or (waiting.key[0].is_kept and is_at_once()):
         return None
     if of is not epoch:
         a = structure_of(x, epoch)
@@ -618,6 +624,11 @@ def tier() -> str:
 def set_default_tier(tier: str) -> None:
     """Set who computes operators by default, in all threads."""
     State.default_tier = tier
+
+
+def set_small_elements(elements: int) -> None:
+    """Set the size of the largest result that is NumPy's own, in all threads."""
+    State.small_elements = elements
 
 
 def is_at_once() -> bool:

@@ -273,10 +273,11 @@ def _stage_body(
         inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
         m = home.machine(inner, True)
         for item in stage.reads:
-            inner.values[item] = (
+            inner.define(
+                item,
                 home.reload(item, inner)
                 if item in nest.saves
-                else load_vector(m, address(item, position), item.dtype.compute, None)
+                else load_vector(m, address(item, position), item.dtype.compute, None),
             )
         last = stage is nest.stages[-1]
         accesses = accesses_of(stage.items) + ([s.access for s in nest.stores] if last else [])

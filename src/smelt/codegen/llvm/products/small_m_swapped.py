@@ -168,9 +168,8 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
                 for product in (*self.others, self):
                     address = product._sum_address(b.sub(row, first), at)
-                    inner.values[product.c.item] = load_vector(
-                        self.m, address, product.c.item.dtype, None
-                    )
+                    item = product.c.item
+                    inner.define(item, load_vector(self.m, address, item.dtype, None))
                 home.enter(inner, 2)
                 home.body(inner)
 

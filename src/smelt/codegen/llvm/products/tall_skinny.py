@@ -274,7 +274,7 @@ class TallSkinnyGemm(TallPacker):
             for access, step in self.row_strides.items():
                 if access in places[0].offsets:
                     before = places[0].offsets[access]
-                    place.offsets[access] = b.add(before, b.mul(number(i), step))
+                    place.locate(access, b.add(before, b.mul(number(i), step)))
             home.enter(place, 1)
         return places
 
@@ -437,10 +437,10 @@ class TallSkinnyGemm(TallPacker):
         """Emit the epilogue of one vector of sums."""
         home, b, c = self.home, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
-        inner.values[c.item] = total
+        inner.define(c.item, total)
         for item, _ in c.others:
             address = self._sum_address_of(item, inner.axis(c.m), column)
-            inner.values[item] = load_vector(self.m, address, item.dtype, None)
+            inner.define(item, load_vector(self.m, address, item.dtype, None))
         home.enter(inner, 2)
         if not self.staged:
             home.body(inner)

@@ -87,8 +87,7 @@ def outline_function(
     """Return the internal noinline function `name`, emitted by `fill` if the module has none."""
     function = module.globals.get(name)
     if function is None:
-        function = ir.Function(module, kind, name)
-        function.linkage = "internal"
+        function = ir.Function(module, kind, name, "internal")
         for attribute in ("noinline", "nounwind"):
             function.attributes.add(attribute)
         function.args[0].add_attribute("noalias")

@@ -212,7 +212,7 @@ def _last_use(nest: Nest, item: Item) -> int | None:
     None if the nest reads them after that.  In stages it stores a strip of one value before it
     computes the next.
     """
-    late = reads(replace(nest, items=[]), item)
+    late = reads(replace(nest, items=()), item)
     return None if late else max(k for k, i in enumerate(nest.items) if item in i.args)
 
 

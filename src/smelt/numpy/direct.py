@@ -1,0 +1,236 @@
+"""Call NumPy's function directly for the commonest small arguments, with as few steps as possible.
+
+NumPy's functions of ten elements take as long as three Python functions that do nothing.  So every
+function of the namespace begins with the tests that its commonest small calls need, and leaves
+other arguments to the general one (`small.or_numpy`), which decides the same for all arguments.
+While any thread records, the general functions are asked: they know which thread it is.
+
+>>> former = small.set_limit(4)
+>>> exp = direct("exp", Ufunc("exp", None))
+>>> exp(np.zeros(2)), exp.nin, small.set_limit(former)
+(array([1., 1.]), 1, 4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.frontends.array.value import RECORDINGS
+from smelt.numpy import small
+from smelt.numpy.library import as_ours
+from smelt.numpy.small import NUMBERS
+from smelt.numpy.ufunc import Ufunc
+
+__all__ = ["Ufunc", "direct", "np", "small", "ufunc"]
+
+Function = Callable[..., Any]
+_ndarray = np.ndarray
+
+
+class _Ufuncs(type):
+    """Class of `ufunc`: its instances are the functions that `direct` makes of a `Ufunc`."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(getattr(instance, "__wrapped__", instance), (Ufunc, np.ufunc))
+
+
+class ufunc(metaclass=_Ufuncs):  # noqa: N801 - NumPy's name
+    """The elementwise functions of this namespace."""
+
+
+def direct(name: str, general: Any) -> Function:
+    """Return a function of the namespace that begins with the tests of its commonest calls."""
+    theirs: Any = getattr(np, name)
+    if isinstance(general, Ufunc):
+        make = {(1, 1): _unary, (2, 1): _binary}.get((general.nin, general.nout), _general)
+        function = make(theirs, general)
+        _describe(function, general)
+        return function
+    form = _FORMS.get(name, _of_array)
+    return general if form is _general else wraps(general)(form(theirs, general))
+
+
+def _describe(function: Any, general: Ufunc) -> None:
+    """Give a function the attributes and methods of NumPy's."""
+    wraps(general, updated=())(function)
+    for name in ("nin", "nout", "nargs", "identity", "signature", "types"):
+        setattr(function, name, getattr(general, name))
+    for name in ("reduce", "accumulate", "outer", "reduceat", "at"):
+        setattr(function, name, getattr(general, name))
+
+
+def _general(theirs: Function, general: Function) -> Function:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _unary(theirs: Function, general: Function) -> Function:
+    """Return an elementwise function of one array, whose result has as many elements."""
+
+    def function(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return general(x, *args, **kwargs)
+        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+            return theirs(x)
+        return general(x)
+
+    return function
+
+
+def _binary(theirs: Function, general: Function) -> Function:
+    """Return an elementwise function of two arrays, or of an array and a number."""
+
+    def function(x: Any, y: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return general(x, y, *args, **kwargs)
+        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+            kind = y.__class__
+            if 0 < y.size <= small.limit if kind is _ndarray else kind in NUMBERS:
+                result = theirs(x, y)
+                if result.__class__ is _ndarray and result.size > small.limit:
+                    return as_ours(result)
+                return result
+        return general(x, y)
+
+    return function
+
+
+def _of_array(theirs: Function, general: Function) -> Function:
+    """Return a function of an array, and perhaps of an integer or several."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and args and not RECORDINGS:
+            x = args[0]
+            if x.__class__ is _ndarray and 0 < x.size <= small.limit:
+                if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
+                    return _finished(theirs(*args), args)
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _is_integers(x: Any) -> bool:
+    return x.__class__ is int or (x.__class__ is tuple and x and x[0].__class__ is int)
+
+
+def _finished(result: Any, args: tuple[Any, ...]) -> Any:
+    kind = result.__class__
+    if kind is _ndarray:
+        if result.size <= small.limit:
+            return result
+    elif kind is not tuple and kind is not list:
+        return result
+    return small.finish(result, as_ours, args)
+
+
+def _of_pair(theirs: Function, general: Function) -> Function:
+    """Return a function of two arrays."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2 and not kwargs and not RECORDINGS:
+            x, y = args
+            if x.__class__ is _ndarray and y.__class__ is _ndarray:
+                if 0 < x.size <= small.limit and 0 < y.size <= small.limit:
+                    return _finished(theirs(x, y), args)
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _of_arrays(theirs: Function, general: Function) -> Function:
+    """Return a function that joins arrays, which are in a tuple or list."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and not RECORDINGS:
+            arrays = args[0]
+            if arrays.__class__ is tuple or arrays.__class__ is list:
+                elements = 0
+                for x in arrays:
+                    if x.__class__ is not _ndarray:
+                        break
+                    elements += x.size
+                else:
+                    if 0 < elements <= small.limit:
+                        return theirs(arrays)
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _of_list(theirs: Function, general: Function) -> Function:
+    """Return a function that takes a list of numbers, or an array."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and not RECORDINGS:
+            x = args[0]
+            if x.__class__ is _ndarray:
+                if 0 < x.size <= small.limit:
+                    return theirs(x)
+            elif x.__class__ is list and 0 < len(x) <= small.limit and x[0].__class__ in NUMBERS:
+                return theirs(x)
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _of_size(theirs: Function, general: Function) -> Function:
+    """Return a function that creates an array of a size, or of rows and columns."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if args and not kwargs and not RECORDINGS:
+            size = args[0]
+            if size.__class__ is tuple and len(size) == 2:
+                rows, columns = size
+                size = rows * columns if rows.__class__ is columns.__class__ is int else 0
+            if size.__class__ is int and 0 < size <= small.limit:
+                if len(args) == 1 or (len(args) == 2 and args[1].__class__ in NUMBERS):
+                    return theirs(*args)
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _of_count(theirs: Function, general: Function) -> Function:
+    """Return a function that creates so many numbers."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and not RECORDINGS:
+            if args[0].__class__ is int and 0 < args[0] <= small.limit:
+                return theirs(args[0])
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _of_ends(theirs: Function, general: Function) -> Function:
+    """Return a function that creates numbers between two ends."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 3 and not kwargs and not RECORDINGS:
+            start, stop, count = args
+            if start.__class__ in NUMBERS and stop.__class__ in NUMBERS:
+                if count.__class__ is int and 0 < count <= small.limit:
+                    return theirs(start, stop, count)
+        return general(*args, **kwargs)
+
+    return function
+
+
+_FORMS: Final[dict[str, Callable[[Function, Function], Function]]] = {
+    **dict.fromkeys(small.SIZES, _general),
+    **dict.fromkeys(("zeros", "ones", "empty", "full"), _of_size),
+    "arange": _of_count,
+    **dict.fromkeys(("linspace", "logspace", "geomspace"), _of_ends),
+    **dict.fromkeys(("array", "asarray", "asanyarray", "atleast_1d", "copy"), _of_list),
+    **dict.fromkeys(("concatenate", "stack", "hstack", "vstack", "column_stack"), _of_arrays),
+    **dict.fromkeys(
+        ("dot", "outer", "inner", "vdot", "cross", "array_equal", "allclose"), _of_pair
+    ),
+}
+"""Function -> the form of its commonest calls; others take an array first."""
