@@ -25,7 +25,7 @@ from smelt.numpy.library import as_ours
 from smelt.numpy.small import NUMBERS
 from smelt.numpy.ufunc import Ufunc
 
-__all__ = ["Ufunc", "direct", "np", "small", "ufunc"]
+__all__ = ["Ufunc", "direct", "np", "of_methods", "small", "ufunc"]
 
 Function = Callable[..., Any]
 _ndarray = np.ndarray
@@ -52,6 +52,12 @@ def direct(name: str, general: Any) -> Function:
         return function
     form = _FORMS.get(name, _of_array)
     return general if form is _general else wraps(general)(form(theirs, general))
+
+
+def of_methods(function: Any) -> Function:
+    """Return what a method of arrays calls: the function without its tests for small arguments."""
+    general = function.__wrapped__
+    return getattr(general, "__wrapped__", general)
 
 
 def _describe(function: Any, general: Ufunc) -> None:
@@ -110,6 +116,10 @@ def _of_array(theirs: Function, general: Function) -> Function:
             if x.__class__ is _ndarray and 0 < x.size <= small.limit:
                 if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
                     return _finished(theirs(*args), args)
+            if len(args) == 1:
+                passed = [x]
+                del x, args  # an operand that only the call holds is not stored
+                return general(passed.pop())
         return general(*args, **kwargs)
 
     return function
@@ -138,6 +148,9 @@ def _of_pair(theirs: Function, general: Function) -> Function:
             if x.__class__ is _ndarray and y.__class__ is _ndarray:
                 if 0 < x.size <= small.limit and 0 < y.size <= small.limit:
                     return _finished(theirs(x, y), args)
+            passed = [x, y]
+            del x, y, args  # operands that only the call holds are not stored
+            return general(passed.pop(0), passed.pop())
         return general(*args, **kwargs)
 
     return function
