@@ -68,9 +68,9 @@ AIMS = {"best / fused": 0.95}
 CUTS = 12
 """Maximum values at which a kernel is split."""
 GIVE_UP_RATIO = 1.5
-"""Ratio of a way's first time to the kernel's above which it is not measured further."""
+"""Maximum ratio of a way's first time to the kernel's for it to be measured further."""
 BAR = 0.95
-"""Ratio below which a kernel should not have been fused."""
+"""Minimum ratio of a kernel that should have been fused."""
 ALONE = "each alone"
 
 

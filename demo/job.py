@@ -67,7 +67,7 @@ class Outcome:
     def succeeded(self) -> bool:
         """Whether every engine finished and agreed, and every question has answers.
 
-        An engine that is not installed is no failure.
+        An engine that is not installed is not a failure.
         """
         ran = [result for result in self.results if result.absent is None]
         return bool(self.answers) and all(r.failed is None and r.agrees for r in ran)

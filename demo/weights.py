@@ -114,7 +114,7 @@ def load() -> dict[str, NDArray[np.float32]]:
 
     weights: dict[str, NDArray[np.float32]] = {}
     with safe_open(model_folder() / "model.safetensors", framework="numpy") as file:
-        for theirs in file.keys():  # noqa: SIM118 - the reader is no mapping
+        for theirs in file.keys():  # noqa: SIM118 - the reader is not a mapping
             if (ours := rename(theirs)) is not None:
                 value = file.get_tensor(theirs)
                 matrix = ours.endswith(".matrix")

@@ -80,7 +80,7 @@ def distances(changed: Iterable[str], sources: Mapping[str, str]) -> dict[str, i
     """Return for each module how many imports away from a changed file it is, `FAR` if none.
 
     A test with the name of a changed module (`test_NAME.py`) is as near as the module. Tests that
-    read a changed file which is no module name it, or stand beside it.
+    read a changed file which is not a module name it, or stand beside it.
     """
     modules = {module_name(path): path for path in sources}
     importers: dict[str, set[str]] = {path: set() for path in sources}

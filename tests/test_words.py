@@ -77,6 +77,10 @@ def every_word(path: str) -> list[str]:
         ("x = 1  # lies along the rows", "lies along"),
         ("def f():\n    'Emit a running fold.'", "running fold"),
         ("def f():\n    'The same for rows.'", "The same "),
+        ("def f():\n    'Raise if x is no vector.'", "is no"),
+        ("x = 1  # that which is left", "that which"),
+        ('MIN_ROWS = 8\n"""Rows from which a merge pays."""', "Rows from which"),
+        ('MAX_ROWS = 8\n"""Most rows of a task."""', "Most "),
         ("def f():\n    '" + "word " * 18 + "'", "18 words"),
     ],
 )
@@ -89,6 +93,8 @@ def test_a_planted_violation_is_found(source, word):
     [
         "def returned(x): ...",
         "def f():\n    'Return `turned` rows.'",
+        "def f():\n    'There is no lock.'",
+        'MIN_ROWS = 8\n"""Minimum rows for a merge."""',
         "def f():\n    '" + "word " * 15 + "'",
         "x.update(found=1)",
     ],

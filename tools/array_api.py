@@ -25,7 +25,7 @@ __all__ = ["EXCEPTIONS", "PARTS", "Difference", "functions", "verdict"]
 LATER: Final = frozenset({"isin", "broadcast_shapes", "linalg.eig", "linalg.eigvals"})
 """Functions of the standard of 2025."""
 _UNRECORDED: Final = frozenset({"__array_namespace_info__"})
-"""Functions that are no functions of arrays or dtypes."""
+"""Functions that are not functions of arrays or dtypes."""
 
 
 def functions() -> list[str]:

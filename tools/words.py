@@ -2,13 +2,14 @@
 
     python -m tools.words [PATH ..]     list violations with replacements; exit with 1 if any
 
-Six rules:
+Seven rules:
 
 - Identifiers contain no word of `NAMES`; locals and parameters are none of `VAGUE`.
-- Docstrings and comments contain no phrase of `PROSE`.
+- Docstrings and comments contain no phrase of `PROSE`, and no English that reads as translated.
 - The first line of a docstring has at most `MAX_WORDS` words and can be read alone: it does not
   begin by referring to something else (`OPENINGS`).
-- Messages of the package say `is not 1-D`, never `is no vector`.
+- Texts say `is not 1-D`, never `is no vector`.
+- Docstrings of constants that are bounds say Minimum, Maximum or Threshold (`BOUND`).
 - Code examples in docstrings name only what exists.
 - Numeric constants of modules with one name have one value, in the compiler (`PROGRAMS` is not).
 
@@ -24,6 +25,7 @@ import sys
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -60,15 +62,23 @@ PROSE: Mapping[str, str] = {
     "lies along": "is contiguous along",
     "running fold": "scan",
     "swath": "row block",
+    "that which": "the noun that it stands for",
+    "those of what": "the noun that they stand for",
+    "those of which": "the noun that they stand for",
     "turned": "transposed",
     "upright": "NHWC",
     "written out": "unrolled",
 }
 """Phrase of a docstring or a comment -> what to say instead."""
 
-COMPARATIVES = "better|faster|larger|less|longer|more|slower|smaller|such"
-NO_NOUN = re.compile(rf"(?<!there )\b(is|are) no\b(?! ({COMPARATIVES})\b)", re.IGNORECASE)
-"""English that reads as translated, in a text that users see: "is no vector", "are no numbers"."""
+COMPARATIVES = "better|faster|larger|less|longer|more|other|slower|smaller|such|wider"
+NO_NOUN = re.compile(
+    rf"(?<!there )(?<!where )\b(is|are) no\b(?! ({COMPARATIVES})\b)", re.IGNORECASE
+)
+"""English that reads as translated: "is no vector", "are no numbers"."""
+
+BOUND = re.compile(r"[^.:;]*\b(from|up to|above|below|beyond) which\b|(Least|Most|Fewest) (?!of )")
+"""How docstrings of constants do not begin: they say Minimum, Maximum or Threshold."""
 
 OPENINGS = ("The same ", "That which ", "Those of ", "Those that ", "What of ", "As ")
 """How a first line that cannot be read alone begins."""
@@ -133,6 +143,7 @@ def violations(path: str, source: str) -> list[Violation]:
         *(Violation(path, *v) for v in _identifiers(tree)),
         *(Violation(path, *v) for v in _docstrings(tree, most)),
         *(Violation(path, *v) for v in _comments(source)),
+        *(Violation(path, *v) for v in _constants(tree)),
         *(Violation(path, *v) for v in (_messages(tree) if path.startswith("src/") else ())),
     ]
     allowed = ALLOWED.get(path, frozenset())
@@ -184,6 +195,19 @@ def _comments(source: str) -> Iterator[tuple[int, str, str]]:
             yield from _phrases(token.string, token.start[0])
 
 
+def _constants(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield docstrings of constants that paraphrase a bound."""
+    for statement, text in pairwise(tree.body):
+        match statement, text:
+            case ast.Assign(targets=[target]), ast.Expr(value=ast.Constant(value=str(doc))):
+                names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+                match = BOUND.match(" ".join(doc.split()))
+                if match and all(name.isupper() for name in names):
+                    yield text.lineno, match[0], "Minimum ..., Maximum ... or Threshold on ..."
+            case _:
+                pass
+
+
 def _messages(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield what is wrong in strings that are values, not docstrings."""
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -201,6 +225,8 @@ def _phrases(text: str, line: int) -> Iterator[tuple[int, str, str]]:
     for phrase, instead in PROSE.items():
         if re.search(rf"\b{phrase}\b", plain, re.IGNORECASE):
             yield line, phrase, instead
+    for match in NO_NOUN.finditer(plain):
+        yield line, match[0], "is not a ..., is not 1-D"
 
 
 def duplicate_constants(sources: Mapping[str, str]) -> list[Violation]:

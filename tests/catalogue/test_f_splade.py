@@ -185,7 +185,7 @@ def test_numbers(code: Code, lengths: tuple[int, ...]) -> None:
 
 
 def test_holes_and_what_is_not_finite() -> None:
-    """Masks that are no lengths; infinities and NaN where they count."""
+    """Masks that are not lengths; infinities and NaN where they count."""
     trace, program = compiled_code(masked_last)
     h, e, b, keep = arguments(masked_last, (3, 33, 17, 70), np.array([33, 33, 33]))
     keep = np.random.default_rng(1).random(keep.shape) < 0.3

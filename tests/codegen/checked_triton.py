@@ -5,7 +5,7 @@
 Every value knows which of its elements are defined: a lane that a load masks has no value. These
 are failures (`CheckError`): an undefined element that is stored, used as an offset or a condition;
 an access out of bounds; an element stored twice or never, or loaded after it was stored; shapes
-that are no powers of two; operands of different types or ranks.
+that are not powers of two; operands of different types or ranks.
 """
 
 from __future__ import annotations

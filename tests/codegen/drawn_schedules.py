@@ -50,7 +50,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
 """What is long for a launch, and how many schedules are compared: limits of speed alone."""
 ARCHS = ("sm_90", "sm_100", "sm_90", "sm_100", "sm_80", "gfx942")
 LANES = (2, 4, 16, 64)
-"""Most lanes of a block: small arrays have several."""
+"""Maximum lanes of a block: small arrays have several."""
 
 
 @contextmanager

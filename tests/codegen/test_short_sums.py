@@ -1,4 +1,4 @@
-"""Short sums of products that are no contraction are unrolled along the results."""
+"""Short sums of products that are not contractions are unrolled along the results."""
 
 from __future__ import annotations
 

@@ -685,7 +685,7 @@ def test_tiles_load_as_far_ahead_as_shared_memory_allows():
 
 
 def test_a_kernel_of_constant_shapes_has_blocks_for_its_rows():
-    """Products that are no matrices multiply all axes of a block, of which Triton has 2^20."""
+    """Products that are not matrices multiply all axes of a block, of which Triton has 2^20."""
     kernel = parse("""
 kernel k(w: f32[64,48], u: f32[64], x: f32[100,48]) -> y: f32[48], z: f32[100,64]
   axis i in 48, j in 64, k in 100

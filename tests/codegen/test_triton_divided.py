@@ -66,7 +66,7 @@ REACHED: Mapping[str, Sequence[str]] = {
     "scatter": ("first values",),
     "whole": ("loop",),
 }
-"""What the kernels of a form are drawn for: each must be reached, or the form is no test of it."""
+"""What the kernels of a form are drawn for: each must be reached, or the form does not test it."""
 
 
 def arrays_of(

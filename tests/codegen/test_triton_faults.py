@@ -169,7 +169,7 @@ class Case:
     def catches(self, source: str) -> bool | None:
         """Whether a program fails, or computes something else for some inputs.
 
-        None for a program that Triton would not compile: it is no fault of a printer.
+        None for a program that Triton would not compile: it is not a fault of a printer.
         """
         for k, right in enumerate(self.right):
             try:

@@ -60,7 +60,7 @@ FORMS = {
     "running": "kernel f(x: f32[a,b,c]) -> y: f32[a,b,c]\n"
     "  grid a, b\n  y[a,b,c] = sum(x[a,b,c] along c)\n",
 }
-"""Launches over three axes, of every kind that is no contraction."""
+"""Launches over three axes, of every kind that is not a contraction."""
 COUNTS = """
 kernel counts(x: i64[j], v: f32[j,a,b]) -> y: f32[i,a,b]
   grid q in split(i, max(1, min(4, a)))

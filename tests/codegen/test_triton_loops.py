@@ -246,7 +246,7 @@ kernel padded(x: bool[b,n], q: f32[b,n]) -> y: f32[b]
 
 
 def test_a_stream_whose_ends_are_reductions_of_its_axis_asks_its_own_blocks():
-    """The condition of a block is no value of the pass that reduces the row."""
+    """The condition of a block is not a value of the pass that reduces the row."""
     kernel = parse(PADDED)
     random = np.random.default_rng(0)
     x = random.random((5, 90)) < 0.3

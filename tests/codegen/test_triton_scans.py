@@ -106,7 +106,7 @@ def test_what_waits_for_a_whole_row_is_no_sum_of_parts(name):
 
 
 def test_scans_of_several_columns_of_a_program_are_no_sums_of_parts():
-    """The columns are no axis of the grid: a part would have a sum of each."""
+    """The columns are not an axis of the grid: a part would have a sum of each."""
     kernel = parse(
         "kernel k(x: f32[n,3]) -> y: f32[n]\n  axis n, j in 3\n"
         "  a = sum(x[n,j] along n)\n  b = sum(a over j)\n  y[n] = b"

@@ -1,6 +1,6 @@
 """Kernels, bytes, memory and size of code of a fixed corpus: exactly as stored.
 
-A difference is no failure of the program but news: `make counters` accepts it.
+A difference is not a failure of the program but news: `make counters` accepts it.
 """
 
 from __future__ import annotations

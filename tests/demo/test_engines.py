@@ -22,7 +22,7 @@ def stand_in(log):
 
         def compiled(*arguments):
             log.append("call")
-            return program(*arguments).tolist()  # something that is no NumPy array yet
+            return program(*arguments).tolist()  # something that is not a NumPy array yet
 
         return compiled
 

@@ -92,7 +92,7 @@ def test_a_chain_of_decisions_to_fuse():
 
 
 def test_a_refusal_further_along_the_way():
-    """exp and sub are no neighbours: what parts them is the decision about exp and gather."""
+    """exp and sub are not neighbours: what parts them is the decision about exp and gather."""
     answer = ask("exp", "sub")
     assert not answer.together and answer.decisions == (2,)
 

@@ -93,7 +93,7 @@ def test_a_sum_of_nothing_is_nothing() -> None:
 
 
 def test_rows_of_zeros_before_numbers() -> None:
-    """A gauge that is zero is none: what it divides by it is no number, and must not stay."""
+    """A gauge that is zero is none: what it divides by it is not a number, and must not stay."""
     for program in (p for p in PROGRAMS if "norm of" in p.name or "over the largest" in p.name):
         (x,) = drawn(case(program))
         x[:, :20] = 0.0

@@ -1,7 +1,7 @@
 """After planning, no legal and faster fusion of two kernels is reported.
 
 What is told is what the search would have of it: of kernels that read the same arrays, one launch
-is no gain, for they start together anyway.
+is not a gain, for they start together anyway.
 """
 
 from __future__ import annotations

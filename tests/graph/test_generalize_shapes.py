@@ -180,7 +180,7 @@ def test_the_same_numbers_come_out() -> None:
 
 
 def test_what_a_parameter_says_is_a_number() -> None:
-    """A feature that happens to be as many as the batch is no batch."""
+    """A feature that happens to be as many as the batch is not a batch."""
     graph = parse("""graph f(x: f32[4,4], w: f32[4,3]) {
   c = contract(x, w) {spec="m,k; k,n -> m,n"}
   return c

@@ -70,7 +70,7 @@ def test_every_kind_of_statement_can_be_built():
     kernel = b.kernel()
     assert parse(text(kernel)) == kernel
     assert "origin" not in text(kernel)
-    assert kernel.body[1] == Let("h", kernel.body[1].value)  # where it came from is no difference
+    assert kernel.body[1] == Let("h", kernel.body[1].value)  # its origin is not compared
 
 
 def test_a_builder_reports_mistakes_at_their_call():

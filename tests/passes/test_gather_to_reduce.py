@@ -32,7 +32,7 @@ def both_ways(xp: Any, x: Any, y: Any) -> Any:
 
 
 def beside_sums(xp: Any, x: Any, w: Any, labels: Any) -> Any:
-    """What is picked is multiplied by a sum that is no product's."""
+    """What is picked is multiplied by a sum that is not a product's."""
     z = x @ w.T
     scaled = z * xp.sum(w * w, axis=1)
     return xp.take_along_axis(scaled, labels[:, None], axis=1) + xp.max(z, axis=1, keepdims=True)

@@ -192,7 +192,7 @@ def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_plan_under_a_lower_limit_needs_is_enough(name: str) -> None:
-    """A limit that leaves more room is no reason for a plan that does not fit."""
+    """A limit that leaves more room is not a reason for a plan that does not fit."""
     code, arrays = CASES[name]
     least = needed(code, arrays, 1)
     for limit in (least, least + 4000, 2 * least):

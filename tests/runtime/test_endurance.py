@@ -1,6 +1,6 @@
 """Many calls and many compilations in one process: memory, descriptors and threads stay.
 
-A bounded cache that fills is no leak, but takes some 1,500 functions to fill: for fewer of them
+A bounded cache that fills is not a leak, but takes some 1,500 functions to fill: for fewer of them
 caches are made small, or are emptied before memory in use is counted. Thousands of functions, in
 the nightly form, are compiled with the caches as they are, and the process's own memory counts.
 """

@@ -374,7 +374,7 @@ def test_library_calls_between_kernels() -> None:
 
 
 def test_library_calls_do_not_warn_of_arithmetic() -> None:
-    """Compiled code never does; the library's part of a program is no exception."""
+    """Compiled code never does; the library's part of a program is not an exception."""
     c = compiled(CALL)
     x = np.zeros((3, 2), "f4")
     u = np.array([[np.inf, 1], [-np.inf, 3e38], [np.inf, 3e38]], "f4")

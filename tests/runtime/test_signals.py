@@ -25,7 +25,7 @@ def late(*_: object) -> None:
 
 
 class Handler:
-    """Handlers that are no plain functions."""
+    """Handlers that are not plain functions."""
 
     def method(self, *_: object) -> None:
         raise Late

@@ -1,8 +1,8 @@
 """Build the graph nodes of derivatives, simplified as they are made.
 
 The derivative columns (`pullback`, `derivative`) are written against `smelt.ops.spec.Adjoint` and
-know no graph. Here a product with 1 is no operator, a select between constants is moved out of a
-product, and factors that are constant along a reduced axis are applied after the sum.
+know no graph. Here a product with 1 is not an operator, a select between constants is moved out of
+a product, and factors that are constant along a reduced axis are applied after the sum.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\\n v0 = exp(x)\\n return v0\\n}")

@@ -221,7 +221,6 @@ def _select(inputs: tuple[Node, ...], forms: list[Perturbation]) -> Perturbation
 
 
 def _compares_sum_with_zero(mask: Node, value: Node) -> bool:
-    """Whether a mask compares a sum with zero."""
     compares = isinstance(mask.op, Map) and mask.op.scalar in ("eq", "ne") and mask.inputs
     if not compares or mask.inputs[0] is not value or _number(mask.inputs[1]) != 0:
         return False

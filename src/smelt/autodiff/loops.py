@@ -27,8 +27,6 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["first_results", "loop_cotangents"]
-
 Gradient = Callable[[Graph, Sequence[Node]], Graph]
 """Makes the graph of a graph's outputs and vector-Jacobian products."""
 

@@ -24,7 +24,7 @@ from smelt.types.tensor import TensorType
 
 Axes = tuple[int, ...]
 MAX_DEPTH = 12
-"""Most operators that the analysis of a sum follows."""
+"""Maximum operators that the analysis of a sum follows."""
 
 
 def scalar_operator(x: Node) -> str:

@@ -18,8 +18,6 @@ from smelt.backend.gpu import Gpu
 from smelt.backend.gpus import GPUS
 from smelt.python.dataclass import dataclass
 
-__all__ = ["gpu_of_driver"]
-
 _HALF_TYPES = ("f16", "bf16")
 _GIGA, _KILO = 1e9, 1e3
 _KIB = 1 << 10

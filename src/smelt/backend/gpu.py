@@ -49,13 +49,13 @@ __all__ = [
 ]
 
 STATE_BYTES = 128 << 10
-"""Most bytes of states that a program of a stream carries in registers and shared memory."""
+"""Maximum bytes of states that a program of a stream carries in registers and shared memory."""
 CHUNK_PARTS = 256
 """Parts of a device's memory of which a value between kernels may take one.
 
 A chunk of a large product reads its weights again: it is to have some hundred rows for them."""
 PROGRAMS_PER_PROCESSOR = 2
-"""Programs for each processor below which parallelism is lost in proportion."""
+"""Minimum programs for each processor; with fewer, parallelism is lost in proportion."""
 SCATTER_PROGRAMS = 4
 """Programs of each processor that share the rows of a scatter-reduced result.
 
@@ -71,24 +71,24 @@ TILE = (128, 256)
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
 UNROLLED_TERMS = 8
-"""Most products of a sum that a thread computes by itself; from 9 on, lanes of a tile do.
+"""Maximum products of a sum that a thread computes by itself; from 9 on, lanes of a tile do.
 
 Each product that is unrolled has loads and registers of its own, in every thread.
 """
 MIN_PART_K = 256
-"""Least positions of a part of a product's reduction axis."""
+"""Minimum positions of a part of a product's reduction axis."""
 MIN_SCAN = 1 << 15
-"""Positions of a row from which a second launch takes less time than its blocks in order."""
+"""Minimum positions of a row for which a second launch takes less time than its blocks in order."""
 SCAN_PROGRAMS = 4
 """Programs for each processor that scan parts of rows: they hide the latency of their loads."""
 SCAN_STEP = 1 << 12
 """Elements of a block of a scanned row; a part has several."""
 MIN_MATRIX_SIDE = 16
-"""Least positions along each axis of a tile for matrix units."""
+"""Minimum positions along each axis of a tile for matrix units."""
 PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
 """Products of bfloat16 terms that a float32 beside a half type takes."""
 FULL_TILE = 128
-"""Positions along each axis of a product's tile from which matrix units reach their share."""
+"""Minimum positions along each axis of a product's tile for matrix units to reach their share."""
 KEPT_ROW_BYTES = 128 << 10
 """Bytes of a row that a program keeps in registers: 32768 float32 elements, by up to 1024 threads.
 """

@@ -17,8 +17,6 @@ from dataclasses import replace
 from smelt.backend.gpu import Gpu
 from smelt.errors import ArgumentError
 
-__all__ = ["GPUS", "gpu"]
-
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9
 
 

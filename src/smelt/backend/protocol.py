@@ -15,8 +15,6 @@ from smelt.kernel.artifact import CompiledKernel, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.tiling import Tiling
 
-__all__ = ["Backend", "CodeGenerator", "check_language"]
-
 
 class Backend(Protocol):
     """What shows kernels as code for one kind of machine."""

@@ -9,8 +9,6 @@ from smelt.backend.machine import Machine
 from smelt.backend.protocol import Backend, CodeGenerator
 from smelt.errors import InternalError
 
-__all__ = ["backend_of", "generator_of", "register"]
-
 _BACKENDS: list[Backend] = []
 _GENERATORS: list[CodeGenerator] = []
 

@@ -15,16 +15,6 @@ import numpy as np
 
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "SOURCE",
-    "Array",
-    "fill_missing_sizes",
-    "pairs_of_options",
-    "read_array",
-    "read_source",
-    "sizes_of_options",
-]
-
 Array = np.ndarray[Any, Any]
 
 SOURCE = click.File(encoding="utf-8-sig")

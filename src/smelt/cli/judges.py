@@ -42,8 +42,6 @@ from smelt.types.expr import size
 from smelt.types.intervals import number
 from smelt.types.tensor import TensorType
 
-__all__ = ["JUDGES", "Difference", "Program", "compare", "read"]
-
 Sizes = Mapping[str, int]
 JUDGES = ("graph", "kernel", "native")
 WIDEST = 16

@@ -35,13 +35,13 @@ from smelt.packages.llvm import worker_threads
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
 MAX_BUILD_THREADS = 8
-"""Most threads that LLVM compiles on at once: each has a module, and one emits the text for all."""
+"""Maximum threads that LLVM compiles on at once: each has a module, one emits the text for all."""
 FEW_TERMS = 4
-"""Most products of a sum for which constant sizes pay: full vectors hold its factors."""
+"""Maximum products of a sum for which constant sizes pay: full vectors hold its factors."""
 
 
 UNROLLED_TERMS = 8
-"""Most terms of a sum that is worth unrolling for constant sizes beside a loop for all sizes."""
+"""Maximum terms of a sum that is worth unrolling for constant sizes beside a loop for all sizes."""
 
 
 def build(
@@ -238,7 +238,6 @@ def panels(
 
 
 def _has_contractions(kernel: Kernel) -> bool:
-    """Return whether a kernel has contractions."""
     roots = (root for s in statements(kernel) for root in values_of(s))
     return any(isinstance(v, Dot) for root in roots for v in visit(root))
 

@@ -13,8 +13,6 @@ from smelt.kernel.ir import Kernel
 from smelt.machine.target import Target
 from smelt.machine.tiling import Tiling
 
-__all__ = ["CpuBackend"]
-
 
 class CpuBackend:
     """LLVM code for a CPU."""
@@ -62,7 +60,6 @@ class CpuBackend:
 
 
 def _cpu(machine: Machine) -> Target:
-    """Return a machine as a CPU."""
     if not isinstance(machine, Target):
         raise InternalError(f"{machine.name} is not a CPU")
     return machine

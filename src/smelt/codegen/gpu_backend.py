@@ -15,8 +15,6 @@ from smelt.codegen.triton.source import triton_source
 from smelt.kernel.ir import Kernel
 from smelt.machine.tiling import Tiling
 
-__all__ = ["GpuBackend"]
-
 
 class GpuBackend:
     """Triton programs for a GPU."""

@@ -249,7 +249,6 @@ def _nbytes(node: Node) -> int:
 
 
 def _shape(value: _KeptValue) -> tuple[int, ...]:
-    """Return the shape of a kept value."""
     shape, panel = static_shape(value.node.type.shape), value.panel
     return shape if panel is None else static_shape(packed_shape(shape, panel))
 
@@ -260,6 +259,3 @@ def static_shape(shape: Sequence[Index]) -> tuple[int, ...]:
     if len(dims) != len(shape):
         raise VerifyError(f"a constant has the shape {shape_text(tuple(shape))}")
     return dims
-
-
-__all__ = ["ConstantBudget", "PreludeBuilder", "constant_budget", "values_over_budget"]

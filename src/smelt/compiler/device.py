@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Cluster, Donate, Plan
     from smelt.kernel.ir import Kernel
 
-__all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
-
 _COMPILER: Final[ContextVar[DeviceCompiler | None]] = ContextVar("smelt_gpu", default=None)
 
 

@@ -46,8 +46,6 @@ from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate, mul, product, sizes_of
 
-__all__ = ["CompiledForDevice", "gpu_of_device", "plan_for_device"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledForDevice:

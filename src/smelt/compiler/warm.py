@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Donate, Plan
     from smelt.kernel.ir import Kernel
 
-__all__ = ["CachedProgram", "compile"]
-
 Array = np.ndarray[Any, Any]
 
 _STAGES = ("passes", "fusion", "memory", "lower")

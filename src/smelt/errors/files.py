@@ -6,7 +6,7 @@ from smelt.errors.tree import SmeltError
 
 
 class ProgramFileError(SmeltError, ValueError):
-    """A program file is damaged, or is no program file.
+    """A program file is damaged, or is not a program file.
 
     What it means:
         A length, an offset or a checksum in the file does not agree with its bytes.

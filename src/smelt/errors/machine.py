@@ -300,7 +300,7 @@ class FallbackWarning(SmeltWarning):
 
 
 class KnobWarning(SmeltWarning):
-    """An environment variable begins with `SMELT_` but is no setting.
+    """An environment variable begins with `SMELT_` but is not a setting.
 
     What it means:
         The variable has no effect. The closest setting is suggested.

@@ -15,8 +15,6 @@ from typing import Any
 
 from smelt.errors.tree import nearest
 
-__all__ = ["MissingAttribute", "nearest_hint"]
-
 
 class MissingAttribute(AttributeError):
     """AttributeError of an owner and a function that makes the message's end from `name`.
@@ -35,7 +33,7 @@ class MissingAttribute(AttributeError):
         return partial(AttributeError, name=self.name), (str(self),)
 
 
-# Tracebacks show Python's name: the class is no name to catch.
+# Tracebacks show Python's name: the class is not a name to catch.
 MissingAttribute.__module__, MissingAttribute.__qualname__ = "builtins", "AttributeError"
 
 

@@ -9,14 +9,14 @@ class OnnxFileError(SmeltError, ValueError):
     """An ONNX file that is damaged, or no ONNX file.
 
     What it means:
-        The bytes are no valid protobuf message, or the model contradicts itself: a tensor whose
+        The bytes are not a valid protobuf message, or the model contradicts itself: a tensor whose
         bytes do not fit its shape, a value that is used before it is computed or is defined twice.
     Why:
         Nothing of the model has run. A guess at what was meant could give wrong results.
     Example:
         import smelt as sm
 
-        sm.onnx.load(b"this is no model")
+        sm.onnx.load(b"not a model")
     How to fix:
         Download or export the file again; `onnx.checker.check_model` describes more of it.
     """

@@ -8,8 +8,6 @@ from functools import partial
 from types import CodeType, TracebackType
 from typing import Any
 
-__all__ = ["raised_by_signal_handler"]
-
 
 def raised_by_signal_handler(error: BaseException | None) -> bool:
     """Return whether a signal's handler raised an error, or the error that caused it.

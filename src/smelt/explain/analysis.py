@@ -20,8 +20,6 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.python.dataclass import dataclass
 
-__all__ = ["MemoryAnalysis", "TextKind", "as_text", "cost_analysis", "memory_analysis"]
-
 TextKind = Literal["graph", "plan", "kernel", "llvm", "asm"]
 
 

@@ -73,8 +73,6 @@ from smelt.runtime.loop import LoopCall
 from smelt.types.expr import add, evaluate
 from smelt.types.tensor import TensorType, shape_text
 
-__all__ = ["build", "memory_of"]
-
 Sizes = Mapping[str, int]
 
 

@@ -19,8 +19,6 @@ from smelt.journal.facts import Journal
 from smelt.kernel.ir import Kernel
 from smelt.runtime.executable import Executable
 
-__all__ = ["Array", "Compiled", "Sizes", "named_sizes"]
-
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int] | Sequence[int]
 

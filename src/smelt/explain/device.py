@@ -18,8 +18,6 @@ from smelt.explain.entries import Entry
 from smelt.explain.shared_launches import SharedLaunch, shared_launches
 from smelt.explain.units import show_bytes, show_count, show_time
 
-__all__ = ["device_page", "with_device"]
-
 _NO_KERNEL = {
     "call": "a library call",
     "rounds": "the host queues its kernels for one chunk of rows after another",

@@ -36,8 +36,6 @@ from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
 from smelt.types.expr import evaluate, product
 
-__all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
-
 
 def programs(
     kernel: Kernel, sizes: Mapping[str, int], machine: Gpu, cached: Collection[str] = ()

@@ -17,8 +17,6 @@ from smelt.kernel.ir import Kernel
 from smelt.passes.constant_subgraph import split_constant_subgraph
 from smelt.python.dataclass import dataclass
 
-__all__ = ["DevicePlan", "plan_for_device"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DevicePlan:

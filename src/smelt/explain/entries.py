@@ -25,8 +25,6 @@ from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = ["Entry", "chunked_work", "entries", "entry_traffic", "predict"]
-
 Sizes = Mapping[str, int]
 
 

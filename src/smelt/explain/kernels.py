@@ -34,8 +34,6 @@ from smelt.types.expr import evaluate
 from smelt.types.expr import text as expr_text
 from smelt.types.tensor import shape_text
 
-__all__ = ["kernel_data"]
-
 Sizes = Mapping[str, int]
 
 

@@ -23,8 +23,6 @@ from smelt.explain.data import TimeData
 from smelt.python.dataclass import dataclass
 from smelt.runtime.executable import CallStep, Executable, Step, Value
 
-__all__ = ["Times", "measure"]
-
 Array = np.ndarray[Any, Any]
 
 MEASURE_ROUNDS = 3

@@ -49,8 +49,6 @@ from smelt.graph.text import name_values
 from smelt.ops.create import Constant, Input
 from smelt.python.origin import Origin
 
-__all__ = ["Labels", "find", "find_unique", "place_of", "plain_name", "short_place"]
-
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
 

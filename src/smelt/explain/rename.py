@@ -40,8 +40,6 @@ from smelt.kernel.walk import statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Renaming", "source_renaming"]
-
 T = TypeVar("T")
 Text = TypeVar("Text", KernelData, KernelRun)
 Words = Mapping[str, str]

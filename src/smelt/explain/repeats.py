@@ -13,12 +13,10 @@ from typing import NamedTuple
 from smelt.graph.ir import Node
 from smelt.python.origin import Origin
 
-__all__ = ["Repeats", "find_repeats"]
-
 MIN_STEPS = 16
-"""Fewest steps of a loop that is reported: layers of a model are fewer."""
+"""Minimum steps of a loop that is reported: layers of a model are fewer."""
 MIN_OPERATORS = 128
-"""Fewest operators of all its steps, below which compiling them takes little time."""
+"""Minimum operators of all its steps; fewer take little time to compile."""
 
 
 class Repeats(NamedTuple):

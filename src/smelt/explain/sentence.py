@@ -10,8 +10,6 @@ from typing import Any
 
 from smelt.explain.units import show_bytes, show_count, show_factor
 
-__all__ = ["sentence"]
-
 
 def sentence(total: Mapping[str, Any]) -> str:
     """Return the sentence about a report's totals, given as they are in JSON.

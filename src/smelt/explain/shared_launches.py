@@ -23,8 +23,6 @@ from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.array_tables import DIVISOR, families, launches_of, padded
 from smelt.types.expr import evaluate, product, sizes_of
 
-__all__ = ["SharedLaunch", "shared_launches"]
-
 
 @dataclass(frozen=True, slots=True)
 class SharedLaunch:

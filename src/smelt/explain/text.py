@@ -24,8 +24,6 @@ from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 from smelt.explain.why import decision_text, is_net
 
-__all__ = ["kernel_line", "kernel_time", "page", "refusals"]
-
 WIDTH = 100
 SCREEN = 25
 """Lines that the page of a small program has at most."""

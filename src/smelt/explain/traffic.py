@@ -55,8 +55,6 @@ from smelt.types.expr import (
     map_variables,
 )
 
-__all__ = ["Touched", "Traffic", "traffic"]
-
 LISTED = 1 << 22
 """Maximum elements that are enumerated where no formula counts them."""
 PERIOD = 64

@@ -17,13 +17,6 @@ from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = [
-    "UnfusedCluster",
-    "UnfusedTraffic",
-    "unfused_clusters",
-    "unfused_traffic",
-]
-
 Sizes = Mapping[str, int]
 
 

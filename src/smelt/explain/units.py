@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-__all__ = ["show_bytes", "show_count", "show_factor", "show_rate", "show_time", "three_digits"]
-
 
 def three_digits(number: float) -> str:
     """Format a number from 0 to 1000 with three digits.

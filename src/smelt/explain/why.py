@@ -19,8 +19,6 @@ from smelt.explain.names import short_place
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Why", "decision_text", "is_net", "why"]
-
 WIDTH = 100
 _CODE = re.compile(r"`([^`]+)`")
 _NUMBERED = re.compile(r"v\d+")  # a value without a name in the source: its label says more

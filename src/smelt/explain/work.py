@@ -46,8 +46,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["Work", "work"]
-
 Axes = frozenset[str]
 TRANSCENDENTAL = frozenset(row.name for row in scalar_functions.ROWS)
 """Elementary functions beyond the four operations, counted separately as in JAX's cost analysis."""

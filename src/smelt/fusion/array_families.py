@@ -33,10 +33,8 @@ from smelt.kernel.device_code import MAX_MAPPED_ELEMENTS, MAX_REDUCED_ELEMENTS
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, product
 
-__all__ = ["Families"]
-
 MIN_FAMILY = 8
-"""Least arrays for which a plan counts on a launch in common.
+"""Minimum arrays for which a plan counts on a launch in common.
 
 With fewer, one kernel of all of them may be faster than a launch that first needs a table.
 """

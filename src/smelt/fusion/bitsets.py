@@ -16,9 +16,9 @@ import numpy as np
 from smelt.types.expr import Index, evaluate
 
 UNPACK_ABOVE, SHIFT_ABOVE = 64, 256
-"""Number of members from which unpacking all bits is faster than removing members one by one.
+"""Minimum number of members for unpacking all bits to be faster than removing them one by one.
 
-The second value is the number of low zero bits from which shifting them out pays.
+The second value is the minimum number of low zero bits for shifting them out to pay.
 """
 UNKNOWN_SIZE = 1 << 10
 """Size assumed where no hint gives one."""

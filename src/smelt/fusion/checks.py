@@ -32,10 +32,8 @@ from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 from smelt.types.expr import product
 
-__all__ = ["merge_plans", "split_checks"]
-
 MIN_MOVED_RATIO = 8
-"""Least ratio of a graph's traffic to a separate check's inputs, which are read twice."""
+"""Minimum ratio of a graph's traffic to a separate check's inputs, which are read twice."""
 
 MIN_POSITION_BYTES = 4
 """Bytes that a position counts at least.

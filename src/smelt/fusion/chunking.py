@@ -6,7 +6,7 @@ the large values become a graph of their own for a block of rows, which runs chu
 Results with rows are stored block by block; results without are accumulated. What comes before and
 after is planned as usual.
 
-    before    what chunks read and that is no input                 once
+    before    what chunks read and that is not an input                 once
     body      z = x[rows] @ w.T, its loss, dx[rows], dw + dz.T @ x  for each block of rows
     after     loss / n                                              once
 
@@ -46,16 +46,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
-
-__all__ = [
-    "CannotChunk",
-    "ChunkedGraph",
-    "ChunkedValue",
-    "Rows",
-    "chunk_graph",
-    "chunk_rows",
-    "rows_that_fit",
-]
 
 ADDED = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 
@@ -194,7 +184,7 @@ def with_shape(op: Any, old: TensorType, new: TensorType) -> Any:
 
 _MIXES = "{} mixes rows"
 MAX_EARLY, MAX_AGAIN = 6, 2
-"""Most reductions over all rows that are computed before the chunks.
+"""Maximum reductions over all rows that are computed before the chunks.
 
 The second value limits the contractions computed twice for them. Networks whose layers each need
 moments of all rows are not chunked.
@@ -445,7 +435,6 @@ class _ChunkGrower:
         return t
 
     def _add_between(self) -> None:
-        """Add the nodes between members."""
         reaching: set[Node] = set()
         for node in sorted(self.order, key=self.order.__getitem__, reverse=True):
             if any(r in self.axis or r in reaching for r in self.readers[node]):

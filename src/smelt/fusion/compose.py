@@ -46,8 +46,6 @@ from smelt.ops.create import Constant, Input
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["arena_bytes", "plan", "total_kept_bytes"]
-
 CACHE_PARTS = 4
 """Number of parts that the last-level cache is divided into for a chunk.
 
@@ -62,7 +60,7 @@ BUDGET_DIVISORS = (4, 16, 64, 1)
 They are tried if the plan for the available memory does not fit it.
 """
 ALIGNED = 128
-"""Most bytes of alignment in the arenas of a plan and of its chunks."""
+"""Maximum bytes of alignment in the arenas of a plan and of its chunks."""
 IO_TIME_FACTOR = 8
 """Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 
@@ -350,7 +348,6 @@ def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
 
 
 def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None) -> Plan:
-    """Return a plan with one more decision."""
     if journal is not None:
         journal.record(decision)
     if journal is not None and not journal.keep:

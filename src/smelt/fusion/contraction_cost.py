@@ -160,7 +160,7 @@ def contraction_start_ns(units: Units, region: Region, volume: Callable[[int], i
 def operand_axes(region: Region, unit: Unit) -> tuple[int, int] | None:
     """Return the axes of a contraction's result that each factor varies along.
 
-    None for what is no product of two values.
+    None for what is not a product of two values.
     """
     if len(unit.edges) < 2 or not unit.factors or not all(unit.factors):
         return None

@@ -45,7 +45,7 @@ OVERLAP = 0.95
 The constant is XLA's.
 """
 INLINE_NS = 8_000.0
-"""Work in nanoseconds below which a kernel runs in the calling thread (the runtime's limit)."""
+"""Maximum work, in nanoseconds, of a kernel in the calling thread (the runtime's limit)."""
 INLINE_LAUNCH_NS = 400.0
 """Charge for a kernel that starts in the calling thread.
 
@@ -54,7 +54,7 @@ Its code has to be loaded into the cache. A plan made for a small first call als
 INLINE_START_NS = 80.0
 """Time to start one more kernel of a call that is repeated."""
 HARDWARE_STREAMS = 20
-"""Arrays accessed at once beyond which hardware prefetchers lose track."""
+"""Maximum arrays accessed at once that hardware prefetchers keep track of."""
 ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
 TRANSPOSED_LANE_NS = 1.5
@@ -73,7 +73,7 @@ FEW_NS = 20.0
 The result waits for a partially filled vector.
 """
 SMALL_RESULT_COLUMNS = 16
-"""Columns up to which `FEW_NS` applies."""
+"""Maximum columns for which `FEW_NS` applies."""
 NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32

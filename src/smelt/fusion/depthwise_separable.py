@@ -21,7 +21,7 @@ from smelt.fusion.units import Units
 from smelt.types.dtype import f32, f64
 
 LINES = 2
-"""Most axes of pixel positions of a packed image."""
+"""Maximum axes of pixel positions of a packed image."""
 
 
 def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
@@ -108,8 +108,4 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
 
 
 def _axes(term: Term) -> int:
-    """Return the axes of a term as a mask."""
     return sum(1 << a for a in axis_numbers(term) if a >= 0)
-
-
-__all__ = ["fused_depthwise"]

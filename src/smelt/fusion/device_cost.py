@@ -318,6 +318,3 @@ class DeviceModel(CostModel):
         hidden = min(arithmetic, moving)
         total = launch + max(arithmetic, moving)
         return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
-
-
-__all__ = ["DeviceModel"]

@@ -51,7 +51,7 @@ def tile_factor(model: DeviceModel, region: Region) -> float:
     """Return the factor on products whose tiles are smaller than their results allow.
 
     A tile has an axis along which the same kernel reduces as a whole, or a block of a long one. It
-    is no matrix if such an axis has few positions, or if another product of the kernel has none:
+    is not a matrix if such an axis has few positions, or if another product of the kernel has none:
     a program multiplies and sums the operands of all, or of none.
     """
     consumed = _consumed_lengths(model, region)

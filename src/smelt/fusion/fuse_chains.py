@@ -24,9 +24,9 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.units import Unit, Units
 
 MAX_STREAMS = 12
-"""Most arrays that a chain reads before the cost model evaluates every further join."""
+"""Maximum arrays that a chain reads before the cost model evaluates every further join."""
 MAX_SIZE = 200.0
-"""Most scalar operations of a chain before the cost model evaluates every further join."""
+"""Maximum scalar operations of a chain before the cost model evaluates every further join."""
 
 
 class _Space:

@@ -51,7 +51,6 @@ def _varies(last: Term) -> bool:
 
 
 def _data_positions(term: Term) -> list[str]:
-    """Return the data-dependent positions in a term."""
     return [a.name for a in atoms(term) if a.kind == "value"] if isinstance(term, Expr) else []
 
 

@@ -25,9 +25,9 @@ from smelt.python.dataclass import dataclass
 CROSSING = "reduction-crossing"
 FAST_MEMORY = "fast-memory"
 MAX_OPERANDS = 64
-"""Most arrays that a kernel may read and write."""
+"""Maximum arrays that a kernel may read and write."""
 MAX_CODE_SIZE = 1200
-"""Most scalar operations of a kernel, expensive ones counted by their cost."""
+"""Maximum scalar operations of a kernel, expensive ones counted by their cost."""
 FAST_SHARE = 0.5
 """Share of the second-level cache that values kept between passes may fill."""
 

@@ -31,27 +31,16 @@ from smelt.graph.walk import rebuild_from
 from smelt.journal.facts import LibraryProduct
 from smelt.ops.library_product import CLEAR_GAIN, Library, Provider, Wish
 
-__all__ = [
-    "FEW_ROWS",
-    "SKINNY",
-    "calls_in_chunks",
-    "choose_products",
-    "class_of",
-    "product_classes",
-    "stay_own",
-    "use_library",
-]
-
 ShapeClass: TypeAlias = Literal["large", "one row", "few rows", "skinny", "batch"]
 
 FEW_ROWS = 16
-"""Most rows of a product that reads its second operand once, from memory."""
+"""Maximum rows of a product that reads its second operand once, from memory."""
 SKINNY = 96
 """Largest columns or terms of a product whose blocks do not fill a register tile's caches."""
 SMALL = 128
 """Largest side of the matrices in a stack whose products stay in the caches of a core."""
 MIN_NS = 20_000.0
-"""Predicted nanoseconds from which a product is handed over: a call takes some thousands."""
+"""Minimum predicted nanoseconds of a product that is handed over: a call takes some thousands."""
 
 
 def class_of(rows: int, columns: int, terms: int, batch: int = 1) -> ShapeClass:

@@ -38,8 +38,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axis, product
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["fuse_loop_neighbors"]
-
 CHEAP_COST = 2.0
 """Cost of an operator that a step takes however few elements run in parallel."""
 

@@ -29,10 +29,8 @@ from smelt.graph.loop import Loop, loop_key
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Index, axis, evaluate, substitute
 
-__all__ = ["group_results", "is_elementwise", "is_recurrence", "plan_loops", "step_graph"]
-
 MAX_OPERATORS = 400
-"""Most operators of a step that becomes one kernel: registers would not hold its values."""
+"""Maximum operators of a step that becomes one kernel: registers would not hold its values."""
 
 
 def group_results(

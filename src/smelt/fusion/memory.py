@@ -52,7 +52,7 @@ __all__ = ["assign", "round_to_line", "size", "upper_bounds"]
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line: buffers start at multiples of it."""
 MAX_SUMS = 8
-"""Most sums of which one offset is the maximum.
+"""Maximum sums of which one offset is the maximum.
 
 If there are more, two are replaced by a common upper bound.
 """

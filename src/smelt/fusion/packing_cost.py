@@ -39,9 +39,9 @@ Outside of chains the last tile may be a single vector wide.
 SHARING_ROWS = 128
 """Rows that share a packed block: a task packs it once for so many rows."""
 SHARED_BYTES = 384
-"""Bytes of a column of the other operand over which packing is amortised.
+"""Minimum bytes of a column of the other operand that amortise packing.
 
-Up to there packing counts as part of the multiply-adds: blocks of the usual heights.
+Below, packing counts as part of the multiply-adds: blocks of the usual heights.
 """
 
 

@@ -32,19 +32,19 @@ from smelt.graph.walk import input_size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
-"""Most elements of the largest value in a small call; the elements that make a call large.
+"""Maximum elements of the largest value in a small call; the elements that make a call large.
 
 A call is small with fewer elements only, if they exceed a core's caches. Those of a large call
 exceed the caches and give all cores work.
 """
 MAX_UNITS = 60
-"""Most units for which kernels are searched for twice."""
+"""Maximum units for which kernels are searched for twice."""
 MIN_ROWS = 16
 """Smallest size that may grow; smaller ones belong to the program, such as image channels."""
 REGRET = 1.25
 """Largest slowdown of a small call for the benefit of large ones."""
 GAIN = 1.25
-"""Least product of both speedups, a call of either size counting the same.
+"""Minimum product of both speedups, a call of either size counting the same.
 
 Less is within the model's error.
 """

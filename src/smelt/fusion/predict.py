@@ -23,8 +23,6 @@ from smelt.fusion.units import Units
 from smelt.graph.ir import Node
 from smelt.machine.target import Target
 
-__all__ = ["chunked_cost", "cost_model", "costs", "predictions"]
-
 
 def costs(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
     """Return the predicted cost of every cluster, with all chunks of chunked ones."""

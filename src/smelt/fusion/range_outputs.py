@@ -37,7 +37,7 @@ The dimension is -1 if none does, as it is a single element.
 """
 
 MAX_RANGES = 8
-"""Most ranges of one value; with more, each is copied.
+"""Maximum ranges of one value; with more, each is copied.
 
 Every tile tests for each range, and every vector of a tile that overlaps several. A safeguard, not
 a break-even point.

@@ -22,9 +22,6 @@ from smelt.fusion.decide import Decisions
 from smelt.fusion.reachability import topological_order
 from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
 
-__all__ = ["recompute_large_values"]
-
-
 MAX_SLOWER = 2.0
 """Largest slowdown accepted where uncached values are computed again."""
 
@@ -80,7 +77,7 @@ def _readers(state: State, c: int, values: int) -> list[int]:
 def _without(state: State, c: int, readers: Sequence[int], values: int) -> list[Verdict]:
     """Return the kernels of a cluster and its readers without some values between them.
 
-    The first one is what remains of the cluster, if anything does. Empty if some are no kernels.
+    The first one is what remains of the cluster, if anything does. Empty if some are not kernels.
     """
     producer, units = state.clusters[c], state.units
     if not values or values & units.outputs or producer.members & (units.calls | units.scatters):

@@ -33,21 +33,21 @@ RUN_LOOKS, SPLIT_LOOKS = 3, 1
 The time of an evaluation grows with the members of the set.
 """
 MIN_LOOKS = 1200
-"""Least budget, for small graphs."""
+"""Minimum budget, for small graphs."""
 MAX_NEIGHBOURS = 4
-"""Most neighbours that a part of a cluster is tried to be joined with."""
+"""Maximum neighbours that a part of a cluster is tried to be joined with."""
 MIN_SHARED_SHARE = 0.05
-"""Least share of two clusters' time that their shared traffic and a launch must make up."""
+"""Minimum share of two clusters' time that their shared traffic and a launch must make up."""
 FLAT_DISCOUNT = 16
 """Members of a flat set that cost as much to evaluate as one member of another set."""
 GIVE_UP_RATIO = 1.25
-"""Ratio of a run's time to its clusters' time from which growing it is given up.
+"""Threshold on the ratio of a run's time to its clusters' time: growing it is given up above.
 
 It must be exceeded twice in a row. What such runs recompute in every pass over their rows only
 grows with them.
 """
 MIN_GAIN_SHARE, MIN_SPLIT_GAIN_SHARE = 0.03, 0.2
-"""Least gain of a move as a share of the time it affects; less is within the model's error.
+"""Minimum gain of a move as a share of the time it affects; less is within the model's error.
 
 The second holds for moves that add a kernel.
 """
@@ -153,7 +153,7 @@ class Refinement:
         """Split a cluster into up to three kernels around the elementwise computation of `u`.
 
         They are: what `u` needs or what does not need it; the elementwise units that compute `u`;
-        what reads it. Empty if one of them is no kernel.
+        what reads it. Empty if one of them is not a kernel.
         """
         units, members = self.units, cluster.members & ~(1 << u)
         mapped = self._closure(1 << u, cluster.members & ~units.reductions | 1 << u)

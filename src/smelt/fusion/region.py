@@ -75,7 +75,7 @@ class Region:
     """Whether it is flat and nothing is broadcast inside: every unit at every position."""
     work: float = -1.0
     """Nanoseconds of arithmetic on one core; -1 until the model has computed it."""
-    fault: str | None = None  # the reason why this is no kernel
+    fault: str | None = None  # the reason why this is not a kernel
     fault_unit: int = -1  # the unit that the fault is about
     reduced_axis_order: dict[int, tuple[int, ...]] = field(
         default_factory=dict[int, tuple[int, ...]]
@@ -102,7 +102,7 @@ class Region:
 
 
 MAX_READS = 256
-"""Most reads of a unit unrolled at its positions.
+"""Maximum reads of a unit unrolled at its positions.
 
 A kernel may have twice as many at all positions beyond the first of each unit: nested short sums
 multiply them, neighbours add up.

@@ -16,12 +16,10 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
 from smelt.ops.create import Input
 
-__all__ = ["rematerialize_cheap"]
-
 CHEAP_OPERATOR_COST = 4.0
-"""Most cost per element of an operator that is recomputed, such as a comparison or select."""
+"""Maximum cost per element of an operator that is recomputed, such as a comparison or select."""
 MAX_COPIES_PER_NODE = 16
-"""Most copies per node of a graph.
+"""Maximum copies per node of a graph.
 
 Chains in which each value reads the previous one twice have as many readers as paths.
 """

@@ -37,7 +37,7 @@ from smelt.journal.facts import Decision
 from smelt.ops.create import Constant, Input
 
 MIN_COPIES = 7
-"""Fewest copies from which most are left out.
+"""Minimum copies for most of them to be left out.
 
 A value that all of them read has then more readers than are ever evaluated one by one, in either
 graph.

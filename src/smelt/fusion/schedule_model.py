@@ -40,7 +40,7 @@ from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 
 KEEP_ABOVE = 4.0
-"""Cost of an element above which a value that a later nest needs is kept."""
+"""Threshold on an element's cost: a value that a later nest needs is kept above it."""
 
 HALO_RATIO = 1.25
 """Pixels of an image that are packed for the windows of one task, relative to its own."""

@@ -34,23 +34,23 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import text as expr_text
 
 MAX_COPIES = 6
-"""Most readers into which a producer is copied."""
+"""Maximum readers into which a producer is copied."""
 MAX_READERS = 4
-"""Most readers that a producer is tried to be joined with."""
+"""Maximum readers that a producer is tried to be joined with."""
 LARGE_PRODUCER = 24
-"""Number of units from which a producer with reductions is tried more sparingly.
+"""Minimum units of a producer with reductions that is tried more sparingly.
 
 Its readers are tried in order of their last known gain, and a reader whose last gain does not
 exceed the best found so far is skipped.
 """
 MAX_SIBLINGS = 12
-"""Most readers of one array that are tried in pairs."""
+"""Maximum readers of one array that are tried in pairs."""
 MAX_PRICED_SIBLINGS = 16
-"""Most pairs that share little whose joined kernel is evaluated for the record alone."""
+"""Maximum pairs that share little whose joined kernel is evaluated for the record alone."""
 FORCED = 1e18
 """The gain of a join that the user demands."""
 MIN_GAIN = 1e-6
-"""Gain in nanoseconds below which a difference is rounding."""
+"""Minimum gain in nanoseconds; less is rounding."""
 TIE_SHARE = 1e-4
 """By how much one kernel that stores less may be slower than two, as a share of its time.
 

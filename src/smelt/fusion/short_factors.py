@@ -38,7 +38,7 @@ Range = tuple[int, int]
 REARRANGING_VIEWS = (Concat, Expand, Flip, Permute, Reshape, Slice)
 """Views whose elements are those of their operands."""
 MAX_FACTOR_DEPTH = 8
-"""Most operators between an array and a factor that are followed."""
+"""Maximum operators between an array and a factor that are followed."""
 
 
 def dot_factors(target: Target) -> tuple[DType, ...]:

@@ -26,7 +26,7 @@ from typing import Any
 from smelt.graph.ir import Node
 from smelt.ops.combine import Combine
 from smelt.ops.contract import bare_axis
-from smelt.ops.spec import ScalarOp, TensorOp
+from smelt.ops.spec import Element, Indices, Limits, ScalarOp, TensorOp, Update
 from smelt.ops.view import split_groups
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product
@@ -54,21 +54,10 @@ class _Probe:
     def position(self, value: None, extent: Index) -> Index:
         return self._fresh(extent)
 
-    def reduce(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], None],
-    ) -> None:
+    def reduce(self, combine: Combine, dtype: DType, extents: Indices, body: Element[None]) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
-    def dot(
-        self,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[None, None]],
-    ) -> None:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[None, None]]) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
     def scan(
@@ -81,18 +70,10 @@ class _Probe:
     ) -> None:
         body(at)
 
-    def join(
-        self,
-        how: str,
-        first: None,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[None, Index], ...], None]],
-    ) -> None:
+    def join(self, how: str, first: None, extents: Indices, body: Update[None]) -> None:
         body(tuple(self._fresh(e) for e in extents))
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], None], other: None
-    ) -> None:
+    def inside(self, limits: Limits, value: Callable[[], None], other: None) -> None:
         value()
 
     def _fresh(self, extent: Index) -> Index:

@@ -37,7 +37,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, atoms
 
 MAX_ALIKE = 64
-"""Most units of a set for which an isomorphic set is looked up.
+"""Maximum units of a set for which an isomorphic set is looked up.
 
 For more it is faster to join the regions of two flat parts.
 """
@@ -47,7 +47,7 @@ For more it is faster to join the regions of two flat parts.
 class Verdict:
     """The evaluation of a set of units as one kernel.
 
-    Its cost, or the reason why it is no kernel, or both if it could be one.
+    Its cost, or the reason why it is not a kernel, or both if it could be one.
     """
 
     source_region: Region
@@ -96,7 +96,7 @@ class Cluster:
 
 
 SMALL_RATIO = 8
-"""Ratio of sizes from which the smaller of two values counts as small."""
+"""Minimum ratio of sizes for the smaller of two values to count as small."""
 UNCACHED_PENALTY = 2.0
 """Cost of a value between kernels that exceeds every cache, as a multiple of its traffic.
 
@@ -107,7 +107,7 @@ FRUGAL_PENALTY = 1e6
 
 
 CHEAP_ELEMENT_COST = 4.0
-"""Cost of an element up to which a value that reads nothing is never worth storing.
+"""Maximum cost of an element of a value that reads nothing and is never worth storing.
 
 Equals the code generator's own limit for what it recomputes.
 """

@@ -10,7 +10,7 @@ from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.region import Region
 
 MIN_REREAD_SHARE = 0.06
-"""Least share of a kernel's time in rereads for which streaming is evaluated.
+"""Minimum share of a kernel's time in rereads for which streaming is evaluated.
 
 Deriving a stream takes longer than everything else in planning.
 """

@@ -172,7 +172,7 @@ def _slot(slot: Slot, names: Mapping[Node, str], plan: Plan) -> str:
 def parse(source: str, graph: Graph | None = None) -> Plan:
     """Parse a plan, of `graph` or of the graph whose text comes first.
 
-    Raises PlanTextError with the line that is no part of a plan or names an unknown value.
+    Raises PlanTextError with the line that is not part of a plan or names an unknown value.
     """
     start = 0
     if graph is None:

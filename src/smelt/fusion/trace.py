@@ -22,7 +22,7 @@ from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.cost import MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import ScalarOp, TensorOp
+from smelt.ops.spec import Element, Indices, Limits, ScalarOp, TensorOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, atoms, axis, bounds, nonnegative, sub
@@ -56,7 +56,7 @@ class Trace:
     """The facts about one operator with the views in front of it."""
 
     reads: tuple[Read, ...] = ()
-    reduced_extents: tuple[Index, ...] = ()
+    reduced_extents: Indices = ()
     cost: float = 0.0
     """Cost of one element, or of one step of a reduction."""
     size: int = 0
@@ -146,13 +146,7 @@ class _Tracer:
         self.size += 1
         return position_index(name, extent)
 
-    def reduce(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], Axes],
-    ) -> Axes:
+    def reduce(self, combine: Combine, dtype: DType, extents: Indices, body: Element[Axes]) -> Axes:
         self.reductions += 1
         self.combine = combine.scalar
         self.positional |= combine.positional
@@ -160,19 +154,14 @@ class _Tracer:
         self.size += 2
         return self._over(extents, body)
 
-    def dot(
-        self,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[Axes, Axes]],
-    ) -> Axes:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[Axes, Axes]]) -> Axes:
         self.dots += 1
         self.combine = COMBINES[SUM_OF_PRODUCTS[0]].scalar
         self.cost += STEP_COST
         self.size += 2
         return self._over(extents, lambda j: NO_AXES.union(*body(j)))
 
-    def _over(self, extents: tuple[Index, ...], body: Callable[[tuple[Index, ...]], Axes]) -> Axes:
+    def _over(self, extents: Indices, body: Element[Axes]) -> Axes:
         first = self.rank + len(self.ended)
         self.ended += extents
         over = tuple(axis(f"a{first + k}", n) for k, n in enumerate(extents))
@@ -193,13 +182,7 @@ class _Tracer:
         self.size += 2
         return body(at)
 
-    def join(
-        self,
-        how: str,
-        first: Axes,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Axes, Index], ...], Axes]],
-    ) -> Axes:
+    def join(self, how: str, first: Axes, extents: Indices, body: Update[Axes]) -> Axes:
         self.reductions += 1
         self.combine = how if how in SCALARS else ""
         self.cost += SCALARS[how].cost + MOVE_COST if how in SCALARS else MOVE_COST
@@ -216,9 +199,7 @@ class _Tracer:
 
         return first | self._over(extents, element)
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Axes], other: Axes
-    ) -> Axes:
+    def inside(self, limits: Limits, value: Callable[[], Axes], other: Axes) -> Axes:
         self.guards += 1
         self.cost += GUARD_COST
         self.size += 1

@@ -26,8 +26,6 @@ from smelt.fusion.units import is_contraction, is_library
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 
-__all__ = ["plan_peak_bytes", "unfused_peak_bytes"]
-
 
 def unfused_peak_bytes(graph: Graph, hints: Mapping[str, int]) -> int:
     """Return the peak bytes of results and intermediate values, at the hints' sizes.

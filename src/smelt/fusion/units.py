@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from smelt.fusion.region import Region
 
 MAX_TESTS, PACKED_READS = 200, 20
-"""Most bounds tests per element of a view, over all its readers, before it becomes a unit.
+"""Maximum bounds tests per element of a view, over all its readers, before it becomes a unit.
 
 The second value is how often each test counts where a contraction packs the view; elsewhere rows
 are tested at their ends only.
@@ -408,7 +408,6 @@ def _views_to_materialize(graph: Graph) -> frozenset[Node]:
 
 
 def _operands_read(node: Node, traced: Trace) -> Iterator[Node]:
-    """Iterate over the operands of a node, once per read."""
     return (node.inputs[read.leaf] for read in traced.reads)
 
 

@@ -124,6 +124,3 @@ def vote(score: list[float], position: tuple[Term, ...], mask: int, weight: floa
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if contiguous == a else -weight
-
-
-__all__ = ["elements_per_position", "lanes_axis", "parts_for", "unrolled_axis", "vote"]

@@ -18,8 +18,6 @@ from smelt.graph.walk import rebuild_from
 from smelt.ops.create import Constant
 from smelt.types.dtype import DType
 
-__all__ = ["widen_sums"]
-
 
 def widen_sums(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[Node, Node]]:
     """Return the graph with `sums` in their accumulator type, and the new nodes.

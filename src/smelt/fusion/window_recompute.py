@@ -21,7 +21,7 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 
 MAX_WINDOW_AXES = 2
-"""Most axes of positions that a contraction is packed along at once.
+"""Maximum axes of positions that a contraction is packed along at once.
 
 With windows over more, it would be summed position by position, many times slower.
 """
@@ -114,13 +114,3 @@ def recompute_ratio(
         n = counts[w.axis]
         ratio *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])
     return ratio
-
-
-__all__ = [
-    "Window",
-    "is_window_term",
-    "recompute_ratio",
-    "task_positions",
-    "window_of",
-    "windows_of",
-]

@@ -51,8 +51,6 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, axes_of, axis, size
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
-__all__ = ["Batch", "batch_graph"]
-
 Emit = Callable[[TensorOp, tuple[Node, ...], "Origin | None"], Node]
 Batched = tuple[Node, bool]
 """A value, and whether its first dimension is the batch."""

@@ -35,16 +35,6 @@ from smelt.python.origin import Origin
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, mul, nonnegative, product, sizes_of, sub
 
-__all__ = [
-    "BoundsChecks",
-    "Read",
-    "Reader",
-    "collect_bounds_checks",
-    "reader",
-    "refuse_out_of_bounds",
-]
-
-
 Trust = Callable[[Node, Node], bool]
 """Whether indices (as used, and before negative ones were wrapped) have been checked before."""
 Reader = tuple[str, "Origin | None"]

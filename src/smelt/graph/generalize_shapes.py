@@ -54,17 +54,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = [
-    "MAX_SIZES",
-    "Generalized",
-    "Walk",
-    "generalize",
-    "is_sum",
-    "unify_distance_bound",
-    "unify_mean_count",
-    "unify_positions",
-]
-
 PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
 """Exponents of the operands of products and divisions, and coefficients of a sum."""
 

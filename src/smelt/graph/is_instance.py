@@ -26,13 +26,11 @@ from smelt.ops.create import Constant, SizeOf
 from smelt.ops.spec import TensorOp
 from smelt.types.expr import Index, size, sizes_of, substitute
 
-__all__ = ["match_instance"]
-
 
 def match_instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     """Express each size of a general graph in those of a special one.
 
-    None if the special graph is no instance of the general one.
+    None if the special graph is not an instance of the general one.
     """
     try:
         return _match(general, special)

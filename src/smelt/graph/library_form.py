@@ -32,8 +32,6 @@ from smelt.ops.library_product import (
 from smelt.ops.view import Pad, Window
 from smelt.types.expr import Index, product
 
-__all__ = ["LibraryForm", "convolution_form", "library_form"]
-
 
 class LibraryForm(NamedTuple):
     """A call of a library, with its sizes as a matrix product."""

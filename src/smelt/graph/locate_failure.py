@@ -41,13 +41,6 @@ from smelt.types.dtype import DType
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "describe_value",
-    "failed_call_origin",
-    "largest_stored_value",
-    "raise_first_out_of_bounds",
-]
-
 
 def _unwrapped(at: Node) -> Node:
     """Return indices before negative ones were wrapped."""

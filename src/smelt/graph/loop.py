@@ -40,9 +40,6 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Body", "Loop", "instantiate", "loop_key", "with_sizes"]
-
-
 RunStep = Callable[[list[Array], Mapping[str, int]], list[Array]]
 """Computes a step from its operands and sizes."""
 
@@ -113,7 +110,7 @@ class Loop(TensorOp):
     def parse(body: Graph, checks: Shape = (), **attributes: Any) -> Loop:
         """Return the operator with attributes as in the text form.
 
-        Raises TypeError for a body that is no graph.
+        Raises TypeError for a body that is not a graph.
         """
         if not isinstance(body, Graph) or not isinstance(checks, tuple):
             raise TypeError(f"body is a graph, not {body!r}")

@@ -26,10 +26,8 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["checked_body", "is_cheap_branch", "run_if"]
-
 MAX_SELECTED = 24
-"""Most elementwise operators of a branch that is computed even if the other one is taken."""
+"""Maximum elementwise operators of a branch that is computed even if the other one is taken."""
 
 
 def is_cheap_branch(graph: Graph) -> bool:

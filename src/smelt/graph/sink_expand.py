@@ -46,8 +46,6 @@ from smelt.ops.view import (
 from smelt.types.expr import positive
 from smelt.types.tensor import Shape
 
-__all__ = ["sink_expands"]
-
 
 def sink_expands(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
     """Return the graph with sunk expands, and the unrepeated form of each node.
@@ -119,7 +117,7 @@ def _map(w: _Walk, node: Node) -> Node:
 
 
 def _expand(w: _Walk, node: Node) -> Node:
-    """Drop an expand, except along dimensions that may be 0: repeating nothing is no repetition."""
+    """Drop an expand, except along dimensions that may be 0: nothing is not repeated."""
     once = w.once[node.inputs[0]]
     rank, shape = node.type.rank, once.type.shape
     aligned = (*(1,) * (rank - len(shape)), *shape)

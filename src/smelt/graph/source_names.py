@@ -22,8 +22,6 @@ from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Constant, Input
 from smelt.python.origin import Origin
 
-__all__ = ["called_names", "is_source_name", "source_names", "unique_name"]
-
 _NUMBERED = re.compile(r"v\d+")
 """Names of the values that have none of their own."""
 

@@ -54,7 +54,7 @@ from smelt.types.tensor import TensorType
 from smelt.types.text_limits import MAX_NESTED, BeyondLimit, beyond_limits
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
-"""Columns beyond which inputs are printed one per line; most characters quoted in an error."""
+"""Maximum columns of inputs on one line, and characters of a quotation in an error."""
 
 # ---- printer ---------------------------------------------------------------------------------
 

@@ -34,8 +34,6 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["Sizes", "is_size"]
-
 _Groups: TypeAlias = list[tuple[list[Index], list[Index]]]
 
 

@@ -28,8 +28,6 @@ from smelt.types.expr import Expr, text
 from smelt.types.intervals import interval, number
 from smelt.types.tensor import MAX_BYTES, check_contiguous
 
-__all__ = ["verify_sizes"]
-
 _HOLDS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
 
 

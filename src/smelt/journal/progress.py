@@ -2,7 +2,7 @@
 
 The line names the stage, counts kernels and shows the time; it is erased at the end. It appears
 only if standard error is a terminal and the knob QUIET is off: logs, pipes and notebooks, whose
-standard error is no terminal, show nothing.
+standard error is not a terminal, show nothing.
 
 A thread draws the line, so that a stage that takes long does not stop the clock; compiling only
 notes the stage. rich is imported by that thread, after the first second. The line has a file object
@@ -27,8 +27,6 @@ from typing import Any
 
 from smelt import knobs
 from smelt.python.imports import fork_safe_import
-
-__all__ = ["DELAY_S", "compiling", "stage"]
 
 DELAY_S = 1.0
 """Seconds of compiling before the line appears."""

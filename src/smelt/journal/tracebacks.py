@@ -30,8 +30,6 @@ from smelt import knobs
 from smelt.errors import Coded, InternalError, nearest
 from smelt.python.origin import is_package_file
 
-__all__ = ["hide_frames", "install_hooks"]
-
 
 def hide_frames(error: BaseException) -> None:
     """Remove Smelt's frames from an error's traceback, its causes' and its members'.

@@ -21,19 +21,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = [
-    "Candidate",
-    "CompiledKernel",
-    "Function",
-    "SizeLimits",
-    "Variant",
-    "Variants",
-    "competing_candidates",
-    "select_candidate",
-    "select_variant",
-    "size_or_number",
-]
-
 Variant = str
 """What a specialised code variant assumes about the sizes; "" assumes nothing.
 

@@ -12,8 +12,6 @@ from smelt.kernel import ir as k
 from smelt.kernel.walk import refs, statements, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 
-__all__ = ["ReductionValue", "block_reduction", "values_behind"]
-
 ReductionValue = k.Reduce | k.Dot
 
 

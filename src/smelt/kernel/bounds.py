@@ -29,9 +29,9 @@ Facts = tuple[Index, ...]
 _EFFORT: Final = 4
 """Depth limit of one proof: facts used, case splits and divisions eliminated."""
 _MAX_SUBGOALS: Final = 4096
-"""Most subgoals of one proof, which many facts would multiply."""
+"""Maximum subgoals of one proof, which many facts would multiply."""
 _MAX_DEPTH: Final = 256
-"""Most operators and names inside one another in a value that becomes an index expression."""
+"""Maximum operators and names inside one another in a value that becomes an index expression."""
 
 
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["FIRST_ROW", "WHOLE", "ChunkSlice", "Chunks", "round_up_rows"]
-
 WHOLE, FIRST_ROW = -1, -2
 """In place of the axis of a `ChunkSlice`: the whole value in every chunk; the number of the first
 row."""

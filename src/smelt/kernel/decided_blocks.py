@@ -20,10 +20,8 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of
 
-__all__ = ["DecidedBlocks", "decided_blocks"]
-
 MAX_ARITY = 3
-"""Most operands of an operator on truth values whose truth table is enumerated."""
+"""Maximum operands of an operator on truth values whose truth table is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,20 +22,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = [
-    "DESCRIPTOR_ALIGNMENT",
-    "MAX_MAPPED_ELEMENTS",
-    "MAX_REDUCED_ELEMENTS",
-    "Argument",
-    "ArgumentKind",
-    "DeviceCode",
-    "DeviceCompiler",
-    "Launch",
-    "ScheduledLaunch",
-    "SchedulingCompiler",
-    "joined_code",
-]
-
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
 """A descriptor of an array, which a program makes in its scratch memory, has this alignment."""

@@ -15,7 +15,7 @@ varies along from the names bound so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import TypeAlias
 
@@ -43,6 +43,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
+from smelt.kernel.walk import children
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
@@ -186,31 +187,32 @@ def axes_of(value: Value, env: Env | Kernel) -> Axes:
     A state has the axes it declares; fixed axes of the grid are not listed.
     """
     scope = Env.after(env) if isinstance(env, Kernel) else env
-    return _axes(value, scope)
+    return value_axes(value, lambda name, new: scope.lookup(name, new=new).axes)
 
 
-def _axes(value: Value, env: Env) -> Axes:
+def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
+    """Return the axes that a value varies along.
+
+    `of(name, new)` are those of a bound name, or of a state's new value.
+    """
     match value:
         case Const() | Partial() | Extreme():
             return NO_AXES
         case Ref(name=name, next=new):
-            return env.lookup(name, new=new).axes
+            return of(name, new)
         case IndexValue(index=index):
-            return index_axes((index,), env)
+            return dependent_axes((index,), lambda name: of(name, False))
+        case _:
+            inside = NO_AXES.union(*(value_axes(c, of) for c in children(value)))
+    match value:
         case Load(index=index):
-            return index_axes(index, env)
-        case Apply(args=args):
-            return NO_AXES.union(*(_axes(a, env) for a in args))
-        case Cast(arg=arg):
-            return _axes(arg, env)
-        case Scan(arg=arg, along=along):
-            return _axes(arg, env) | {along}
-        case Reduce(arg=arg, over=over):
-            return _axes(arg, env) - set(over)
-        case Dot(left=left, right=right, over=over):
-            return (_axes(left, env) | _axes(right, env)) - set(over)
-        case If(condition=condition, value=chosen, other=other):
-            return _axes(condition, env) | _axes(chosen, env) | _axes(other, env)
+            return inside | dependent_axes(index, lambda name: of(name, False))
+        case Reduce(over=over) | Dot(over=over):
+            return inside - set(over)
+        case Scan(along=along):
+            return inside | {along}
+        case _:
+            return inside
 
 
 def index_axes(index: Iterable[Index], env: Env) -> Axes:

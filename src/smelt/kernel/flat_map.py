@@ -42,8 +42,6 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import map_statement, transform, values_of, visit
 from smelt.types.expr import Index, product, size
 
-__all__ = ["flat_map", "flat_value", "is_every_element", "is_plain", "over_arrays"]
-
 _BLOCK = 4096
 _AXIS = "elements"
 _POINTWISE = (Const, Ref, Load, Apply, Cast)
@@ -111,7 +109,7 @@ def flat_value(v: Value, axis: Axis) -> Value:
 
 
 def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
-    """Yield the indices of the arrays' elements; None for what is no plain map."""
+    """Yield the indices of the arrays' elements; None for what is not a plain map."""
     if isinstance(s, Store):
         yield s.index if s.where is None and not s.join else None
     for v in (v for root in values_of(s) for v in visit(root)):

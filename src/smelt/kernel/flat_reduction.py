@@ -57,8 +57,6 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum, product, size
 
-__all__ = ["FlatKernel", "flat_kernels"]
-
 CHUNK: Final = 1 << 14
 """Elements that a program reduces."""
 LOADED: Final = 1 << 12

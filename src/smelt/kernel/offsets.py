@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["BufferLifetime", "lower_bound", "pack", "peak"]
-
 
 class BufferLifetime(Protocol):
     """A buffer with a lifetime and an offset."""

@@ -66,6 +66,3 @@ def packed_shape(shape: Shape, panel: Panel) -> Shape:
 
 def _other_dims(values: tuple[Index, ...], panel: Panel) -> tuple[Index, ...]:
     return tuple(v for a, v in enumerate(values) if a not in (panel.n_dim, panel.k_dim))
-
-
-__all__ = ["Panel", "packed_shape", "read_panels"]

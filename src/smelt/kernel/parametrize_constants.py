@@ -28,8 +28,6 @@ from smelt.kernel.ir import Kernel, Load, Value
 from smelt.kernel.walk import map_values, statements, values_of, visit
 from smelt.types.expr import Index, add, mul, size
 
-__all__ = ["erase_numbers", "parametrize"]
-
 _NUMBER = re.compile(r"\d+")
 
 FixedIndex = tuple[str, int, int]

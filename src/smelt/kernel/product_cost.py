@@ -26,8 +26,6 @@ from smelt.types.arithmetic import choose, common_divisor, larger, smaller, whol
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["ProductCost", "cost_parts", "product_cycles", "tile_steps"]
-
 LATENCY = 4
 """Cycles of a multiply-add: a tile of fewer sums than two pipes hold waits for its own."""
 LOOP_STEP = 0.9
@@ -97,7 +95,7 @@ class ProductCost:
     right_pitch: Index = 0
     """Elements between rows of a right operand that may be read in place; 0 if it may not."""
     short_pitch: int = 0
-    """Pitch up to which whole panels of a right operand are read in place that is packed otherwise.
+    """Maximum pitch of whole panels of a right operand that are read in place, not packed.
     """
     left_pitch: Index = 0
     """Elements between rows of a left operand in place, if it is contiguous along k."""

@@ -38,7 +38,7 @@ from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index
 
 MAX_EXPANDED = 4096
-"""Most operators of a value with its names inlined, which may double with every name."""
+"""Maximum operators of a value with its names inlined, which may double with every name."""
 
 
 def can_join(join: str, dtype: DType) -> bool:
@@ -121,7 +121,6 @@ def _inside_block(at: Index, axis: str, place: CheckContext, where: ir.Value | N
 
 
 def _comparisons(condition: ir.Value) -> Iterator[ir.Apply]:
-    """Yield the comparisons of a conjunction."""
     if isinstance(condition, ir.Apply) and condition.op == "and":
         for part in condition.args:
             yield from _comparisons(part)

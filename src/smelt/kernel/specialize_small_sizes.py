@@ -54,8 +54,6 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["innermost_sizes", "row_counts", "short_sizes", "transposed_sizes", "with_sizes"]
-
 MAX_SHORT_EXTENT = 64
 """Largest size treated as short: four AVX-512 vectors of single precision."""
 MAX_SHORT_ELEMENTS = 256

@@ -157,7 +157,7 @@ _TOKEN: Final = re.compile(
 
 
 MAX_NESTING: Final = MAX_NESTED
-"""Most brackets, signs or conditions open at once; bounds the parser's recursion."""
+"""Maximum brackets, signs or conditions open at once; bounds the parser's recursion."""
 
 
 class Token(NamedTuple):

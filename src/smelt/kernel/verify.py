@@ -400,7 +400,6 @@ class _Verifier:
             refuse(f"the value varies along {min(loose)}, which the index does not name")
 
     def _unit_axes(self) -> frozenset[str]:
-        """Return the axes of extent 1."""
         return frozenset(a for a, extent in self.place.extents.items() if extent == 1)
 
     def _check_in_place_load(self, load: ir.Load) -> None:

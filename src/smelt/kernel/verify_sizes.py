@@ -35,13 +35,11 @@ from smelt.types.expr import Index, sizes_of, text
 from smelt.types.intervals import LIMIT, interval, number
 from smelt.types.tensor import MAX_BYTES, check_contiguous
 
-__all__ = ["size_names", "verify_sizes"]
-
 Sizes = Mapping[str, int]
 MAX_PARTS: Final = 2**31
-"""Most parts that the grid may split an axis into."""
+"""Maximum parts that the grid may split an axis into."""
 MAX_CHAINED: Final = 512
-"""Most operators that a value may wait for one after another; code generation recurses."""
+"""Maximum operators that a value may wait for one after another; code generation recurses."""
 
 
 def size_names(kernel: ir.Kernel) -> tuple[str, ...]:
@@ -77,7 +75,7 @@ def verify_sizes(kernel: ir.Kernel, sizes: Sizes) -> None:
         proven = False
     _check_arithmetic(kernel, sizes)
     if _is_empty(kernel, sizes):
-        if not proven:  # nothing runs, but a text that is no kernel at all stays refused
+        if not proven:  # nothing runs, but a text that is not a kernel at all stays refused
             verify(kernel)
         return
     fixed = with_sizes(kernel, sizes)

@@ -42,7 +42,7 @@ from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import ScalarOp
+from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
@@ -60,7 +60,6 @@ from smelt.types.expr import (
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import Shape
 
-IndexTuple = tuple[Index, ...]
 T = TypeVar("T")
 LONG_CHAIN = 32
 """Longest operator chain that is defined by plain recursion."""
@@ -118,7 +117,7 @@ class Pullback:
         self.axis_space_class: dict[str, int] = {}
         self.value_names: dict[Value, Ref] = {}
         self.definitions: dict[str, Value] = {}
-        self.memo: dict[tuple[Node, IndexTuple, bool], Value] = {}
+        self.memo: dict[tuple[Node, Indices, bool], Value] = {}
         self.guard_depth = 0
         self.defining_operands = False
         """Whether operands of an output are being defined in topological order."""
@@ -179,7 +178,7 @@ class Pullback:
 
     # ---- elements ------------------------------------------------------------------------------
 
-    def element(self, node: Node, index: IndexTuple) -> Value:
+    def element(self, node: Node, index: Indices) -> Value:
         """Return the value of `node` at a position."""
         if node not in self.inside_cluster:
             return self._load(self.params[node], index)
@@ -196,18 +195,18 @@ class Pullback:
             self.memo[key] = value
         return value
 
-    def _axes_of(self, index: IndexTuple) -> set[str]:
+    def _axes_of(self, index: Indices) -> set[str]:
         """Return the axes of a position, including those its computed positions vary along."""
         names = {a.name for e in index for a in atoms(e) if a.kind == "value"}
         plain = {a for e in index for a in axes_of(e)}
         return plain.union(*(self.position_axes[name] for name in names))
 
-    def _operands_first(self, node: Node, index: IndexTuple) -> None:
+    def _operands_first(self, node: Node, index: Indices) -> None:
         """Define the operands of an output, deepest first, to avoid deep recursion."""
         if self.node_stack or self.defining_operands:
             return
-        order: list[tuple[Node, IndexTuple]] = []
-        seen: set[tuple[Node, IndexTuple]] = set()
+        order: list[tuple[Node, Indices]] = []
+        seen: set[tuple[Node, Indices]] = set()
         pending = [(node, index, False)]
         while pending:
             current, at, operands_done = pending.pop()
@@ -225,10 +224,10 @@ class Pullback:
                 self.element(current, at)
             self.defining_operands = False
 
-    def _reads_inside(self, node: Node, index: IndexTuple) -> list[tuple[Node, IndexTuple]]:
+    def _reads_inside(self, node: Node, index: Indices) -> list[tuple[Node, Indices]]:
         """Return what a node without reduction axes reads inside the cluster."""
         axes = {f"o{d}": e for d, e in enumerate(index)}
-        elements: list[tuple[Node, IndexTuple]] = []
+        elements: list[tuple[Node, Indices]] = []
         for operand, at in reads(node):
             x = node.inputs[operand]
             names = {a for e in at for a in axes_of(e)}
@@ -250,7 +249,7 @@ class Pullback:
     def _definition(self, value: Value) -> Value:
         return self.definitions.get(value.name, value) if isinstance(value, Ref) else value
 
-    def _load(self, param: Param, index: IndexTuple) -> Value:
+    def _load(self, param: Param, index: Indices) -> Value:
         safe = all(proves_inside(e, n) for e, n in zip(index, param.shape, strict=True))
         zero = Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
         return self.bind(Load(param.name, index, None if safe else zero))
@@ -308,11 +307,7 @@ class Pullback:
         return position_index(name, extent)
 
     def reduce(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extents: IndexTuple,
-        body: Callable[[IndexTuple], Value],
+        self, combine: Combine, dtype: DType, extents: Indices, body: Element[Value]
     ) -> Value:
         over, element = self._reduced(extents, body)
         if not over:
@@ -323,9 +318,7 @@ class Pullback:
             return self.bind(Cast(self.bind(Reduce(combine.name, element, over, f64)), dtype))
         return self.bind(Reduce(combine.name, element, over, dtype))
 
-    def dot(
-        self, dtype: DType, extents: IndexTuple, body: Callable[[IndexTuple], tuple[Value, Value]]
-    ) -> Value:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[Value, Value]]) -> Value:
         over, (left, right) = self._reduced(extents, body)
         if not over:
             operand_dtypes = (x.type.dtype.compute for x in self.node_stack[-1][0].inputs)
@@ -337,9 +330,7 @@ class Pullback:
         exact = self.rounding == "exact"  # no shortcuts that lose small terms
         return self.bind(Dot(left, right, over, dtype.compute if exact else dtype))
 
-    def _reduced(
-        self, extents: IndexTuple, body: Callable[[IndexTuple], T]
-    ) -> tuple[tuple[str, ...], T]:
+    def _reduced(self, extents: Indices, body: Element[T]) -> tuple[tuple[str, ...], T]:
         node = self.node_stack[-1][0]
         kinds = self._reduction_classes(node, len(extents))
         axes: list[Index] = []
@@ -377,13 +368,7 @@ class Pullback:
             raise VerifyError("a scan is read at a shifted position inside its own kernel")
         return self.bind(Scan(combine.name, body(at), along, dtype))
 
-    def join(
-        self,
-        how: str,
-        first: Value,
-        extents: IndexTuple,
-        body: Callable[[IndexTuple], tuple[tuple[tuple[Value, Index], ...], Value]],
-    ) -> Value:
+    def join(self, how: str, first: Value, extents: Indices, body: Update[Value]) -> Value:
         (node, _), *readers = reversed(self.node_stack)
         if readers or self.cluster.outputs != (node,):
             raise VerifyError(f"{node.op.name} does not end its own kernel")
@@ -392,9 +377,7 @@ class Pullback:
         self.out.scatter = ScatterReduce(how, over, positions, value)
         return first
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value
-    ) -> Value:
+    def inside(self, limits: Limits, value: Callable[[], Value], other: Value) -> Value:
         open_ends = [(e, n) for e, n in limits if not proves_inside(e, n)]
         if not open_ends:
             return value()
@@ -458,7 +441,7 @@ def _define(cluster: Cluster, rounding: str) -> Definition:
     return pull.out
 
 
-def _output_index(pull: Pullback, node: Node, shape: Shape) -> IndexTuple:
+def _output_index(pull: Pullback, node: Node, shape: Shape) -> Indices:
     """Return the axes that index a result stored under `shape`."""
     same_shape = shape == node.type.shape
     pull.used_axes.append(set())
@@ -481,7 +464,7 @@ def _add_store(
     name: str,
     node: Node,
     shape: Shape,
-    at: IndexTuple,
+    at: Indices,
     value: Value,
     where: Value | None = None,
 ) -> None:

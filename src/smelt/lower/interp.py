@@ -22,8 +22,6 @@ from smelt.kernel.ir import Kernel
 from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.ops.spec import dims_at
 
-__all__ = ["run"]
-
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 
@@ -61,7 +59,6 @@ def _run(
 
 
 def _run_call(cluster: Cluster, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-    """Run a library call."""
     values = dict(zip(cluster.inputs, arrays, strict=True))
     for node in cluster.nodes:
         if node not in values:

@@ -44,8 +44,6 @@ from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
 
-__all__ = ["recurrence"]
-
 
 def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> Kernel:
     """Return the kernel of a loop that is a recurrence (`smelt.fusion.loops`)."""

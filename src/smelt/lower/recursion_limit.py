@@ -17,10 +17,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["raise_recursion_limit"]
-
 _FRAMES = 8
-"""Most calls per operator: its element, its operands, and the body of a reduction."""
+"""Maximum calls per operator: its element, its operands, and the body of a reduction."""
 _lock = Lock()
 _inside: list[int] = []
 """Limits found on entry by the threads inside."""

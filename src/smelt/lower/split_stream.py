@@ -58,7 +58,7 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     parted = replace(streams[0], blocks=(replace(block, part=part),))
     merge = Merge(part, tuple(s.name for s in parted.states))
     body = tuple(x for s in kernel.body for x in ((parted, merge) if s is streams[0] else (s,)))
-    assert block.size is not None  # one visit is no reason to split
+    assert block.size is not None  # one visit is not a reason to split
     blocks = add(floordiv(kernel.axis(block.axis).extent, block.size), 1)
     parts = tiling.stream_parts(blocks, tasks)
     split = replace(kernel, grid=(*grid, Split(part, block.axis, parts)), body=body)

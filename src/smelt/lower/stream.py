@@ -157,7 +157,6 @@ class _Streamed:
         )
 
     def _terms_read(self, s: Store) -> list[Term]:
-        """Return the terms that a store reads."""
         terms = [self.read.term(s.value)]
         return terms + [self.read.term_of[n] for n in refs(s) if n in self.read.term_of]
 

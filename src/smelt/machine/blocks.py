@@ -63,7 +63,7 @@ MIN_TASKS = 8
 """Minimum independent tasks: with fewer a reduction is split.  Products by matrix instructions
 (AMX) and independent products that share a task are cut into this many tasks before blocks grow."""
 SPLIT_ABOVE = 1 << 15
-"""Elements of a reduction up to which one thread is faster than a split."""
+"""Maximum elements of a reduction for which one thread is faster than a split."""
 
 
 def reduction_columns(sums: int) -> int:

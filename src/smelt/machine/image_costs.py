@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from smelt.python.dataclass import dataclass
 
-__all__ = ["ImageCosts"]
-
 
 @dataclass(frozen=True, slots=True)
 class ImageCosts:

@@ -13,16 +13,6 @@ from typing import Literal
 
 from smelt.python.dataclass import dataclass
 
-__all__ = [
-    "INSTRUCTION_SETS",
-    "PROCESSORS",
-    "InstructionSet",
-    "Isa",
-    "ProcessorFacts",
-    "Speeds",
-    "classify",
-]
-
 Isa = Literal["avx512", "avx2", "portable", "neon", "neon-bf16"]
 Permutes = Literal["fixed", "one register", "two registers"]
 

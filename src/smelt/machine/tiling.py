@@ -35,9 +35,9 @@ class Tiling:
     """
 
     min_tasks: int = blocks.MIN_TASKS
-    """Independent tasks below which a reduction is split."""
+    """Minimum independent tasks; with fewer, a reduction is split."""
     split_elements: int = blocks.SPLIT_ABOVE
-    """Elements of a reduction up to which it is not split."""
+    """Maximum elements of a reduction that is not split."""
     max_parts: int = blocks.PARTS
     """Most parts of a split axis."""
     min_part_rows: int = blocks.PART_ROWS
@@ -90,7 +90,7 @@ class Tiling:
     recurrence_columns: int = 64
     """Neighbouring elements whose carried values a task of a recurrence has in registers."""
     min_parallel_carry: int = 2048
-    """Elements of a carry from which a step takes any operator: all processors have a part."""
+    """Minimum elements of a carry for a step to take any operator: all processors have a part."""
     short_stream: int = 512
     """Positions of an axis that one or two blocks of a contraction cover without a stream."""
     short_consumed_stream: int = 112
@@ -146,7 +146,7 @@ class Tiling:
     """Least columns of each half; narrower ones waste part of the register tiles."""
 
     least_late_bytes: int = 0
-    """Bytes left for later kernels from which one starts as late as it may."""
+    """Minimum bytes left for later kernels for one to start as late as it may."""
 
     chunk_multiples: tuple[int, int] = (blocks.CHUNK_ROWS, blocks.DEPTH)
     """Multiples of the rows of a chunk, and of a longer one: `kernel.chunks.round_up_rows`."""

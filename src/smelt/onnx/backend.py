@@ -19,8 +19,6 @@ from onnx.backend.base import Backend, BackendRep
 
 from smelt.onnx.session import Session, load
 
-__all__ = ["SmeltBackend", "prepare", "run_model", "supports_device"]
-
 
 class Prepared(BackendRep):
     """A model that is ready to run."""

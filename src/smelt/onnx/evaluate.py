@@ -24,8 +24,6 @@ from smelt.onnx.row import Call, NeedsHostError, NeedsValueError, Row, computabl
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import decode
 
-__all__ = ["Evaluation", "Fallback"]
-
 MAX_INLINED = 100
 """Deepest nesting of functions that call functions."""
 
@@ -154,7 +152,7 @@ class Evaluation:
     def apply(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], version: int
     ) -> Any:
-        """Return the result of an operator that is no node of the model."""
+        """Return the result of an operator that is not a node of the model."""
         row = row_of("", op)
         assert row is not None
         node = Node(op, "", "", (), ("",), attributes, {})

@@ -17,8 +17,6 @@ from typing import Any
 from smelt.errors import OnnxExternalError
 from smelt.onnx.model import StoredTensor
 
-__all__ = ["ExternalData"]
-
 
 class ExternalData:
     """Bytes of tensors that are stored in other files of a model's folder."""

@@ -22,22 +22,12 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.types.dtype import from_numpy
 
-__all__ = [
-    "MAX_CONTENT_ELEMENTS",
-    "Known",
-    "Value",
-    "check_count",
-    "known_of",
-    "object_array",
-    "on_elements",
-]
-
 MAX_CONTENT_ELEMENTS = 4096
-"""Most elements of a content that rules compute with; larger ones are arrays."""
+"""Maximum elements of a content that rules compute with; larger ones are arrays."""
 
 
 MAX_TABLE_ELEMENTS = 8 << 20
-"""Most elements of a table that a rule computes in NumPy: positions, windows, weights."""
+"""Maximum elements of a table that a rule computes in NumPy: positions, windows, weights."""
 
 
 def check_count(count: float) -> None:

@@ -19,8 +19,6 @@ from typing import Any
 
 from smelt.onnx.model import Graph, Node
 
-__all__ = ["Listing", "list_nodes"]
-
 
 class Listing:
     """Lines of a model's nodes, and functions whose frames are these lines."""

@@ -13,8 +13,6 @@ from smelt.errors import OnnxFileError, OnnxLimitError
 from smelt.onnx.wire import BYTES, DOUBLE, FLOAT, INTEGER, TEXT, Many, Reader
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Function", "Graph", "Model", "Node", "Port", "StoredTensor", "parse"]
-
 MAX_NODES = 1_000_000
 MAX_GRAPH_DEPTH = 32
 

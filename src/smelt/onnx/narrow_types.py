@@ -12,8 +12,6 @@ import numpy as np
 
 from smelt.errors import UnsupportedError
 
-__all__ = ["convert", "dequantize", "quantize"]
-
 Data = np.ndarray[Any, Any]
 _FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _WHOLE = ("int4", "uint4", "int2", "uint2")

@@ -19,8 +19,6 @@ from smelt.onnx.external import ExternalData
 from smelt.onnx.model import Graph, Node, StoredTensor
 from smelt.onnx.tensors import decode
 
-__all__ = ["compute"]
-
 _NO_FILES = ExternalData(None)
 
 

@@ -25,16 +25,6 @@ from smelt.types.dtype import COMPUTABLE, DType, from_numpy
 if TYPE_CHECKING:
     from smelt.onnx.evaluate import Evaluation
 
-__all__ = [
-    "Call",
-    "NeedsHostError",
-    "NeedsValueError",
-    "Row",
-    "axis_of",
-    "computable",
-    "dtype_number",
-]
-
 _COMPUTABLE = frozenset(d.numpy for d in COMPUTABLE)
 
 

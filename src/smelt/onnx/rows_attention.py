@@ -14,8 +14,6 @@ from smelt.onnx.rows_view import slice_along
 from smelt.onnx.tensors import dtype_of
 from smelt.types.dtype import from_numpy
 
-__all__ = ["ROWS"]
-
 
 def _heads(x: Array, count: int | None) -> Array:
     """Return [batch, heads, length, width] of [batch, length, heads * width]."""

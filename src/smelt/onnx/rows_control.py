@@ -21,10 +21,8 @@ from smelt.onnx.model import Graph
 from smelt.onnx.row import Call, NeedsValueError, Row, axis_of
 from smelt.onnx.tensors import dtype_of
 
-__all__ = ["ROWS"]
-
 MAX_UNROLLED = 64
-"""Most steps of a loop that are recorded one by one because its carries change their shapes."""
+"""Maximum steps of a loop that are recorded one by one because its carries change their shapes."""
 UNLIMITED_STEPS = 1 << 40
 """Steps of a loop without a trip count."""
 

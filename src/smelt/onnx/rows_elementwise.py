@@ -18,8 +18,6 @@ from smelt.onnx.narrow_types import convert
 from smelt.onnx.row import Call, NeedsHostError, Row, computable
 from smelt.types.dtype import from_numpy, i64
 
-__all__ = ["ROWS", "cast", "like", "truncated_quotient"]
-
 
 def like(x: Array, number: float) -> Array:
     """Return a number as an array of rank 0 of the type of `x`."""
@@ -219,7 +217,7 @@ def cast(x: Any, dtype: np.dtype[Any], c: Call) -> Any:
 
 
 def _to_integer(x: Any) -> Any:
-    """Return a number made of sizes as an integer; what is no size is pinned."""
+    """Return a number made of sizes as an integer; others are pinned."""
     is_whole = isinstance(x, Size) or (isinstance(x, Number) and x.dtype is i64)
     return x if is_whole else int(x)
 

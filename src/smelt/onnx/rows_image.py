@@ -22,8 +22,6 @@ from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_elementwise import like
 from smelt.python.dataclass import dataclass
 
-__all__ = ["ROWS"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Axis:

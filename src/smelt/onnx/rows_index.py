@@ -11,8 +11,6 @@ from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known
 from smelt.onnx.row import Call, NeedsHostError, NeedsValueError, Row, axis_of, computable
 
-__all__ = ["ROWS"]
-
 
 def _wrapped(index: Array, extent: Any) -> Array:
     """Return positions counted from the front."""

@@ -11,8 +11,6 @@ from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_view import product
 from smelt.types.dtype import f32, f64
 
-__all__ = ["ROWS"]
-
 
 def _wide(x: Array) -> Array:
     """Return a value in the type of arithmetic: float32 for half types."""

@@ -11,8 +11,6 @@ from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_view import product
 
-__all__ = ["ROWS", "auto_padding", "convolve", "padding_pairs"]
-
 
 def _mat_mul(c: Call, a: Array, b: Array) -> Any:
     return sm.matmul(a, b)

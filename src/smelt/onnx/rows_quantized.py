@@ -17,9 +17,6 @@ from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import convolve
 from smelt.types.dtype import DType, from_numpy, i8, i32, u8
 
-__all__ = ["ROWS", "IntegerWeights", "dynamic_quantized", "integer_product"]
-
-
 # Scales
 
 

@@ -18,8 +18,6 @@ from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_quantized import IntegerWeights, dynamic_quantized
 
-__all__ = ["ROWS"]
-
 Product = Callable[[Array], Array]
 """A product with recurrent weights."""
 
@@ -107,7 +105,7 @@ def _run(
             kept = [sm.where(at["on"], n, o) for n, o in zip(new, carry, strict=True)]
             return kept, sm.where(at["on"], new[0], like(new[0], 0))
 
-        if isinstance(time, int) and time == 1:  # what is no loop fuses with what is around it
+        if isinstance(time, int) and time == 1:  # what is not a loop fuses with what is around it
             carry, result = body(first, {name: x[0] for name, x in projected.items()})
             result = sm.expand_dims(result, axis=0)
         else:

@@ -15,8 +15,6 @@ from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_view import product, slice_along
 from smelt.types.dtype import f32
 
-__all__ = ["ROWS"]
-
 
 def _reduced_axes(c: Call, axes: Any, rank: int) -> tuple[int, ...] | None:
     """Return the axes of a reduction; None if nothing is reduced."""

@@ -16,8 +16,6 @@ from smelt.onnx.known import Known, check_count
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.onnx.rows_view import slice_along
 
-__all__ = ["ROWS"]
-
 
 def _fitted(x: Array, axis: int, length: int) -> Array:
     """Cut or pad an axis to a length."""

@@ -16,8 +16,6 @@ from smelt.onnx.known import MAX_CONTENT_ELEMENTS, Known, check_count, object_ar
 from smelt.onnx.row import Call, Row, axis_of
 from smelt.types.dtype import from_numpy
 
-__all__ = ["ROWS", "product", "slice_along"]
-
 
 def product(dims: Sequence[Any]) -> Any:
     """Return the product of dimensions, numbers or sizes."""

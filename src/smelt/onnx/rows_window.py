@@ -17,8 +17,6 @@ from smelt.onnx.rows_product import auto_padding, padding_pairs
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32
 
-__all__ = ["ROWS"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Pool:

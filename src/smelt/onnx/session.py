@@ -42,11 +42,9 @@ from smelt.onnx.table import row_of
 from smelt.onnx.tensors import dtype_of, type_text
 from smelt.python.imports import fork_safe_import
 
-__all__ = ["NodeArg", "Session", "load", "read_source"]
-
 MAX_FILE_BYTES = 2 << 30
 MAX_VALUE_INPUT = 64
-"""Most elements of an integer input whose elements decide shapes inside a recording."""
+"""Maximum elements of an integer input whose elements decide shapes inside a recording."""
 
 
 class NodeArg:

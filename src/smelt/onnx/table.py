@@ -23,8 +23,6 @@ from smelt.onnx import (
 )
 from smelt.onnx.row import Row
 
-__all__ = ["TABLE", "row_of"]
-
 _CHAPTERS = (
     rows_attention,
     rows_control,

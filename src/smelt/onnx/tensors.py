@@ -12,8 +12,6 @@ import numpy as np
 from smelt.errors import OnnxFileError, OnnxLimitError, UnsupportedError
 from smelt.onnx.model import SparseTensor, StoredTensor
 
-__all__ = ["Data", "decode", "dtype_of", "is_packed", "type_number", "type_text"]
-
 Data = np.ndarray[Any, Any]
 MAX_TENSOR_RANK = 32
 MAX_EXPANDED_BYTES = 64 << 20

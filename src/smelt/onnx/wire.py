@@ -18,8 +18,6 @@ import numpy as np
 
 from smelt.errors import OnnxFileError, OnnxLimitError
 
-__all__ = ["BYTES", "FLOAT", "INTEGER", "TEXT", "Many", "Reader", "Schema"]
-
 MAX_NESTED_MESSAGES = 110
 """Deepest nesting of messages: a graph inside a node's attribute takes three levels."""
 MAX_MESSAGES = 5_000_000
@@ -54,7 +52,7 @@ class Reader:
     ) -> dict[str, Any]:
         """Return the fields of a message by name; unknown fields are skipped.
 
-        Raises OnnxFileError for bytes that are no message, OnnxLimitError beyond the limits.
+        Raises OnnxFileError for bytes that are not a message, OnnxLimitError beyond the limits.
         """
         if depth > MAX_NESTED_MESSAGES:
             raise OnnxLimitError(f"messages nested more than {MAX_NESTED_MESSAGES} deep")

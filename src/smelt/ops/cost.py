@@ -6,10 +6,8 @@ True
 
 from __future__ import annotations
 
-__all__ = ["DATA_DEPENDENT_SHARE", "MASK_SAMPLES", "MOVE_COST", "SPECIAL_COST"]
-
 SPECIAL_COST = 5.0
-"""Least cost of a function that machines with units for exponentials and roots compute there.
+"""Minimum cost of a function that machines with units for exponentials and roots compute there.
 
 In cycles for 16 float32 elements (`ScalarOp.cost`).
 """

@@ -14,8 +14,6 @@ from smelt.ops.machine import Machine
 from smelt.ops.spec import Lower
 from smelt.types.dtype import DType, f32, i32
 
-__all__ = ["HARDWARE", "Approximate", "Hardware"]
-
 V = TypeVar("V")
 Approximate = Literal["exp2", "log2", "rsqrt", "sqrt", "div"]
 """Instructions: 2^x, log2 x, 1/√x, √x and x / y."""

@@ -36,24 +36,6 @@ from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "CLEAR_GAIN",
-    "DTYPES",
-    "PROVIDERS",
-    "Library",
-    "ProductForm",
-    "Provider",
-    "WindowedProduct",
-    "Wish",
-    "add_provider",
-    "convolution_call",
-    "limited_threads",
-    "product_call",
-    "product_form",
-    "provider",
-    "using",
-]
-
 Wish: TypeAlias = Literal["auto", "never", "plain", "always"]
 """The values of the setting `library_products`."""
 
@@ -62,7 +44,7 @@ DTYPES = (f32, f64)
 
 
 CLEAR_GAIN = 0.95
-"""Ratio of the library's time to ours below which it counts as faster: a call costs a little more
+"""Maximum ratio of the library's time to ours for it to count as faster: a call costs a little more
 in a program than in the measurement, since its operands are colder."""
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,15 @@ Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
+
+Indices: TypeAlias = tuple[Index, ...]
+"""Indices along several axes, or their extents."""
+Element: TypeAlias = Callable[[Indices], V]
+"""What an element is computed from, by its indices."""
+Update: TypeAlias = Callable[[Indices], tuple[tuple[tuple[V, Index], ...], V]]
+"""Where an update is written, as (computed integer, extent) per dimension, and its value."""
+Limits: TypeAlias = tuple[tuple[Index, Index], ...]
+"""Pairs of an index and its limit."""
 
 
 class Operand(Protocol[V_co]):
@@ -66,34 +75,17 @@ class Definer(Protocol[V]):
         """Return a computed integer as an index along a dimension of `extent` (for a gather)."""
         ...
 
-    def reduce(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], V],
-    ) -> V:
+    def reduce(self, combine: Combine, dtype: DType, extents: Indices, body: Element[V]) -> V:
         """Reduce body(j) by `combine` over all positions j inside `extents`, to type `dtype`."""
         ...
 
     def scan(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extent: Index,
-        at: Index,
-        body: Callable[[Index], V],
+        self, combine: Combine, dtype: DType, extent: Index, at: Index, body: Callable[[Index], V]
     ) -> V:
         """Reduce body(j) by `combine` for j = 0 .. at (inclusive), `at` < extent."""
         ...
 
-    def join(
-        self,
-        how: str,
-        first: V,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[V, Index], ...], V]],
-    ) -> V:
+    def join(self, how: str, first: V, extents: Indices, body: Update[V]) -> V:
         """Combine `first` with every update written to this position: a scatter-reduce.
 
         body(j), for j inside `extents` in order, returns where update j is written, and its value:
@@ -103,18 +95,11 @@ class Definer(Protocol[V]):
         """
         ...
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], V], other: V
-    ) -> V:
+    def inside(self, limits: Limits, value: Callable[[], V], other: V) -> V:
         """Return value() where 0 <= e < limit for every pair (e, limit), else `other`."""
         ...
 
-    def dot(
-        self,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[V, V]],
-    ) -> V:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[V, V]]) -> V:
         """Sum the products of the two values of body(j) over all j inside `extents`."""
         ...
 
@@ -218,7 +203,7 @@ class TensorOp:
         """Return cotangents of the operands from g, that of the result `out` (a VJP).
 
         `needed` has True for each operand whose cotangent is needed.  Raises GradientError if there
-        is no derivative.
+        is not a derivative.
         """
         raise GradientError(op=self.name, reason="the operator has no derivative")
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from smelt.ops.scalar import SCALARS
 
-__all__ = ["Implicant", "prime_implicants", "sign_table"]
-
 Implicant: TypeAlias = tuple[tuple[int, bool], ...]
 """Operands by number with values that together imply a result."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from smelt.errors import MissingCompilerError
 from smelt.python.imports import fork_safe_import
 
-__all__ = ["import_compiler", "llvm_version"]
-
 
 @cache
 def llvm_version() -> str:

@@ -12,8 +12,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Final
 
-__all__ = ["MIN_VERSION", "has_triton", "is_too_old", "triton_version"]
-
 MIN_VERSION: Final = "3.4"
 """Oldest version whose compiler takes what is printed."""
 

@@ -33,7 +33,7 @@ from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import ScalarOp
+from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.ops.view import Concat, Expand
 from smelt.passes.compose import splat
 from smelt.python.dataclass import dataclass
@@ -54,8 +54,6 @@ from smelt.types.expr import (
     terms_of,
 )
 from smelt.types.tensor import TensorType
-
-__all__ = ["propagate_affine"]
 
 Value: TypeAlias = Index | bool
 """An element as an expression of its index p0, p1, .., or a truth value."""
@@ -148,7 +146,6 @@ def _value(node: Node, values: Mapping[Node, Value]) -> Value | None:
 
 
 def _is_uniform(value: Value | None) -> bool:
-    """Whether all elements are equal."""
     return isinstance(value, bool) or (value is not None and not axes_of(value))
 
 
@@ -271,11 +268,7 @@ class _AffineDefiner:
         return value
 
     def reduce(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], Value],
+        self, combine: Combine, dtype: DType, extents: Indices, body: Element[Value]
     ) -> Value:
         """Reduce a value that is equal at all positions: a sum is n times the value.
 
@@ -302,18 +295,10 @@ class _AffineDefiner:
             return self.unknown()
         return _checked(mul(value, add(at, 1)))
 
-    def join(
-        self,
-        how: str,
-        first: Value,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Value, Index], ...], Value]],
-    ) -> Value:
+    def join(self, how: str, first: Value, extents: Indices, body: Update[Value]) -> Value:
         return self.unknown()
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Value], other: Value
-    ) -> Value:
+    def inside(self, limits: Limits, value: Callable[[], Value], other: Value) -> Value:
         if all(self._is_in_bounds(e, n) for e, n in limits):
             return value()
         if any(self.least(mul(e, -1), 1) or self.least(sub(e, n), 0) for e, n in limits):
@@ -323,12 +308,7 @@ class _AffineDefiner:
     def _is_in_bounds(self, e: Index, extent: Index) -> bool:
         return self.least(e, 0) and self.least(sub(sub(extent, 1), e), 0)
 
-    def dot(
-        self,
-        dtype: DType,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[Value, Value]],
-    ) -> Value:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[Value, Value]]) -> Value:
         return self.unknown()
 
     def unknown(self) -> NoReturn:

@@ -38,8 +38,6 @@ from smelt.passes.propagate_layouts import (
 )
 from smelt.types.expr import Index, axes_of, evaluate
 
-__all__ = ["choose_image_layout"]
-
 Sizes = Mapping[str, int]
 
 ASSUMED_IMAGE_SIZE = 64

@@ -117,7 +117,6 @@ def _map_select(node: Node, reads: list[int]) -> Node:
 
 
 def _depends_on_indices(mask: Node) -> bool:
-    """Whether a value depends on indices alone."""
     stack, seen = [mask], {mask}
     while stack:
         node = stack.pop()

@@ -39,7 +39,7 @@ from smelt.types.tensor import TensorType
 SMALL_BYTES = 1 << 16
 """A value of at most so many bytes may be larger than the constants it comes from."""
 RECOMPUTE_CYCLES = 6.0
-"""Cycles for an element up to which a value is computed again rather than read from more memory."""
+"""Maximum cycles for an element of a value computed again rather than read from more memory."""
 MIN_WORK_ELEMENTS = 4096
 """Minimum elements read and written for a value that is worth an argument of its own."""
 
@@ -318,6 +318,3 @@ def pack_panels(
     if group == 1:
         permuted = build.apply(Reshape(permuted.type.shape[:-1]), permuted)
     return Graph("panels", (x,), (permuted,))
-
-
-__all__ = ["Split", "pack_panels", "split_constant_subgraph"]

@@ -35,8 +35,6 @@ from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
 
-__all__ = ["fuse_col2im"]
-
 Uses = Mapping[Node, int]
 
 

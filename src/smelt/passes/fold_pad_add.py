@@ -23,8 +23,6 @@ from smelt.ops.elementwise import Map
 from smelt.ops.view import Concat, Pad, Permute
 from smelt.types.expr import Index, add
 
-__all__ = ["fold_pad_add"]
-
 SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 """The scalar operator of addition."""
 

@@ -27,8 +27,6 @@ from smelt.passes.compose import simplify_view
 from smelt.passes.propagate_layouts import RULES, Perm, count_permutations, propagate_permutations
 from smelt.types.tensor import TensorType
 
-__all__ = ["apply_input_layouts"]
-
 
 def apply_input_layouts(
     graph: Graph, orders: Sequence[Perm | None]

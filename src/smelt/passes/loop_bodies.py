@@ -31,8 +31,6 @@ from smelt.graph.loop import Body, Loop
 from smelt.graph.walk import rebuild
 from smelt.types.expr import Index
 
-__all__ = ["simplify_bodies"]
-
 Simplify = Callable[[Graph, Mapping[str, Index]], Graph]
 """Returns a graph like another one, given what its sizes are around the loop."""
 

@@ -40,16 +40,6 @@ from smelt.ops.view import Concat, Permute, Reshape, Window, split_groups
 from smelt.passes.compose import simplify_view, with_rank
 from smelt.types.expr import Index, axes_of
 
-__all__ = [
-    "CHANNELS_LAST_RULES",
-    "RULES",
-    "count_permutations",
-    "memory_order",
-    "permuted_values",
-    "propagate_layouts",
-    "propagate_permutations",
-]
-
 
 def propagate_layouts(graph: Graph) -> Graph:
     """Move permutations from operands to results, and keep the data's order in contractions.

@@ -21,8 +21,6 @@ from smelt.ops.view import Permute, Reshape, merged_dims
 from smelt.types.expr import axes_of
 from smelt.types.tensor import Shape
 
-__all__ = ["reorder_reductions"]
-
 
 def reorder_reductions(graph: Graph) -> Graph:
     """Sum over merged axes in the order in which their parts are stored.

@@ -24,8 +24,6 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Reshape, Slice
 from smelt.types.expr import add, sub
 
-__all__ = ["sink_slices"]
-
 Readers = Mapping[Node, Sequence[Node]]
 
 

@@ -38,8 +38,6 @@ from smelt.passes.views import slice_operand
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, evaluate, mul, product, sub
 
-__all__ = ["split_gated_matmul"]
-
 Sizes = Mapping[str, int]
 Readers = Mapping[Node, Sequence[Node]]
 
@@ -168,7 +166,6 @@ def _find_split(
 
 
 def _region_of_matmul(op: TensorOp, chain: Sequence[Node]) -> Slice | None:
-    """Return the region of a matmul that a slice is computed from, or None."""
     assert isinstance(op, Slice)
     region: Slice | None = op
     for y in reversed(chain):
@@ -217,7 +214,6 @@ def _extent(n: Index, at: Sizes) -> int:
 
 
 def _are_disjoint(regions: Sequence[Slice], a: int) -> bool:
-    """Whether slices are disjoint for all sizes."""
     static = [region for region in regions if isinstance(region.starts[a], int)]
     symbolic = [region for region in regions if not isinstance(region.starts[a], int)]
     order = [*sorted(static, key=lambda region: int(region.starts[a])), *symbolic]  # type: ignore[arg-type]

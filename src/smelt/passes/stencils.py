@@ -29,8 +29,6 @@ from smelt.passes.propagate_layouts import memory_order
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["mark_packed_stencils"]
-
 
 def mark_packed_stencils(graph: Graph, tiling: Tiling = CPU_TILING) -> Graph:
     """Mark short contractions that are not unrolled, which pack their operands.

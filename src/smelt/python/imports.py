@@ -17,8 +17,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-__all__ = ["fork_safe_import", "guard_forks"]
-
 _LOCK: Any = threading.RLock()
 _PATIENCE = 10.0
 """Seconds that a fork waits for the lock. The longest import takes one; a fork whose caller is

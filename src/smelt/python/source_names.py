@@ -21,9 +21,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["SourceNames", "Span", "assigned_in_line", "names_of_file", "names_of_source"]
-
-
 Span: TypeAlias = tuple[int, int, int]
 """Line of an expression, from 1, and its columns in the line without indentation.
 
@@ -68,7 +65,7 @@ _OPERATORS: Mapping[type[ast.AST], tuple[str, str]] = {
 }
 """Names and symbols of Python's operators, by the class of the syntax tree."""
 MAX_EXPRESSION = 80
-"""Most characters of an expression that is a name of what it computes."""
+"""Maximum characters of an expression that is a name of what it computes."""
 
 
 def names_of_file(file: str) -> SourceNames:
@@ -79,7 +76,7 @@ def names_of_file(file: str) -> SourceNames:
 
 @lru_cache(maxsize=64)
 def names_of_source(source: str) -> SourceNames:
-    """Return the names in a source text; none if it is no Python."""
+    """Return the names in a source text; none if it is not Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):

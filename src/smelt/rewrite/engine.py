@@ -20,8 +20,8 @@ from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_t
 from smelt.types.dtype import DType
 
 MAX_APPLICATIONS = 64
-"""Most rules that fire on one value and its parts. Every rule makes terms cheaper, so that this is
-never reached."""
+"""Maximum rules that fire on one value and its parts. Every rule makes terms cheaper, so that this
+is never reached."""
 
 
 class Rewriter(Generic[V]):

@@ -65,18 +65,18 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 MAX_LOCKED_NS: Final = 20_000.0
-"""Predicted time up to which kernels run with the GIL held, in ns.
+"""Maximum predicted time of kernels that run with the GIL held, in ns.
 
 Releasing and retaking it costs about a tenth of that, and other threads wait no longer than for a
 slow Python function.
 """
 MAX_OUT_COMPARISONS: Final = 1 << 14
-"""Most pairs of arrays that a recorded call with `out=` tests for shared memory.
+"""Maximum pairs of arrays that a recorded call with `out=` tests for shared memory.
 
 Each test takes about 2 ns; Python finds overlaps in logarithmic time.
 """
 MAX_SOLO_NS: Final = 1_000_000.0
-"""Predicted time up to which single-threaded kernels run without the pool, in ns.
+"""Maximum predicted time of single-threaded kernels without the pool, in ns.
 
 The pool adds microseconds to a call; signals are handled only after the kernels finish.
 """

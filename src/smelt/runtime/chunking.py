@@ -19,8 +19,6 @@ from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.runtime.executable import Executable
 from smelt.runtime.memory import allocate
 
-__all__ = ["ChunkedCall"]
-
 Array = np.ndarray[Any, Any]
 
 

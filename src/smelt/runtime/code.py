@@ -26,8 +26,6 @@ from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.runtime.cache import Cache
 from smelt.runtime.loader import Loaded, load
 
-__all__ = ["LoadedKernel", "add", "find", "forget", "key_of"]
-
 MAX_CODE_BYTES: Final = 8 << 20
 """Limit in bytes of recently used code that stays loaded without a user.
 

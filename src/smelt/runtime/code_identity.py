@@ -23,8 +23,6 @@ from typing import Final, NamedTuple
 from smelt.packages.version import __version__
 from smelt.runtime.cache import Cache
 
-__all__ = ["Digests", "digests", "generator_identity", "package_identity"]
-
 CODEGEN_ROOTS: Final = ("codegen", "kernel")
 """Packages that decide the machine code for a kernel's text, with all that they import."""
 

@@ -20,8 +20,6 @@ from smelt import knobs
 from smelt.machine.target import Target
 from smelt.runtime.host import host, measure_again
 
-__all__ = ["CONTRADICTIONS", "MAX_CONTRADICTIONS", "Contradictions", "floor_ns"]
-
 MAX_CONTRADICTIONS = 32
 """Calls in succession that contradict the figures before these are measured again."""
 MAX_FLOOR_SHARE = 0.75

@@ -31,8 +31,6 @@ from smelt.kernel.abi import POLL_SYMBOL
 from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.runtime import poll
 
-__all__ = ["Image", "Linker", "MalformedObject", "UnsupportedObject", "can_link", "link"]
-
 
 class UnsupportedObject(Exception):
     """Object that looks well-formed but uses features this loader does not support."""

@@ -41,8 +41,6 @@ from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
-
 Array = np.ndarray[Any, Any]
 FORMAT = 8
 """Version of the stored form."""
@@ -120,7 +118,7 @@ class Recipe:
     arena: tuple[Index, ...]
     outputs: tuple[int, ...]
     stream_above: int
-    """Bytes of results above which code with non-temporal stores is faster."""
+    """Threshold on bytes of results: code with non-temporal stores is faster above."""
     parts: tuple[Part, ...] = ()
     """Computations on constant inputs, done once: the held values, in order."""
 

@@ -24,32 +24,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from smelt.machine.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Rates, Target
 
-__all__ = [
-    "EXPIRY_S",
-    "EXP_INSTRUCTIONS",
-    "MAX_TRIES",
-    "MIN_QUIET_SHARE",
-    "NAMES",
-    "Sample",
-    "Samples",
-    "add_samples",
-    "agree",
-    "all_settled",
-    "best",
-    "from_data",
-    "is_due",
-    "is_settled",
-    "largest_spread",
-    "merge",
-    "quietest_share",
-    "spread",
-    "target_of",
-    "to_data",
-    "without_expired",
-]
-
 MIN_QUIET_SHARE = 0.85
-"""Least share of a processor that an undisturbed measuring thread gets."""
+"""Minimum share of a processor that an undisturbed measuring thread gets."""
 AGREEMENT = 0.25
 """Largest relative distance of two tries that confirm each other."""
 MAX_TRIES = 4

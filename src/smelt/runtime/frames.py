@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["with_frame_room"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

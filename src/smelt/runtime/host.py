@@ -39,23 +39,6 @@ from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
 
-__all__ = [
-    "Record",
-    "file_name",
-    "host",
-    "host_processor",
-    "host_target",
-    "load",
-    "load_record",
-    "machine_id",
-    "renew",
-    "store",
-    "store_samples",
-    "stored_samples",
-    "unsupported_reason",
-    "usable_host",
-]
-
 FORMAT = 3
 """Version of the stored file and of the way of measuring; other versions are ignored."""
 
@@ -70,7 +53,7 @@ class Record:
     target: Target | None
     samples: Samples
     until: float
-    """Time, in seconds since the epoch, until which the figures are not measured again."""
+    """Time, in seconds since the epoch, before which the figures are not measured again."""
 
 
 def host() -> Target:

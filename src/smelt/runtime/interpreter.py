@@ -20,18 +20,6 @@ import numpy as np
 
 from smelt.runtime import native_layout as layout
 
-__all__ = [
-    "NDARRAY",
-    "NEW_FROM_DESCR",
-    "SET_BASE",
-    "c_function",
-    "function_at",
-    "is_supported",
-    "numpy_table",
-    "offset_of",
-    "word_at",
-]
-
 Array = np.ndarray[Any, Any]
 
 VERSIONS: Final = ((3, 11), (3, 14))

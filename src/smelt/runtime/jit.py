@@ -18,8 +18,6 @@ from smelt.packages.llvm import llvm, newpassmanagers
 from smelt.python.imports import guard_forks
 from smelt.runtime import poll
 
-__all__ = ["compile_ir", "host_machine", "link"]
-
 
 class _Jit:
     """JIT of this process, created at the first load."""

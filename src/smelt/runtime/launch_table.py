@@ -20,18 +20,18 @@ from smelt.types.expr import Index, evaluate
 Array = np.ndarray[Any, Any]
 
 MIN_CHUNK_NS = 10_000.0
-"""Least predicted time of a chunk, in ns.
+"""Minimum predicted time of a chunk, in ns.
 
 The delay until a helper starts must be small against it.
 """
 MAX_INLINE_NS = 8_000.0
-"""Predicted time below which a launch runs in the calling thread alone, in ns."""
+"""Maximum predicted time of a launch in the calling thread alone, in ns."""
 CYCLES_PER_NS = 4.0
 """Assumed clock rate in cycles per ns, accurate enough for choosing chunk sizes."""
 MAX_CHUNKS = 64
-"""Most chunks of one kernel function in a launch, before rounding to the threads."""
+"""Maximum chunks of one kernel function in a launch, before rounding to the threads."""
 MAX_CHUNK_NS = 20_000_000.0
-"""Predicted time of a chunk above which there are more, in ns: interrupts come between chunks."""
+"""Maximum predicted time of a chunk, in ns: interrupts come between chunks."""
 
 
 class Operand(NamedTuple):
@@ -259,6 +259,3 @@ class LaunchTableBuilder:
                 Segment(None, (), (), tables, chunks, launches, len(self.launches))
             )
         self.chunks, self.launches = [], []
-
-
-__all__ = ["LaunchTableBuilder", "Operand", "Prepared", "Segment"]

@@ -22,8 +22,6 @@ from smelt.python.dataclass import dataclass
 from smelt.runtime.steps import CallStep, Step, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["Layout", "place_values", "step_values"]
-
 CACHE_LINE_BYTES = 64
 """Cache line in bytes; all offsets are multiples of it."""
 MIN_SAVED_BYTES = 1 << 18

@@ -27,8 +27,6 @@ from smelt.errors import SmeltError
 from smelt.runtime.launch_table import Operand, Prepared, Segment
 from smelt.runtime.threads import pool
 
-__all__ = ["LocateError", "with_library_calls"]
-
 Array = np.ndarray[Any, Any]
 Words = Sequence[int]
 View = Callable[[Words], Array]

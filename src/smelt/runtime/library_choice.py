@@ -13,11 +13,9 @@ from smelt.ops.library_product import CLEAR_GAIN, Library, Wish, provider
 from smelt.runtime import library_figures
 from smelt.runtime.threads import default_threads
 
-__all__ = ["library_identity", "library_wish", "usable_library"]
-
 
 def library_wish() -> Wish:
-    """Return the setting in force: a library rounds otherwise, and is no code of ours."""
+    """Return the setting in force: a library rounds otherwise, and is not our code."""
     if knobs.ROUNDING.get() == "exact" or knobs.STRICT.get() or not knobs.FUSE.get():
         return "never"
     return knobs.LIBRARY_PRODUCTS.get()

@@ -24,8 +24,6 @@ from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
 
-__all__ = ["MAX_TRIES", "Figures", "add_try", "load", "ratios", "settled", "store", "tries"]
-
 FORMAT = 2
 """Version of the stored file and of the way of measuring."""
 

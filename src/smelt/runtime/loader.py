@@ -25,8 +25,6 @@ from smelt.errors import CodegenError
 from smelt.python.imports import fork_safe_import
 from smelt.runtime import elf
 
-__all__ = ["Loaded", "load"]
-
 
 class Loaded:
     """Executable code of one object; addresses are valid while this object is referenced."""

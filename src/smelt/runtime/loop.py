@@ -23,8 +23,6 @@ from smelt.runtime.steps import Sizes
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 
-__all__ = ["LoopCall", "LoopShape"]
-
 Array = np.ndarray[Any, Any]
 RunStep = Callable[[int, int], None]
 

@@ -39,7 +39,7 @@ ALIGNMENT: Final = 64
 HUGE_PAGE: Final = 2 << 20
 """Size of a huge page in bytes."""
 HUGE_PAGE_MIN_BYTES: Final = 4 << 20
-"""Size in bytes from which blocks are mapped on huge-page boundaries."""
+"""Minimum size, in bytes, of blocks that are mapped on huge-page boundaries."""
 
 RING_LIMIT: Final = 1 << 20
 """Largest block size in bytes that may wait in a ring."""
@@ -47,7 +47,7 @@ RING_WORDS: Final = SIZES["RING"] // 8
 """Words of a ring: the next entry to replace, then pairs (block, address)."""
 
 _CHECKED_FROM: Final = 64 << 20
-"""Allocation size in bytes from which available memory is checked first."""
+"""Minimum size, in bytes, of allocations that check available memory first."""
 _MAX_BYTES: Final = 1 << 47
 """Largest allocation: the user address space of x86-64."""
 

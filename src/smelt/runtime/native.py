@@ -20,8 +20,6 @@ from typing import Final
 
 from smelt.runtime.native_object import generic_target, native_source
 
-__all__ = ["SYMBOLS", "ir", "library_constants", "system_constants"]
-
 SYMBOLS: Final = tuple(
     f"smelt_{name}" for name in ("run", "drive", "abandon", "wake", "helper", "poll")
 )

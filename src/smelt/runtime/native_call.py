@@ -34,8 +34,6 @@ from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.native_object import native_object, native_source
 
-__all__ = ["FrontEndClasses", "RecordList", "address_runner", "install", "result_row"]
-
 Array = np.ndarray[Any, Any]
 
 _SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")

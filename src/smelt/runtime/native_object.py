@@ -23,8 +23,6 @@ from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import host_processor
 
-__all__ = ["digest_of", "generic_target", "native_object", "native_source", "supply"]
-
 _GENERIC_CPU: Final = {"x86_64": "x86-64"}
 _SOURCES: Final = Path(__file__).parent / "c"
 _SUPPLIED: Final[dict[str, bytes]] = {}

@@ -16,12 +16,10 @@ import numpy as np
 
 from smelt.runtime.memory import address_of
 
-__all__ = ["Spans"]
-
 Array = np.ndarray[Any, Any]
 
 _SORTED_FROM: Final = 16
-"""Number of arrays from which sorting them by address costs less than comparing each."""
+"""Minimum number of arrays for sorting them by address to cost less than comparing each."""
 
 
 class Spans:

@@ -17,8 +17,6 @@ from typing import Final
 
 from smelt.packages.c_library import C_LIBRARY, function_address
 
-__all__ = ["address", "bind", "thread_key"]
-
 _WORDS: Final = (ctypes.c_int64 * 3)()
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_WORDS))
 

@@ -392,16 +392,3 @@ def _forget_oldest() -> None:
     prelude = home()
     if prelude is not None:
         prelude.drop(key)
-
-
-__all__ = [
-    "Allowance",
-    "Compiler",
-    "Part",
-    "Prelude",
-    "Run",
-    "SharedResult",
-    "Step",
-    "clear",
-    "held_bytes",
-]

@@ -276,7 +276,7 @@ PARTS: tuple[Part, ...] = (
 
 
 MIN_TRIAL_BYTES = 1 << 20
-"""Least bytes that a trial of store variants moves."""
+"""Minimum bytes that a trial of store variants moves."""
 
 
 class Mover:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MAX_POOL_THREADS: Final = 64
-"""Most threads of one pool; beyond that, contention for the claim word is too high."""
+"""Maximum threads of one pool; beyond that, contention for the claim word is too high."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")

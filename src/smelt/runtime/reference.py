@@ -29,8 +29,6 @@ from smelt.errors import (
 from smelt.graph.ir import Graph, Node
 from smelt.runtime.steps import CallStep
 
-__all__ = ["is_recoverable", "program_step", "reference_step", "warn_fallback"]
-
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]
 

@@ -24,8 +24,6 @@ from typing import Final, NamedTuple
 from smelt.runtime import elf
 from smelt.runtime.elf import Linker, MalformedObject, UnsupportedObject
 
-__all__ = ["Part", "SharedObject"]
-
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")

@@ -62,7 +62,7 @@ class KernelStep:
     The flag requests non-temporal stores.
     """
     stream_above: int = 1 << 62
-    """Bytes of results above which non-temporal stores are faster: no cache holds them."""
+    """Threshold on bytes of results: non-temporal stores are faster above, no cache holds them."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Plan's names, or numbers, for the code's size names in `entries` and `partials`.
 
@@ -94,6 +94,3 @@ class CallStep(NamedTuple):
 
 
 Step = KernelStep | CallStep
-
-
-__all__ = ["CallStep", "KernelStep", "NativeFunction", "Sizes", "Step", "Value"]

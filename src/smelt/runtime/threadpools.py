@@ -19,8 +19,6 @@ from typing import Any
 from smelt.packages.version import __version__
 from smelt.runtime import threads
 
-__all__ = ["register_controller"]
-
 _CARRIER = "_multiarray_umath"
 """Prefix of the file name of NumPy's shared library."""
 

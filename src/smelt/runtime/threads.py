@@ -44,7 +44,7 @@ POLL_MS: Final = 50
 """Interval in ms at which a running call lets Python's signal handlers run."""
 
 _MIN_SCRATCH: Final = 64 << 10
-"""Least scratch per thread, in bytes."""
+"""Minimum scratch per thread, in bytes."""
 _NEVER: Final = 2**63 - 1
 _BASE_SETTINGS: Final = contextvars.Context()
 """Empty context, in which knobs show environment settings only."""

@@ -29,8 +29,6 @@ from smelt.runtime.shared_object import Part, SharedObject
 from smelt.saved.file import ProgramFile
 from smelt.saved.library_tables import Tables
 
-__all__ = ["save_library"]
-
 Array = np.ndarray[Any, Any]
 _FUNCTIONS: Final = ("open", "close", "shapes", "run", "describe", "version")
 _TYPES: Final = Path(native.__file__).parent / "c" / "library_api.h"

@@ -33,8 +33,6 @@ from smelt.types.dtype import from_numpy as dtype_of
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import shape_text
 
-__all__ = ["Tables"]
-
 Array = np.ndarray[Any, Any]
 _DTYPES = {d: getattr(layout, f"SMELT_{d.name.upper()}") for d in DTYPES if d.kind != "complex"}
 _NUMBERS = {"int": i64, "float": f64}

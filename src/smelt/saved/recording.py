@@ -27,8 +27,6 @@ from smelt.types.formula import Formula
 from smelt.types.parse_expr import parse_sizes
 from smelt.types.tensor import Shape, shape_text
 
-__all__ = ["Guard", "Outcome", "Parameter", "Recording", "SavedArgument", "read", "write"]
-
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...] | None
 _DTYPES = {d.name: d for d in DTYPES}

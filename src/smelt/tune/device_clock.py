@@ -8,8 +8,6 @@ from typing import Final
 
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["STREAM", "DeviceClock"]
-
 STREAM: Final = 0
 """The stream that races run in."""
 

@@ -29,8 +29,6 @@ from smelt.tune.memory import Program, Settings
 from smelt.tune.race import Change, Contender, Race
 from smelt.tune.schedules import index_extents
 
-__all__ = ["DeviceContender", "DeviceRace"]
-
 _LOG = logging.getLogger("smelt.tune")
 
 CALLS: Final = 8

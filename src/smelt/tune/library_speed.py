@@ -26,8 +26,6 @@ from smelt.runtime.threads import default_threads
 from smelt.tune.arrays import random_array
 from smelt.tune.race import HostContender
 
-__all__ = ["PROGRAMS", "measure_products", "start_background"]
-
 Build = Callable[[Graph], HostContender]
 
 PROGRAMS: Mapping[str, str] = {

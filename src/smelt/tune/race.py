@@ -33,15 +33,15 @@ from smelt.tune.memory import LIBRARY, Program, Settings, recall, remember
 _LOG = logging.getLogger("smelt.tune")
 
 UNSURE_FRACTION = 0.1
-"""Relative difference of two predicted times below which the model does not decide."""
+"""Threshold on the relative difference of predicted times; the model does not decide below."""
 CONTENDERS = 8
 """Maximum plans that race for one program."""
 ROUNDS = 15
 """Maximum alternations of two plans."""
 CLEAR_RATIO = 0.97
-"""Ratio of times below which a plan counts as faster."""
+"""Threshold on the ratio of times; a plan counts as faster below."""
 MAX_INPUT_BYTES = 1 << 30
-"""Bytes of inputs above which nothing is raced."""
+"""Maximum bytes of inputs that are raced."""
 
 
 class Contender(Protocol):

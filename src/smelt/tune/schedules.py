@@ -44,8 +44,6 @@ from smelt.tune.race import CLEAR_RATIO, MAX_INPUT_BYTES
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = ["can_race", "index_extents", "race"]
-
 _LOG = logging.getLogger("smelt.tune")
 
 REPEATS: Final = 16

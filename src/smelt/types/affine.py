@@ -25,8 +25,6 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["coefficient", "dependent_axes", "may_overlap", "split_constant"]
-
 
 def dependent_axes(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
     """Return the axes of index expressions.

@@ -18,8 +18,6 @@ import math
 import struct
 from typing import Any
 
-__all__ = ["Number", "Rows", "choose", "common_divisor", "larger", "smaller", "whole"]
-
 Row = tuple[str, int, int, int]
 
 

@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from smelt.types.arithmetic import Number, choose, larger, smaller
 
-__all__ = ["Formula"]
-
 MAX_FORMULA_CHARS: Final = 1 << 18
 _FUNCTIONS: Final = {"min": min, "max": max, "float": float, "inf": float("inf")}
 _NAMES: Final = {**_FUNCTIONS, "nan": float("nan")}

@@ -22,8 +22,6 @@ from typing import Final, TypeAlias
 from smelt.errors import OverflowSizeError, VerifyError
 from smelt.types.expr import Atom, Index, sizes_of, terms_of, text
 
-__all__ = ["LIMIT", "Interval", "interval", "number"]
-
 LIMIT: Final = 2**62
 """Absolute values from here on may overflow where 64-bit code adds or compares two of them."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["number_text"]
-
 
 def number_text(value: object) -> str:
     """Return `repr` of a number, with the sign of NaN; `float` reads it back.

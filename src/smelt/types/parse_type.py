@@ -14,8 +14,6 @@ from smelt.types.expr import Index, size
 from smelt.types.parse_expr import parse
 from smelt.types.tensor import TensorType
 
-__all__ = ["parse_dimension", "parse_type"]
-
 _TYPE = re.compile(r"\s*([^\s\[\]]+)\s*\[([^\[\]]*)\]\s*")
 """Element type, and dimensions in brackets."""
 _COMMA = re.compile(r",(?![^()]*\))")

@@ -27,9 +27,9 @@ F = TypeVar("F", bound=Factor)
 MAX_CONTENT = 64
 """Largest common divisor of the terms of a sum whose divisors are all tried."""
 MAX_QUOTIENT_TERMS = 8
-"""Most terms of a quotient that are computed."""
+"""Maximum terms of a quotient that are computed."""
 PROOF_STEPS = 4096
-"""Most steps of one proof of a sign, counted by `proof_steps`."""
+"""Maximum steps of one proof of a sign, counted by `proof_steps`."""
 
 
 def divide_term(
@@ -171,6 +171,3 @@ def _is_covered(terms: Iterable[tuple[Counter[F], int]], positive: Callable[[F],
         if missing > 0:
             return False
     return True
-
-
-__all__ = ["divide", "divide_term", "factorizations", "is_nonnegative", "proof_steps"]

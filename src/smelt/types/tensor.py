@@ -17,7 +17,7 @@ from smelt.types.expr import Expr, Index, product, size, text
 
 Shape = tuple[Index, ...]
 MAX_BYTES = 2**63 - 1
-"""Most bytes of a tensor."""
+"""Maximum bytes of a tensor."""
 _volume = lru_cache(maxsize=1 << 12)(product)
 
 __all__ = [

@@ -14,20 +14,18 @@ from typing import Final
 
 from smelt.types.expr import Expr, Index, terms_of
 
-__all__ = ["MAX_NESTED", "BeyondLimit", "beyond_limits", "too_large", "too_large_product"]
-
 MAX_CHARACTERS: Final = 1 << 26
-"""Most characters of a text."""
+"""Maximum characters of a text."""
 MAX_DIGITS: Final = 400
-"""Most digits of a number, more than any element type prints."""
+"""Maximum digits of a number, more than any element type prints."""
 MAX_NESTED: Final = 40
-"""Most brackets open at once, and most divisions inside one another."""
+"""Maximum brackets open at once, and most divisions inside one another."""
 MAX_INDEX_TERMS: Final = 1024
-"""Most terms of an index expression."""
+"""Maximum terms of an index expression."""
 MAX_FACTORS: Final = 16
-"""Most variables in one term of an index expression."""
+"""Maximum variables in one term of an index expression."""
 MAX_BITS: Final = 128
-"""Most bits of a coefficient; a call allows 62."""
+"""Maximum bits of a coefficient; a call allows 62."""
 
 
 class BeyondLimit(ValueError):

@@ -68,7 +68,7 @@ _VECTORS: dict[int, Callable[[int, int, int], Array]] = {
     0x4E809C00: partial(_dot, "u1", "i1"),  # usdot
     0x6E40FC00: _bfloat_dot,  # bfdot
 }
-"""Of three registers, by the bits that are no registers' numbers."""
+"""Of three registers, by the bits that are not registers' numbers."""
 _ELEMENTS: dict[int, Callable[[int, int, int], Array]] = {
     0x4F80F000: partial(_dot, "u1", "i1"),  # usdot
     0x4F00F000: partial(_dot, "i1", "u1"),  # sudot

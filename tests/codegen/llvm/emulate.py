@@ -222,7 +222,7 @@ def load(object_code: bytes, symbols: Sequence[str]) -> Any:
 
 
 def function(address: int, native: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
-    """What calls the function at an address, which `native` makes where it is no machine's."""
+    """What calls the function at an address, which `native` makes where it is not a machine's."""
     machine = _FUNCTIONS.get(address)
     return native(address) if machine is None else partial(machine.call, address)
 

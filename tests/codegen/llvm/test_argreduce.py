@@ -14,7 +14,7 @@ LENGTHS = (1, 63, 64, 65, 129, 1000, 4097, 70001)
 
 
 def rows(dtype: str, length: int) -> list[Array]:
-    """What ties, ends, or is no number, in one place and in many."""
+    """What ties, ends, or is not a number, in one place and in many."""
     rng = np.random.default_rng(length)
     few = rng.integers(0, 4, length).astype(dtype)
     results = [few, np.full(length, few[0]), (np.arange(length) % 100).astype(dtype)]

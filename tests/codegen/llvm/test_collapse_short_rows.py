@@ -214,7 +214,7 @@ def test_only_inner_sizes_are_short() -> None:
 
 
 def test_gemm_variants_match_those_of_the_specialised_kernel() -> None:
-    """A column alone is no axis: what is small then is something else."""
+    """A column alone is not an axis: what is small then is something else."""
     x, y = np.ones((4, 257)), np.arange(514.0).reshape(257, 2)
     for n in (1, 2):
         actual = np.asarray(sm.jit(lambda a, b: a @ b)(x, y[:, :n].copy()))
@@ -443,7 +443,7 @@ def test_rows_of_nothing_stay() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 16, 16), (16, 0, 16), (16, 16, 0), (0, 4, 16)])
 def test_sums_over_nothing_are_nothing(shape: tuple[int, ...]) -> None:
-    """How many rows a task takes is no division by a size that may be 0."""
+    """How many rows a task takes is not a division by a size that may be 0."""
     x = np.zeros(shape, np.float32)
     for over in ((0,), (1,), (2,), (0, 2), (1, 2)):
         kept = [f"n{k}" if n == 0 else str(n) for k, n in enumerate(shape)]

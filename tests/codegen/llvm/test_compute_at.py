@@ -318,7 +318,7 @@ OPERANDS = {
 def test_operands_that_reduce_are_not_recomputed(
     shape: tuple[int, int, int], read: str, operand: str, axis: int
 ) -> None:
-    """Operands with reductions are no windows.
+    """Operands with reductions are not windows.
 
     Neither are values that only other axes of a reduction have, nor values that are contiguous
     along a row.

@@ -433,8 +433,8 @@ PICKED = """graph f(x: f32[m,k], y: f32[n,k], z: f32[p,n]) {
 
 @pytest.mark.parametrize("code", [SHARED, PICKED], ids=["shared", "picked"])
 def test_contractions_with_rows_of_their_own(code: str) -> None:
-    """What one takes in blocks may be fixed in a task of another: then that one is no contraction
-    on tiles."""
+    """What one takes in blocks may be fixed in a task of another: then that one is not a
+    contraction on tiles."""
     for isa in RUNNABLE:
         kernel = fuse(code, isa)
         for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):

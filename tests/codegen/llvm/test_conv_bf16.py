@@ -126,7 +126,7 @@ def test_sums_of_lines_of_known_length_are_rounded_in_place(outputs: int) -> Non
     ],
 )
 def test_pairs_of_colours_begin_anywhere_on_a_line(options: dict[str, int], line: int) -> None:
-    """What is beside the last number of a window is no part of it, infinite or not."""
+    """What is beside the last number of a window is not part of it, infinite or not."""
     text = source(LAST, "o,u,v,c", **options).replace(",c]", ",3]").replace(",w,c)", ",w,3)")
     taps = options.get("u", 3), options.get("v", 3)
     for wide in (text, text.replace("b,h,w,", f"b,h,{line},", 2)):

@@ -256,7 +256,7 @@ def test_short_rows_are_transposed_where_that_fills_most_lanes() -> None:
     assert not fuse(OUTER, "avx512").variants
     assert not fuse(
         plain().replace("value=0", "value=1"), "avx512"
-    ).variants  # margins are no zeros
+    ).variants  # margins are not zeros
 
 
 def test_which_products_are_depthwise() -> None:

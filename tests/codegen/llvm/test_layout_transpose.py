@@ -204,7 +204,7 @@ def test_few_colours_need_no_panels() -> None:
 def test_taps_with_positions_of_their_own_are_not_transposed() -> None:
     """Variants for short rows are not transposed.
 
-    They pack the input of each tap apart, and taps along the row last: their vectors are no pixels
+    They pack the input of each tap apart, and taps along the row last: their vectors are not pixels
     of the row.
     """
     kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})

@@ -58,8 +58,8 @@ def test_form_follows_from_sizes(isa: str) -> None:
 def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     """Columns stored as rows, and few columns of many heads, are packed.
 
-    Also those of which a part is stored as rows, for all of which rows would be packed again, and
-    rows in pieces.
+    So are columns of which a part is stored as rows, since rows would be packed again, and rows in
+    pieces.
     """
     target = Target.for_isa(isa)
     mixed = (

@@ -55,7 +55,7 @@ def test_what_follows_fuses_behind_the_merge() -> None:
       return z
     }"""
     kernel = fuse(code, k=2 * LONG_SUM)
-    assert is_tiled(kernel, RUNNABLE[0]) is False  # the merge is no product
+    assert is_tiled(kernel, RUNNABLE[0]) is False  # the merge is not a product
     for m, n, k in ((13, 33, 700), (1, 5, 40)):
         x, y, b = (whole_numbers(s, "f4", 1) for s in ((k, m), (k, n), (n,)))
         right = np.maximum(x.T.astype("f8") @ y + b, 0)

@@ -142,7 +142,7 @@ def test_positions_in_nothing(name: str) -> None:
         except IndexError as error:
             expected = error
         forms: list[F] = [lambda x, where=where: x[where]]
-        if name != "mask":  # the number of its elements is no matter of shapes
+        if name != "mask":  # the number of its elements is not a matter of shapes
             forms.append(sm.jit(forms[0]))
         for f in forms:
             actual = run(f, sm.asarray(x))

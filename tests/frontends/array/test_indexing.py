@@ -156,7 +156,7 @@ def test_masks_inside_jit_name_the_way_out() -> None:
 
 
 def test_indexed_writes_end_their_kernel_beside_equal_shapes() -> None:
-    """Neighbours of one element, which fold nothing, were joined with it, and that is no kernel."""
+    """Neighbours of one element, which fold nothing, were joined with it: that is not a kernel."""
 
     def put(x: Any, i: Any) -> Any:
         y = sm.asarray(x, copy=True)

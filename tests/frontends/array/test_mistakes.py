@@ -1,6 +1,6 @@
 """What a user is told of typical mistakes: the own line, what came, and what to write instead.
 
-And what is no mistake, though it looks unusual.
+And what is not a mistake, though it looks unusual.
 """
 
 from __future__ import annotations

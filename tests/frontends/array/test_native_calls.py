@@ -46,7 +46,7 @@ def formula(x: Any, y: Any, z: Any) -> Any:
 
 
 class Sub(np.ndarray[Any, Any]):
-    """A subclass is no plain array."""
+    """A subclass is not a plain array."""
 
 
 class Real(float):

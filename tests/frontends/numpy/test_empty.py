@@ -111,7 +111,7 @@ def test_nothing_is_computed_as_numpy_computes_it(name: str) -> None:
                 continue
             actual = result(function, nest, [sm.asarray(a) for a in operands])
             where = f"{label}.{name} of {[a.shape for a in operands]}: {actual!r}"
-            if isinstance(expected, Exception):  # a value where NumPy has none is no fault
+            if isinstance(expected, Exception):  # a value where NumPy has none is not a fault
                 is_typed = not isinstance(actual, Exception) or isinstance(
                     actual, (SmeltError, type(expected))
                 )

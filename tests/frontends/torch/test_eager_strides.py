@@ -37,7 +37,7 @@ ROOM = (
     "F.max_unpool2d(*F.max_pool2d({}, 2, return_indices=True), 2)",
     "F.nll_loss({}, ({}[:, 0] > 2).long(), reduction='none')", "torch.normal({}, {}.abs())",
 )  # fmt: skip
-"""Phrases whose order in memory is no elementwise operator's."""
+"""Phrases whose order in memory is not an elementwise operator's."""
 LAYOUTS = {
     "reversed": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),

@@ -32,7 +32,7 @@ EAGER = {
     "nn.functional.multilabel_margin_loss": "PyTorch returns what was in memory",
     "_native_batch_norm_legit": "private: it does not check the lengths of its statistics",
 }
-"""Operators whose eager code is no reference, and why."""
+"""Operators whose eager code is not a reference, and why."""
 
 
 def outcome(op, sample, cut):

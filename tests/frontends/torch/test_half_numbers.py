@@ -132,7 +132,7 @@ ZERO_D = (0.1, 65536.0, 1e6, -2.5, 0.01, 2.0**-25, 1e-9)
 APPROXIMATE = {"pow", "pow_", "rpow", "elu", "softplus", "foreach_pow", "xlogy", "logit"}
 """Functions that both approximate: some results round to the neighbour."""
 MAX_APPROXIMATED = 2e-3
-"""Most results that may, of all."""
+"""Maximum share of results that may."""
 REMAINDERS = {"remainder", "fmod", "rremainder", "rfmod"}
 """Eager code's vector loops give NaN where the quotient overflows; its other loops do not."""
 

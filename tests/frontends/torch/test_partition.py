@@ -250,7 +250,7 @@ def test_a_buffer_that_is_read_and_then_written_is_kept_as_it_was():
 
 
 def test_statistics_that_change_are_not_kept_where_nothing_comes_cheaper_again():
-    """Capacities that are no whole numbers once let the cut cross edges of infinite capacity."""
+    """Capacities that are not whole numbers once let the cut cross edges of infinite capacity."""
     sizes = (96, 64), (64, 16), (16, 64)
     parts = [(L.Linear(a, b), L.BatchNorm1d(b), L.LeakyReLU(0.1)) for a, b in sizes]
     torch.manual_seed(0)

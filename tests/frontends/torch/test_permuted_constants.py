@@ -102,7 +102,7 @@ def test_a_change_is_noticed(case, change):
 
 
 def test_a_transposed_square_weight_is_another_constant():
-    """Its address and version stay: what was packed of it is no answer for its transpose."""
+    """Its address and version stay: what was packed of it is not an answer for its transpose."""
     m = torch.nn.Linear(256, 256, bias=False).eval()
     inputs = torch.randn(300, 256)
     f = torch.compile(m, backend="smelt")

@@ -5,9 +5,9 @@
     header.constants["CU_EVENT_DISABLE_TIMING"]
     header.structures["CUDA_MEMCPY2D_v2"]   # the kinds of its fields, in order
 
-The header is regular, so that this is no parser of C: comments and old versions are removed, what
-is left are prototypes, enumerations, and structures of plain fields. A function is known by the
-name that a program links: the header's macros add the version.
+The header is regular, so that this is not a parser of C: comments and old versions are removed,
+what is left are prototypes, enumerations, and structures of plain fields. A function is known by
+the name that a program links: the header's macros add the version.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ UNSAFE = {
 """Functions that a capture forbids in its thread, and a global one in all threads."""
 POISON = 0xA5
 EVENT_MS = 0.001
-"""Least time between two events."""
+"""Minimum time between two events."""
 
 
 class Refused(Exception):

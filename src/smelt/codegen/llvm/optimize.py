@@ -11,13 +11,13 @@ from smelt.machine.target import Target
 from smelt.packages.llvm import llvm, llvm_lock, machine_code, newpassmanagers, run_passes
 
 _TANGLED = 3_400_000
-"""Characters times stack variables of a module beyond which instructions are combined first.
+"""Maximum characters times stack variables of a module that needs no combined instructions first.
 
 All accumulators of a tile begin as one value; NewGVN takes quadratic time to distinguish those of
 several contractions in loop after loop, of which combining first leaves almost nothing.
 """
 _LOOPED = 100_000_000
-"""Characters times phis of one function beyond which instructions are combined first.
+"""Threshold on characters times phis of one function; above, instructions are combined first.
 
 NewGVN runs on one function at a time.  Below, combining takes longer than what it saves.
 """

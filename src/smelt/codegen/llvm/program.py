@@ -91,7 +91,7 @@ class _Pieces:
         self.phases += [x.phase() for x in built]
 
     def add_intermediates(self, piece: k.Kernel) -> None:
-        """Add the results of a piece that are no results of the kernel."""
+        """Add the results of a piece that are not results of the kernel."""
         names = {b.name for b in self.buffers}
         self.partials += [
             Buffer(p.name, p.dtype, True, _nbytes(p)) for p in piece.outputs if p.name not in names

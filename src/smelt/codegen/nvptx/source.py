@@ -17,8 +17,6 @@ from smelt.kernel.ir import Kernel
 from smelt.python.imports import fork_safe_import
 from smelt.types.expr import add, floordiv, mul
 
-__all__ = ["ThreadCompiler", "compile_threads", "emit_ptx"]
-
 PTX_VERSION: Final = "+ptx80"
 """Version of PTX, which CUDA 12.0 brought."""
 NEWEST: Final = 90

@@ -48,8 +48,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import Atom, Expr, Index, axes_of, product, sub
 
-__all__ = ["WARP", "ThreadProgram", "print_threads"]
-
 WARP: Final = 32
 """Lanes of a warp."""
 THREADS: Final = 128

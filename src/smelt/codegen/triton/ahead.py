@@ -25,15 +25,13 @@ from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_versio
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 
-__all__ = ["AheadProgram", "Store", "TritonCompiler"]
-
 _VERSION: Final = 3
 """Version of the stored form and of the options that programs are compiled with."""
 _WORKERS: Final = Workers(min(usable_cores(), MAX_COMPILERS))
 _SCRATCH_ARGUMENTS: Final = 2
 """Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
 _MAX_PARAMETER_BYTES: Final = 4096
-"""Most bytes of parameters that every driver takes."""
+"""Maximum bytes of parameters that every driver takes."""
 
 
 class Stored(Protocol):

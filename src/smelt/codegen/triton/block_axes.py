@@ -39,12 +39,10 @@ from smelt.kernel.walk import children, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
-__all__ = ["REGISTER_LANES", "block_axes", "dots_of", "power_of_two"]
-
 ROW_LANES = 64
 """Rows and columns of a contraction in a program."""
 REGISTER_LANES = 1 << 15
-"""Elements of a value from which a program's registers overflow."""
+"""Minimum elements of a value that overflow a program's registers."""
 WHOLE_SUM = 256
 """Longest summed axis of a contraction inside of a stream that is not looped over."""
 
@@ -70,7 +68,7 @@ def block_axes(
     """Return the kernel with blocks for its contractions and loops over its long axes.
 
     A row is long where one of its values has more than `register_lanes` elements. Without sizes,
-    an axis whose extent is no number is not long. Raises DeviceKernelError where an axis is read
+    an axis whose extent is not a number is not long. Raises DeviceKernelError where an axis is read
     as a whole that a stream visits, and no loop over it is possible.
     """
     kernel = _without_whole_blocks(kernel)

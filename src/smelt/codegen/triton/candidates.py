@@ -42,13 +42,11 @@ from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = ["MAX_CANDIDATES", "Candidate", "candidates"]
-
 MAX_CANDIDATES = 8
 FASTEST_FORMS = 4
 """Forms of the fastest tile of a product among the candidates; other tiles have one."""
 LOOPED_ROW = 1 << 12
-"""Elements of a value from which loops over the row are a candidate."""
+"""Minimum elements of a value for which loops over the row are a candidate."""
 LOOPED_COLUMN = 1 << 9
 """The same for columns: a program that has all of long ones has few neighbours."""
 MAP_BLOCKS = ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4))
@@ -68,13 +66,13 @@ ROW_BLOCKS = (4, 8, 16)
 PAIR_ELEMENTS = 32
 """Elements of a thread that has all positions along which such pairs are reduced."""
 DOUBLE_ELEMENTS = 16
-"""Most float64 elements of a product's tile in a thread: assemblers take minutes for more."""
+"""Maximum float64 elements of a product's tile in a thread: assemblers take minutes for more."""
 SMALL_ARRAYS = 16
 """Arrays of so many in the bytes of a launch decide no tile: caches hold them."""
 REGISTER_SHARE = 2
 """A kernel is also compared in launches that need one of so many equal parts of the registers."""
 MIN_SPLIT = 4
-"""Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
+"""Minimum blocks of an axis for those that no mask cuts to have a loop of their own."""
 MIN_STAGES = 2
 """Stages of a loop that loads one block ahead."""
 GROUPED_ROWS = 8
@@ -295,7 +293,7 @@ def _with_stages_that_fit(
     """Return a schedule that loads as far ahead as shared memory allows.
 
     Where the block ahead waits in registers, two stages load it behind the arithmetic; elsewhere
-    fewer stages than the tile's would not, and the tile is no candidate.
+    fewer stages than the tile's would not, and the tile is not a candidate.
     """
     least = MIN_STAGES if limits.stages_in_registers else schedule.stages
     while (
@@ -514,7 +512,7 @@ FLOAT32_TILES: Sequence[Tile] = (
     (16, 64, 32, 4, 3),
 )
 ROW_TILE_ELEMENTS = 64
-"""Most elements of a result of a thread whose program has whole rows, which it reads again."""
+"""Maximum elements of a result of a thread whose program has whole rows, which it reads again."""
 NARROW_STREAMS: Sequence[Tile] = (
     (128, 64, 64, 8, 3),
     (128, 64, 64, 8, 2),

@@ -38,15 +38,13 @@ from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, product
 
-__all__ = ["combining_launches"]
-
 ATOMIC_BYTES = (4, 8)
 """Bytes of an element that atomic operations change."""
 JOINED_LANES = 1024
 """Columns of a program that combines long rows."""
 FIRST_ELEMENTS = 4096
-"""Elements of a program's results up to which it stores first values itself: a launch takes as long
-as a program needs for so many."""
+"""Maximum elements of the results of a program that stores first values itself: a launch takes as
+long as a program needs for so many."""
 
 
 def combining_launches(

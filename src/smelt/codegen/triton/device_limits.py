@@ -11,8 +11,6 @@ from typing import Final, Literal
 
 from smelt.python.dataclass import dataclass
 
-__all__ = ["DeviceLimits", "DeviceRates", "device_limits"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLimits:

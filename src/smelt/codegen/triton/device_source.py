@@ -33,17 +33,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, evaluate, floordiv, minimum, mul, product
 
-__all__ = [
-    "CompileEntry",
-    "CompiledEntry",
-    "DeviceSource",
-    "Entry",
-    "KernelCompiler",
-    "compile_source",
-    "device_source",
-    "source_of_stages",
-]
-
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
 MAX_OFFSET = (1 << 31) - 1

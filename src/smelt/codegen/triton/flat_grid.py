@@ -41,8 +41,6 @@ from smelt.kernel.walk import (
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Index, axes_of, floordiv, mod, product
 
-__all__ = ["flat_grid"]
-
 
 def flat_grid(launch: Kernel) -> Kernel | None:
     """Return a launch with one axis in place of all those of its grid.
@@ -55,7 +53,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     if len(several) < 2 or len(blocks) < len(launch.grid) or not _is_free(launch, several):
         return None
     if any(launch.axis(b.axis).extent == 0 for b in several):
-        return None  # a quotient by zero is no index
+        return None  # a quotient by zero is not an index
     name = unused_name("flat", {*names_of(launch)})
     flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
     places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}

@@ -5,53 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from smelt.kernel.env import NO_AXES, Axes, value_axes
 from smelt.kernel.ir import (
-    Dot,
-    Extreme,
-    IndexValue,
     Let,
-    Load,
-    Partial,
     Position,
-    Reduce,
-    Ref,
-    Scan,
     Statement,
     Stream,
     Update,
     Value,
 )
-from smelt.kernel.walk import children, positions_of
-from smelt.types.expr import Index, axes_of
-
-__all__ = ["Axes", "axes_of_body", "axes_of_index", "axes_of_value", "with_state_axes"]
-
-Axes = frozenset[str]
+from smelt.types.affine import dependent_axes
+from smelt.types.expr import Index
 
 
 def axes_of_value(value: Value, names: Mapping[str, Axes]) -> Axes:
     """Return the axes of a value; `names` has those of bound names."""
-    inside = Axes().union(*(axes_of_value(c, names) for c in children(value)))
-    match value:
-        case Ref(name=name):
-            return names.get(name, Axes())
-        case Load(index=index):
-            return inside.union(*(axes_of_index(e, names) for e in index))
-        case IndexValue(index=index):
-            return axes_of_index(index, names)
-        case Reduce(over=over) | Dot(over=over):
-            return inside - set(over)
-        case Scan(along=along):
-            return inside | {along}
-        case Partial() | Extreme():
-            return Axes()
-        case _:
-            return inside
+    return value_axes(value, lambda name, _: names.get(name, NO_AXES))
 
 
 def axes_of_index(e: Index, names: Mapping[str, Axes]) -> Axes:
     """Return the axes of an index expression, also through computed positions."""
-    return Axes(axes_of(e)).union(*(names.get(p, Axes()) for p in positions_of(e)))
+    return dependent_axes((e,), lambda name: names.get(name, NO_AXES))
 
 
 def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:

@@ -22,8 +22,6 @@ from smelt.ops.scalar import scalar
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32
 
-__all__ = ["Function", "combine_function", "pair_function", "register_of", "scalar_function"]
-
 
 @dataclass(frozen=True, slots=True)
 class Function:

@@ -12,8 +12,6 @@ from smelt.kernel.ir import Param
 from smelt.types.dtype import i32
 from smelt.types.expr import Atom, Index, Monomial, product
 
-__all__ = ["FLOOR_FUNCTIONS", "IndexPrinter", "element_strides", "known_offset"]
-
 FLOOR_FUNCTIONS = {
     "floor_div": '''
 @triton.jit

@@ -41,8 +41,6 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
 from smelt.types.expr import Expr, Index, atoms, axes_of, evaluate
 
-__all__ = ["LaneWork", "divided_axes", "division_work", "lane_work", "visited_share"]
-
 DIVISION_COST, SIZE_DIVISION_COST = 2.0, 10.0
 """Cost of dividing an index by a number, and by a size: four and twenty instructions."""
 

@@ -14,8 +14,6 @@ from smelt.kernel.walk import statements, values_of, visit
 from smelt.types.dtype import bool_, i32
 from smelt.types.expr import axes_of
 
-__all__ = ["Lanes"]
-
 
 class Lanes:
     """Index and mask of each axis in a program.

@@ -27,8 +27,6 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import axes_used, refs, statements, values_of, visit
 
-__all__ = ["is_free", "joined_axes", "part_of", "without_unused_axes"]
-
 
 def part_of(launch: Kernel, kept: frozenset[Store]) -> Kernel:
     """Return the launch with some of its stores alone, and what these need."""

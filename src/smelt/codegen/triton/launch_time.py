@@ -31,13 +31,6 @@ from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 
-__all__ = [
-    "block_count",
-    "floor_ns",
-    "loop_shared_bytes",
-    "predict_ns",
-]
-
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
 results and of the terms that a factor is a sum of. Fitted to what ptxas says of products and
@@ -60,7 +53,7 @@ SPECIALISED_WARPS = 1.01
 Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
 registers from those that compute."""
 STORE_BYTES = 1 << 15
-"""Most shared memory through which a block is stored while the next one is loaded."""
+"""Maximum shared memory through which a block is stored while the next one is loaded."""
 
 
 def predict_ns(
@@ -295,7 +288,6 @@ def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) 
 
 
 def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
-    """Return the time of all contractions."""
     total = 0.0
     sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
     for c, left, right in sides:

@@ -48,8 +48,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
 
-__all__ = ["Access", "LaunchWork", "launch_work"]
-
 MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
 SAMPLE = 1024

@@ -13,8 +13,6 @@ from smelt.kernel.ir import Kernel, Param
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index
 
-__all__ = ["DESCRIPTORS", "SPAN", "Stage", "print_launcher"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

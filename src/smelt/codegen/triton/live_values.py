@@ -28,8 +28,6 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import refs, statements, values_of, visit
 
-__all__ = ["LiveSet", "live_sets", "registers_of"]
-
 LiveSet = Mapping[Axes, int]
 """Bytes of an element of all values with the same axes."""
 WORD_BYTES = 4

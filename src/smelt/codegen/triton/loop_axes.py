@@ -48,8 +48,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import Index, mul, product
 
-__all__ = ["CannotLoop", "loop_axes"]
-
 SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
 ROW_STEP = 4096
@@ -128,7 +126,7 @@ class _Looper:
     def longest(self, axes: Sequence[str]) -> str:
         """Return the axis whose blocks are lanes: the longest known, the last one of equals.
 
-        An extent that is no number is longer than all that are.
+        An extent that is not a number is longer than all that are.
         """
         extents = {a: self.kernel.axis(a).extent for a in axes}
         lengths = {a: n if isinstance(n, int) else 1 << 62 for a, n in extents.items()}

@@ -21,8 +21,6 @@ from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate
 from smelt.types.dtype import DType, bool_, f32, f64, i32, i64, parse
 
-__all__ = ["TritonMachine"]
-
 _COMPARE: dict[Predicate, str] = {
     "eq": "==",
     "ne": "!=",

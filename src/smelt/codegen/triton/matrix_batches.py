@@ -20,14 +20,12 @@ from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.walk import statements
 from smelt.types.dtype import f32
 
-__all__ = ["matrix_batches"]
-
 MATRIX_ELEMENTS = 96
-"""Most elements of a warp's results in a thread: Triton gives a warp all of a matrix."""
+"""Maximum elements of a warp's results in a thread: Triton gives a warp all of a matrix."""
 FEW_MATRICES = 8
-"""Positions of a batch from which an axis has enough of them."""
+"""Minimum positions of a batch for its axis to have enough of them."""
 LONGEST_STEP = 64
-"""Most summed elements of a matrix in one step."""
+"""Maximum summed elements of a matrix in one step."""
 COUNTS = ((8, 4), (4, 4), (16, 4), (8, 8), (2, 2))
 """Matrices and warps of a program."""
 

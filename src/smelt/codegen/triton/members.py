@@ -13,8 +13,6 @@ from smelt.kernel.ir import Each, Kernel, Param
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import sizes_of
 
-__all__ = ["DIVISOR", "Members", "members_of"]
-
 DIVISOR = 16
 """A size that is a multiple lets rows be read in vectors of 16 bytes."""
 

@@ -37,10 +37,8 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["merge_rows", "state_type", "with_grid"]
-
 MIN_ROW = 256
-"""Elements of a state from which a launch that merges it takes less time than one program."""
+"""Minimum elements of a state for a launch that merges it to take less time than one program."""
 
 
 def with_grid(merge: Kernel) -> Kernel:

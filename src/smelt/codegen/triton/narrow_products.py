@@ -30,8 +30,6 @@ from smelt.kernel.walk import statements
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 
-__all__ = ["Products", "matrix_axes", "narrow_products", "operand_loads", "product_orders"]
-
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
 """Terms of bfloat16 whose sum is a value of a type; None is float32."""
 

@@ -15,8 +15,6 @@ from typing import Final
 from smelt.codegen.triton.device_limits import DeviceLimits
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Resources", "can_run", "gate", "key_instructions", "spills_around_loops"]
-
 AROUND_LOOPS_BYTES = 16
 """Bytes that a thread may store before its loops and load behind them: two addresses.
 

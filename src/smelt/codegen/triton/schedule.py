@@ -22,24 +22,6 @@ from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = [
-    "ATOMICS",
-    "ELEMENTS_PER_WARP",
-    "EXACT",
-    "EXAMINED_LANES",
-    "FAST",
-    "Policy",
-    "Schedule",
-    "choose_schedule",
-    "is_atomic",
-    "least_dot",
-    "nested_streams",
-    "selected_axes",
-    "selects_visits",
-    "spread_lanes",
-    "stream_lanes",
-]
-
 ATOMICS = {
     COMBINES[SUM_OF_PRODUCTS[0]].scalar: "atomic_add",
     COMBINES[EXTREMES[0]].scalar: "atomic_min",
@@ -51,16 +33,16 @@ MAP_LANES = 1024
 TILE_LANES = 4096
 """Elements that a program with whole or streamed axes should have at most."""
 MAX_LANES = 1 << 20
-"""Most elements of a tensor in Triton."""
+"""Maximum elements of a tensor in Triton."""
 MIN_DOT = 16
-"""Least lanes along each axis of a `tl.dot`."""
+"""Minimum lanes along each axis of a `tl.dot`."""
 MIN_INTEGER_DOT = 32
-"""Least lanes of the summed axis of a `tl.dot` of 8-bit integers."""
+"""Minimum lanes of the summed axis of a `tl.dot` of 8-bit integers."""
 DOT_LANES = 64
-"""Most lanes of an axis of a kernel with contractions."""
+"""Maximum lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
 MAX_WARPS = 16
-"""Most warps that follow from a program's lanes."""
+"""Maximum warps that follow from a program's lanes."""
 EXAMINED_LANES = 1024
 """Positions that a program examines together, and visits those where a condition holds."""
 UNKNOWN_ROWS = 128

@@ -30,8 +30,6 @@ from smelt.kernel.device_code import DeviceCode
 from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Dropped", "SelectedLaunch", "SelectingCompiler", "Selection", "select"]
-
 
 class Dropped(NamedTuple):
     """A candidate that is not used, and why."""

@@ -22,8 +22,6 @@ from smelt.kernel.text import parse
 from smelt.python.imports import fork_safe_import
 from smelt.types.expr import evaluate, sizes_of
 
-__all__ = ["kernel_of", "random_inputs", "self_check"]
-
 OPEN_SIZE = 48
 """A size that the kernel leaves open, unless the call gives it."""
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}

@@ -29,9 +29,6 @@ from smelt.codegen.triton.widen_columns import widen_columns
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text
 
-__all__ = ["prepare", "print_file", "print_stage", "print_stages", "triton_source"]
-
-
 CHECK = """\
 if __name__ == "__main__":  # on a GPU, with smelt-compiler: compare with NumPy
     from smelt.codegen.triton.self_check import self_check

@@ -52,8 +52,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum
 
-__all__ = ["split_launches"]
-
 FEW_PARTS = range(17)
 """Parts that are merged one after another, by threads that have elements of their own.
 

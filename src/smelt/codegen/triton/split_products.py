@@ -23,8 +23,6 @@ from smelt.kernel.ir import Block, Dot, Kernel, Let, Position, Reduce, Scan, Sta
 from smelt.kernel.walk import bindings_of, splits, values_of, visit
 from smelt.types.expr import evaluate
 
-__all__ = ["split_products"]
-
 MAX_COLUMNS = 256
 """Columns of all contractions that stay in one program: a row of accumulators."""
 

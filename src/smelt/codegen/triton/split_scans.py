@@ -52,8 +52,6 @@ from smelt.ops.combine import CHOICE, COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, evaluate, floordiv, minimum, mul
 
-__all__ = ["PROCESSORS", "split_scans"]
-
 PROCESSORS = 128
 """Processors of a device that is not known: about a large one's."""
 

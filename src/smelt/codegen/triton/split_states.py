@@ -46,14 +46,12 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import axes_used, refs, statements, stores, values_of, visit
 from smelt.types.expr import evaluate
 
-__all__ = ["PROCESSOR_REGISTERS", "split_states"]
-
 PROCESSOR_REGISTERS = 1 << 16
 """Registers of a processor of Nvidia's GPUs, which a program may have at most."""
 VALUE_SHARE = 7 / 8
 """Part of the registers that values have: each thread needs others for addresses and masks."""
 SHORT_SUM = 64
-"""Most positions of a stream that becomes a reduction: each value has all of them at a time."""
+"""Maximum positions of a stream that becomes a reduction: each value has all of them at a time."""
 
 
 def split_states(

@@ -31,12 +31,10 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import product
 
-__all__ = ["WIDE", "Program", "print_program"]
-
 WIDE = "INDEX"
 """The constant of a program that is the type of its indices and offsets."""
 MIN_WIDE = 1 << 31
-"""Elements of an array from which offsets need 64 bits."""
+"""Minimum elements of an array whose offsets need 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)

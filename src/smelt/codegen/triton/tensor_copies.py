@@ -21,8 +21,6 @@ from smelt.ops.contract import bare_axis
 from smelt.types.dtype import bool_, f64
 from smelt.types.expr import Index, evaluate, product
 
-__all__ = ["COPY_BYTES", "copied_loads", "copied_stores", "row_strides"]
-
 COPY_BYTES = 16
 """Rows and blocks of a row are multiples of it."""
 MAX_BLOCK_EXTENT = 256

@@ -45,8 +45,6 @@ from smelt.ops.scalar import scalar
 from smelt.types.dtype import DType, bool_, f32, f64, i8, i32, i64
 from smelt.types.expr import Atom, Index, sub
 
-__all__ = ["ValuePrinter"]
-
 ADD = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 """The scalar operator that adds a product to what was summed before."""
 INLINE_COST = 1.1

@@ -22,8 +22,6 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import statements, values_of, visit
 
-__all__ = ["COLUMN_LANES", "has_several_rows", "widen_columns"]
-
 COLUMN_LANES = 128
 """Neighbouring columns of a program: a row of them is one access of a warp's 32 x 16 bytes."""
 

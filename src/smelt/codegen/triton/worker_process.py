@@ -25,14 +25,12 @@ from typing import IO, Any, Final
 
 from smelt.knobs import child_environment
 
-__all__ = ["MAX_COMPILERS", "Worker", "WorkerFailure", "Workers"]
-
 _SCRIPT: Final = Path(__file__).with_name("worker.py")
 _VARIABLES: Final = {"TRITON_INTERPRET": None, "TRITON_DISABLE_LINE_INFO": "1"}
 """Variables of Triton: programs are compiled, without the names of temporary files."""
 _MAX_ERROR_BYTES: Final = 4096
 MAX_COMPILERS: Final = 8
-"""Most processes at once: each has a copy of Triton, of some hundred megabytes."""
+"""Maximum processes at once: each has a copy of Triton, of some hundred megabytes."""
 
 
 class WorkerFailure(Exception):

@@ -21,8 +21,6 @@ from smelt.errors import DeviceKernelError
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32
 
-__all__ = ["Text", "Writer", "full", "literal", "refuse", "type_name"]
-
 _TYPE_NAMES = {"bool": "int1", "bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 

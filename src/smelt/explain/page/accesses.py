@@ -30,8 +30,6 @@ from smelt.kernel.text_print import index_text
 from smelt.kernel.walk import loads, positions_of, statements, stores
 from smelt.types.expr import Index, axes_of, evaluate
 
-__all__ = ["LANES", "access_patterns"]
-
 LANES = 32
 SECTOR, LINE, WIDE_LINE = 32, 64, 128
 """Bytes of a sector, of a processor's cache line, and of a GPU's."""

@@ -23,12 +23,10 @@ from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import KernelStep
 from smelt.types.expr import evaluate
 
-__all__ = ["collect", "transfers"]
-
 MAX_CODE = 40_000
-"""Most characters of a generated text."""
+"""Maximum characters of a generated text."""
 MAX_KERNELS = 12
-"""Most kernels whose generated texts are included."""
+"""Maximum kernels whose generated texts are included."""
 
 
 def collect(

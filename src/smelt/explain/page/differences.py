@@ -27,12 +27,10 @@ from smelt.kernel.tile import Tile
 from smelt.kernel.walk import statements, visit
 from smelt.ops.reduce import Reduce as ReduceOp
 
-__all__ = ["difference_of", "final_values", "reduced_nodes", "unfused_tile"]
-
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Values this close differ by rounding only, also in half types."""
 MAX_AXES = 5
-"""Most dimensions that are matched."""
+"""Maximum dimensions that are matched."""
 
 Array = np.ndarray[Any, Any]
 Ranges = Mapping[str, tuple[int, int]]
@@ -66,7 +64,7 @@ def unfused_tile(
     None without a sure match.
 
     `ranges` are those of the grid's block: the result may have dimensions along which a block has
-    one position. The number of a part is no position of a result. Where several orders of the
+    one position. The number of a part is not a position of a result. Where several orders of the
     dimensions fit, the one with close values is right.
     """
     dims = [(k, d) for k, d in enumerate(node.type.shape) if d != 1]

@@ -26,8 +26,6 @@ from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Lesson", "frame", "html", "lessons_html"]
-
 FOLDER = Path(__file__).parent / "static"
 MODULES = (
     "core",

@@ -17,12 +17,10 @@ from itertools import pairwise
 from smelt.explain.data import NodeData
 from smelt.explain.page_data import Layout, PlacedEdge, PlacedNode
 
-__all__ = ["layout_graph", "layout_of"]
-
 ROW = 84.0
 """Distance of layers in pixels."""
 GAP = 28.0
-"""Least space between neighbours in a layer, in pixels."""
+"""Minimum space between neighbours in a layer, in pixels."""
 MARGIN = 40.0
 CHARACTER = 7.6
 """Width of a character in pixels."""

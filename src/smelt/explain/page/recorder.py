@@ -20,10 +20,8 @@ from smelt.kernel.ir import Block, Kernel, Let, Merge, Position, Statement, Stor
 from smelt.kernel.memory import Buffer
 from smelt.kernel.text_print import statement_text
 
-__all__ = ["Recorder", "numbers_of"]
-
 MAX_BLOCKS = 64
-"""Most blocks of the grid whose accesses are recorded."""
+"""Maximum blocks of the grid whose accesses are recorded."""
 DIGITS = 6
 """Significant digits of a recorded number."""
 

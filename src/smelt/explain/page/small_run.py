@@ -47,18 +47,16 @@ from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate, size, sizes_of
 
-__all__ = ["small_run"]
-
 MAX_CELLS = 4096
-"""Most elements of an array at the small size."""
+"""Maximum elements of an array at the small size."""
 MAX_KERNELS = 12
-"""Most fused kernels that are run: the first of a program with more."""
+"""Maximum fused kernels that are run: the first of a program with more."""
 COMFORTABLE_CELLS = 512
-"""Elements of an array up to which no smaller size is looked for."""
+"""Maximum elements of an array for which no smaller size is looked for."""
 MAX_GRID_BLOCKS = 20_000
-"""Most blocks of all grids of a run: the interpreter takes about half a millisecond for each."""
+"""Maximum blocks of all grids of a run: the interpreter takes about half a millisecond for each."""
 MAX_STEPS = 240
-"""Most recorded steps of all kernels of one side."""
+"""Maximum recorded steps of all kernels of one side."""
 VISITS = 4
 """Blocks that a stream has, if its axis is long enough."""
 SEED = 3

@@ -22,17 +22,17 @@ import numpy as np
 from smelt.frontends.array.value import Buffer
 
 SMALL_ROW, SMALL_TOTAL = 64, 2048
-"""Elements of a row, and of all rows, below which merging is faster."""
+"""Thresholds on elements of a row, and of all rows: merging is faster below them."""
 BLOCK_ELEMENTS = 1 << 16
 """Elements whose keys are made at a time, so that they stay in cache."""
 TIE_SAMPLE = 256
 """Elements that are looked at to see whether many are equal."""
 FEW_TIES = 64
-"""Fewest elements for each that agrees with the next one in its leading bits."""
+"""Minimum elements for each that agrees with the next one in its leading bits."""
 KEY_BITS = 63
 """Bits for a key and a position, without the sign bit."""
 FEW_ELEMENTS, FEW_DOUBLES = 1 << 14, 1 << 17
-"""Elements, and float64, below which NumPy's unstable sort is faster."""
+"""Thresholds on elements, and float64: NumPy's unstable sort is faster below them."""
 
 
 def is_faster_packed(x: Buffer, axis: int) -> bool:

@@ -28,8 +28,6 @@ from smelt.types.dtype import bool_
 if TYPE_CHECKING:
     from smelt.frontends.array.array import Array
 
-__all__ = ["At", "Place"]
-
 
 class At:
     """Type of `x.at`; indexing it gives a `Place`."""

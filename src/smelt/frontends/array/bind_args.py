@@ -20,8 +20,6 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 from smelt.python.dataclass import dataclass
 
-__all__ = ["BoundCall", "Options", "statics_to_data"]
-
 Slot = int | str
 Static = tuple[Slot, type, Hashable, tuple[float, ...]]
 """A static argument: position or name, type, value, and the signs of zeros in it: zeros of both

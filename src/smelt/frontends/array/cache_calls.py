@@ -28,13 +28,11 @@ from smelt.ops.create import Constant
 from smelt.ops.extern import Extern
 from smelt.types.dtype import DType
 
-__all__ = ["cache_call"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _LIMIT = 1024
-"""Most keys per function."""
+"""Maximum keys per function."""
 _PLAIN = frozenset((int, bool, str, type(None), DType))
 _INTEGERS = frozenset((int,))
 _SEEN_ONCE = "seen once"

@@ -15,16 +15,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from smelt.errors import DTypeError, UnsupportedError
 
-__all__ = [
-    "COMPLEX",
-    "WHOLE",
-    "ComplexOperand",
-    "call_complex",
-    "call_whole",
-    "refusal",
-    "takes_complex",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -34,8 +34,6 @@ from smelt.frontends.array.manipulation import broadcast_arrays
 from smelt.frontends.array.promote import cast, number
 from smelt.types.dtype import f32, f64
 
-__all__ = ["absolute", "exp", "log", "multiply", "sqrt"]
-
 Part = Any
 """Real array or number."""
 

@@ -42,8 +42,6 @@ from smelt.frontends.array.value import leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of
 from smelt.types.dtype import DType, bool_
 
-__all__ = ["matmul", "sm_sum"]
-
 
 def _part_dtype(dtype: DTypeLike) -> DType | None:
     """Return the dtype of the parts of a complex dtype; None for any other."""

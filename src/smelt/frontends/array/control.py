@@ -38,8 +38,6 @@ from smelt.types.dtype import DType, bool_, f16, f32, f64, i64
 from smelt.types.expr import Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["cond", "fori_loop", "scan", "while_loop"]
-
 Function = Callable[..., Any]
 
 
@@ -93,7 +91,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any) -> Any:
     Bounds that are numbers give a loop that has a gradient.  Bounds may be integer arrays, whose
     values a jitted function gets at each call.
 
-    Raises CarryError if a step returns another carry, ArgumentError for bounds that are no
+    Raises CarryError if a step returns another carry, ArgumentError for bounds that are not
     integers.
     """
     if is_integral(lower) and is_integral(upper):

@@ -19,18 +19,6 @@ from smelt.frontends.array.complex_calls import ComplexOperand
 from smelt.frontends.array.value import STATE, Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
-__all__ = [
-    "as_buffer",
-    "computable",
-    "export_array",
-    "from_host",
-    "import_array",
-    "is_foreign_array",
-    "is_on_gpu",
-    "number_dtype",
-    "refuse_lazy_signs",
-]
-
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 """Byte offset of the element type in the struct, by the name of the capsule.
 

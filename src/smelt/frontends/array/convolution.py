@@ -38,8 +38,6 @@ from smelt.ops.view import Shear
 from smelt.ops.windows import is_transposed_convolution
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, sub
 
-__all__ = ["conv", "conv_transpose"]
-
 SPATIAL_LETTERS, WINDOW_LETTERS = "uvwxyz", "ijklmn"
 """Letters of the spatial dimensions, of the result and of the window."""
 

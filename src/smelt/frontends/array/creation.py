@@ -47,27 +47,6 @@ from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.tensor import Shape
 
-__all__ = [
-    "arange",
-    "asarray",
-    "empty",
-    "empty_like",
-    "eye",
-    "filled",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "iota",
-    "linspace",
-    "meshgrid",
-    "ones",
-    "ones_like",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]
-
 
 def filled(shape: Shape, fill: Value) -> Value:
     """Broadcast a value of rank 0 to a shape.

@@ -36,10 +36,8 @@ from smelt.runtime.cuda.flags import deferred_flags
 from smelt.runtime.cuda.memory import Memory, TorchMemory, driver_memory
 from smelt.types.dtype import DType
 
-__all__ = ["DeviceArray", "Place", "buffer_of", "place_of", "to_device"]
-
 VERSIONED = (1, 0)
-"""DLPack version from which capsules are versioned."""
+"""Minimum DLPack version whose capsules are versioned."""
 
 
 class DeviceArray:

@@ -42,10 +42,8 @@ from smelt.types.dtype import bool_, from_numpy
 if TYPE_CHECKING:
     from smelt.frontends.array.jit import Jit
 
-__all__ = ["call_on_device"]
-
 _KEPT = 256
-"""Most recordings that a function keeps for one structure of arguments."""
+"""Maximum recordings that a function keeps for one structure of arguments."""
 
 
 def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:

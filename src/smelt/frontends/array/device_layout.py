@@ -30,8 +30,6 @@ from smelt.types.dtype import DType
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType
 
-__all__ = ["as_host_array", "contiguous", "is_readable", "order_after", "write"]
-
 _PROGRAMS: Final = WeakKeyDictionary[Device, dict[tuple[DType, int], DeviceProgram]]()
 
 

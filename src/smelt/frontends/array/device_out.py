@@ -28,14 +28,6 @@ from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.dlpack import is_shared
 from smelt.runtime.overlap import Spans
 
-__all__ = [
-    "overwritable_arguments",
-    "overwriting_trace_of",
-    "replaced_inputs",
-    "run_into",
-    "targets_of",
-]
-
 
 def targets_of(
     out: Any,

@@ -19,8 +19,6 @@ from smelt.types.dtype import from_numpy
 if TYPE_CHECKING:
     from smelt.fusion.plan import Donate
 
-__all__ = ["Recording", "compile_trace"]
-
 
 def compile_trace(trace: Trace, place: Place) -> DeviceProgram:
     """Compile a recording for a device, where plans may race.

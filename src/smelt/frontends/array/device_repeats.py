@@ -27,10 +27,8 @@ from smelt.runtime.cuda.flags import DeferredFlags, deferred_flags
 from smelt.runtime.cuda.memory import DriverMemory
 from smelt.runtime.cuda.recorded_call import RecordedCall
 
-__all__ = ["KnownCalls", "give_away"]
-
 _KNOWN: Final = 512
-"""Most calls, by types and shapes of their arrays, that a function repeats natively."""
+"""Maximum calls, by types and shapes of their arrays, that a function repeats natively."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

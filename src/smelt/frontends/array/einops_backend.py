@@ -16,8 +16,6 @@ from typing import Any
 from smelt.frontends.array import creation, einsum, manipulation
 from smelt.frontends.array.array import Array
 
-__all__ = ["register"]
-
 _MODULE = "einops._backends"
 
 

@@ -26,8 +26,6 @@ from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import permute, reshape, shape_of
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["einsum"]
-
 DOTS = "..."
 
 

@@ -21,7 +21,7 @@ __all__ = ["leaf", "np", "range_of_elements"]
 _RANGES: weakref.WeakKeyDictionary[Value, tuple[int, int]] = weakref.WeakKeyDictionary()
 """Ranges of values whose memory no other code may write to."""
 _FEW = 256
-"""Elements up to which a pass takes no longer than a look into the cache."""
+"""Maximum elements for which a pass takes no longer than a look into the cache."""
 
 
 def range_of_elements(x: Value, data: Buffer) -> tuple[int, int]:

@@ -51,20 +51,10 @@ if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
 
-__all__ = [
-    "evaluate",
-    "flush",
-    "flush_readers",
-    "plan_pending",
-    "present_value",
-    "waiting_operators",
-    "waiting_value",
-]
-
 _FAMILIES_LIMIT = 2048
-"""Most families of programs that are remembered."""
+"""Maximum families of programs that are remembered."""
 _PLANS_LIMIT = 16
-"""Most plans of one family."""
+"""Maximum plans of one family."""
 _GUESSES = 3
 """Number of plans of a family that guess how its numbers are related; later ones do not."""
 
@@ -425,7 +415,7 @@ def flush_if_many(limit: int) -> None:
 
 
 _TRAIL_LIMIT = 256
-"""Most operators in which a loop is looked for."""
+"""Maximum operators in which a loop is looked for."""
 
 
 def _shorten_trail(start: int) -> None:

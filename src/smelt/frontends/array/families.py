@@ -47,7 +47,7 @@ OperandRule = Literal["same", "float"]
 """"same" keeps the operands' dtype, "float" converts integers to float64."""
 
 _TYPES_LIMIT = 8192
-"""Most pairs of operand types that a function remembers."""
+"""Maximum pairs of operand types that a function remembers."""
 _NUMBERS = frozenset((bool, int, float))
 _EXACT = range(-(2**53), 2**53)
 """Integers that are converted to floats without a check."""

@@ -33,23 +33,6 @@ from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, floordiv, mul, sub
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "fft",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfftn",
-    "rfft",
-    "rfftfreq",
-    "rfftn",
-]
-
 Norm = str
 """Which direction is divided: "backward" (the inverse), "forward", or "ortho" (both by a root)."""
 _NORMS: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}

@@ -19,8 +19,6 @@ from smelt.frontends.array.value import Value, leaf
 from smelt.frontends.array.views import concat, reshape, shape_of
 from smelt.types.dtype import DType
 
-__all__ = ["value_of_lists"]
-
 _NUMBERS = frozenset({bool, int, float})
 """Types of almost all items of lists, for which nothing else is tested."""
 

@@ -39,8 +39,6 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Index, product, size, sizes_of, sub
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["GeneralizedProgram", "generalize"]
-
 Types = list[TensorType]
 Op = Any
 

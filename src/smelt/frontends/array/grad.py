@@ -38,8 +38,6 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.autodiff import Builder, Step
 
-__all__ = ["grad", "stop_gradient", "value_and_grad", "vjp"]
-
 Function = Callable[..., Any]
 
 

@@ -60,12 +60,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-__all__ = ["Jit", "jit"]
 
 _EXACT_LIMIT = 512
-"""Most calls, by exact types and shapes, that a function remembers."""
+"""Maximum calls, by exact types and shapes, that a function remembers."""
 _RECORDINGS_LIMIT = 256
-"""Most recordings that are kept for one structure of arguments."""
+"""Maximum recordings that are kept for one structure of arguments."""
 _INPUT_FLAGS = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 _OUT_FLAGS = 0x501
@@ -429,7 +428,7 @@ def _out_key(target: Buffer) -> tuple[Any, ...]:
 def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, ...] | None:
     """Return the argument that is the same memory as each array of `out=`.
 
-    -1 stands for none.  None if they overlap in another way or themselves, or are no plain arrays.
+    -1 stands for none.  None if they overlap in another way or themselves, or are not plain arrays.
     """
     if any(x.__class__ is not np.ndarray for x in targets):
         return None

@@ -11,15 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Buffer",
-    "copy_in_order",
-    "dense_axis_order",
-    "layout",
-    "matches_layout",
-    "memory_order",
-]
-
 Buffer = np.ndarray[Any, Any]
 
 

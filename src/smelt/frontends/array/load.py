@@ -388,7 +388,7 @@ class LoadedFunction(Jit[Any, Any]):
 
 
 MAX_LISTED = 3
-"""Most saved recordings, and guards of each, that an error lists."""
+"""Maximum saved recordings, and guards of each, that an error lists."""
 
 
 def _wanted(calls: Sequence[SavedCall], arguments: Sequence[Argument]) -> str:

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Loop", "find_loop", "values_before"]
-
 
 class Loop(NamedTuple):
     """Where a loop's first whole iteration starts, and the number of operators of an iteration."""

@@ -45,8 +45,6 @@ from smelt.frontends.array.small_results import hand_out
 from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import axes_of
 
-__all__ = ["METHODS", "NUMPYS", "PROPERTIES", "attach"]
-
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
     """Return the shape of `x.reshape(2, 3)` or `x.reshape((2, 3))`."""
@@ -611,7 +609,7 @@ class Flags:
 
     @property
     def owndata(self) -> bool:
-        """Whether the array is no view."""
+        """Whether the array is not a view."""
         return base(self._array) is None
 
     @property

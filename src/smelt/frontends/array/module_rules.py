@@ -10,8 +10,6 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["NUMPY", "follows_numpy", "forget_rules"]
-
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
 _RULES: dict[int, tuple[dict[str, Any], int, bool]] = {}

@@ -35,13 +35,11 @@ from smelt.ops.view import Concat
 from smelt.types.dtype import DType, bool_, i8, i16, i32, i64, u8
 from smelt.types.expr import Index, product
 
-__all__ = ["batcher_pairs", "insertion_pairs", "is_short", "network_argsort", "network_sort"]
-
 MAX_LENGTH, MAX_LENGTH_LAST_AXIS = 16, 8
 """Longest rows, in elements, that are sorted by networks; `MAX_LENGTH_LAST_AXIS` applies to the
 last axis, where vectors would otherwise run along the rows."""
 MIN_SORTED_ROWS = 256
-"""Fewest rows for which compiling a network pays; NumPy sorts fewer in microseconds."""
+"""Minimum rows for which compiling a network pays; NumPy sorts fewer in microseconds."""
 _POSITION_TYPES = {1: i8, 2: i16, 4: i32, 8: i64}
 """Integer types of positions by bytes of an element, for equal numbers of lanes."""
 

@@ -28,8 +28,6 @@ from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, floordiv, mod, mul, sub, text
 from smelt.types.expr import add as plus
 
-__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_integral", "user_dim"]
-
 
 class Number:
     """Base of `Size` and `Scalar`, which behave as Python numbers in a recording."""
@@ -468,7 +466,7 @@ def is_integral(x: Any) -> bool:
 def as_dim(x: Any) -> Index:
     """Return a dimension that a user passed.
 
-    Raises ArgumentError for something that is no integer.
+    Raises ArgumentError for something that is not an integer.
     """
     if isinstance(x, Size):
         return x.scope.canon(x.expr)

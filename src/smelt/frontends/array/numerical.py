@@ -38,22 +38,6 @@ from smelt.frontends.array.views import axis_of, shape_of
 from smelt.frontends.array.windows import pad_with_mode
 from smelt.types.dtype import bool_, f64, i64
 
-__all__ = [
-    "allclose",
-    "average",
-    "convolve",
-    "corrcoef",
-    "cov",
-    "gradient",
-    "histogram",
-    "interp",
-    "isclose",
-    "isin",
-    "nan_to_num",
-    "pad",
-    "trapezoid",
-]
-
 Axis = int | Sequence[int] | None
 
 

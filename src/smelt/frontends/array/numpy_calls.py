@@ -33,30 +33,6 @@ from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import bool_, f64
 
-__all__ = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "array",
-    "clip",
-    "cumprod",
-    "cumsum",
-    "flag",
-    "max",
-    "mean",
-    "min",
-    "named",
-    "prod",
-    "ptp",
-    "reduced_axis",
-    "std",
-    "store",
-    "sum",
-    "var",
-]
-
-
 _KINDS = ("bool", "uint", "int", "float", "complex")
 _LAST_INTEGER = 2
 

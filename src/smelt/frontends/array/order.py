@@ -27,15 +27,6 @@ from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import f64, i64
 
-__all__ = [
-    "median",
-    "nanmedian",
-    "nanpercentile",
-    "nanquantile",
-    "percentile",
-    "quantile",
-]
-
 
 def _sorted(x: Any, axis: Axis, what: str) -> Array:
     """Sort floats along a new first axis into which the axes `axis` are flattened.
@@ -142,7 +133,7 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
 def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return quantiles of the elements that are not NaN; NaN if there are none.
 
-    Arguments, dtypes and errors are those of `quantile`, but no elements are no error, and
+    Arguments, dtypes and errors are those of `quantile`, but no elements are not an error, and
     the dimensions of `q` lead those of the result there too.
     """
     _check_fractions(q, 1, "nanquantile")

@@ -42,8 +42,6 @@ from smelt.frontends.array.windows import (
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, mod, mul
 
-__all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "upsample"]
-
 
 def _windows(
     what: str, x: Value, size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool

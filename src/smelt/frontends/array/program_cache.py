@@ -59,9 +59,9 @@ __all__ = [
 ]
 
 _LIMIT = 1024
-"""Most programs in the cache."""
+"""Maximum programs in the cache."""
 _ENTRIES_PER_KEY = 4
-"""Most plans of one key, in case numbers alternate between plans."""
+"""Maximum plans of one key, in case numbers alternate between plans."""
 
 ProgramKey = tuple[Hashable, ...]
 

@@ -45,7 +45,7 @@ _DIGITS = {f64: 53, f32: 24, f16: 11, bf16: 8}
 def key(seed: Any) -> Array:
     """Return a key (uint64, rank 0) for an integer seed.
 
-    Raises ArgumentError for a seed that is no integer.
+    Raises ArgumentError for a seed that is not an integer.
     """
     if isinstance(seed, Array):
         return Array.of(cast(seed.node, u64))
@@ -64,7 +64,7 @@ def key(seed: Any) -> Array:
 def _check_key(key: Any) -> Value:
     """Return the value of a key.
 
-    Raises ArgumentError for a number, DTypeError for an array that is no key.
+    Raises ArgumentError for a number, DTypeError for an array that is not a key.
     """
     if isinstance(key, (int, float)):
         raise ArgumentError(
@@ -100,7 +100,7 @@ def split(key: Any, num: int = 2) -> tuple[Array, ...]:
     """Derive `num` new keys from a key.
 
     They are independent of each other and of the numbers drawn from `key` itself.  Raises
-    ArgumentError, DTypeError for something that is no key.
+    ArgumentError, DTypeError for something that is not a key.
     """
     source = _check_key(key)
     low = _words(source, num, _SPLIT, 2)

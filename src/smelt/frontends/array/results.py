@@ -22,17 +22,6 @@ from smelt.python.origin import here
 from smelt.runtime.overlap import Spans
 from smelt.types.dtype import from_numpy
 
-__all__ = [
-    "buffers_of",
-    "check_targets",
-    "is_same_memory",
-    "match_parameters",
-    "may_overlap_itself",
-    "overwriting_trace",
-    "pack",
-    "run_call",
-]
-
 _WORK: Any = 10_000
 """Effort limit of NumPy's exact overlap test; beyond it strided arrays count as overlapping."""
 

@@ -29,10 +29,8 @@ from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArg
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import sizes_of, substitute
 
-__all__ = ["save"]
-
 MAX_VARIANTS = 8
-"""Most recordings of one program for sizes that are 1: sizes of 1 and of more follow other rules
+"""Maximum recordings of one program for sizes that are 1: sizes of 1 and of more follow other rules
 of broadcasting, so each combination is a recording of its own."""
 
 

@@ -42,7 +42,7 @@ SHORT_TABLE_BYTES = 1 << 7
 SHORT_TABLE_CYCLES = 1.0
 """Cycles to pick a vector's elements from a short table."""
 RECOMPUTE_CYCLES = 6.0
-"""Cost, in cycles per vector, up to which captured values are recomputed in every call.
+"""Maximum cost, in cycles per vector, of captured values that are recomputed in every call.
 
 Reading the vector's bytes from memory takes about as long.
 """

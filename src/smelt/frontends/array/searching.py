@@ -32,16 +32,6 @@ from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index
 
-__all__ = [
-    "argmax",
-    "argmin",
-    "concrete_elements",
-    "nonzero",
-    "searchsorted",
-    "take",
-    "take_along_axis",
-]
-
 
 def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     node = value(x, what)
@@ -130,7 +120,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     Returns:
         Positions in the shape of `x2`.
 
-    Raises ShapeError if x1 is no vector, ArgumentError for another side, DTypeError.
+    Raises ShapeError if x1 is not a vector, ArgumentError for another side, DTypeError.
     """
     if side not in ("left", "right"):
         raise ArgumentError(
@@ -170,13 +160,13 @@ search.
 BISECTED_COUNT = 1 << 17
 """Longest vector (in elements) that is bisected by kernels: it stays in cache."""
 BISECTED_VALUES = 1 << 17
-"""Fewest values that are worth a kernel, which has to be compiled, of a step for each halving."""
+"""Minimum values that are worth a kernel, which has to be compiled, of a step for each halving."""
 GUESSED_VALUES = 1 << 14
-"""Fewest values that are worth a kernel of a few halvings around a guess."""
+"""Minimum values that are worth a kernel of a few halvings around a guess."""
 EXACT_GUESS = 1
-"""Error (in places) of a guess up to which the values are not looked at: nothing is faster."""
+"""Maximum error (in places) of a guess that needs no look at the values: nothing is faster."""
 LONG_RUN = 64
-"""Fewest values for each element, in sorted order, that a merge finds faster than a guess."""
+"""Minimum values for each element, in sorted order, that a merge finds faster than a guess."""
 
 
 def _has_known_sizes(sorted_: Value, values: Value, fewest: int) -> bool:

@@ -35,15 +35,6 @@ from smelt.types.expr import Index
 from smelt.types.expr import maximum as greater
 from smelt.types.tensor import Shape
 
-__all__ = [
-    "bincount",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_sum",
-]
-
 
 def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
     """Return the sum of the rows of each segment; 0 for a segment without rows.
@@ -58,7 +49,7 @@ def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
         [num_segments, ...] in the dtype of `data`; half types are added in float32.
 
     Raises ShapeError, DTypeError, ArgumentError; TracerError without `num_segments` inside `jit`;
-    IndexRangeError and OutsideError for ids that are no segment's.
+    IndexRangeError and OutsideError for ids that belong to no segment.
     """
     node, ids, count = _segments("segment_sum", data, segment_ids, num_segments)
     return Array.of(_scatter_reduce("segment_sum", "add", node, ids, count, 0))
@@ -243,9 +234,9 @@ The number is part of the meaning, since it fixes the order of sums, and does no
 machine.
 """
 SPLIT_ROWS = 1 << 17
-"""Fewest ids that are worth the second kernel, which joins the parts."""
+"""Minimum ids that are worth the second kernel, which joins the parts."""
 SPLIT_SHARE = 64
-"""Fewest ids for each segment of a part: clearing and joining parts takes less time then."""
+"""Minimum ids for each segment of a part: clearing and joining parts takes less time then."""
 _JOINS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 """Reduction that joins parts."""
 

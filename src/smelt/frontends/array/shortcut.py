@@ -31,15 +31,13 @@ from smelt.types.dtype import from_numpy
 if TYPE_CHECKING:
     from smelt.runtime.call_cache import Record
 
-__all__ = ["ExactCall", "HasRecords", "Outputs", "count_call"]
-
 _SLOTS = {
     name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
 }
 NUMBER_TYPES = (float, int, np.float64)
 """Types that are recorded as Python numbers."""
 MAX_RECORDS = 8
-"""Most records made for one `ExactCall`, in case settings change all the time."""
+"""Maximum records made for one `ExactCall`, in case settings change all the time."""
 
 
 @dataclass(slots=True, eq=False)

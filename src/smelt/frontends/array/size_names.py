@@ -21,8 +21,6 @@ from smelt.python.origin import Origin
 from smelt.types.expr import Expr, sizes_of
 from smelt.types.tensor import Shape
 
-__all__ = ["size_names"]
-
 _NUMBERED = re.compile(r"[nku]\d+_*")
 """Names of sizes that no spec names."""
 

@@ -49,8 +49,6 @@ from smelt.types.expr import (
 from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Guard", "Sizes", "mismatch"]
-
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

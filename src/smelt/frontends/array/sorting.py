@@ -26,8 +26,6 @@ from smelt.frontends.array.value import Buffer, leaf
 from smelt.frontends.array.views import axis_of
 from smelt.types.dtype import from_numpy
 
-__all__ = ["argsort", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
-
 
 def _ordered(
     what: str, network: Callable[..., Array], x: Any, axis: int, descending: bool, stable: bool

@@ -36,22 +36,6 @@ from smelt.types.expr import sub
 
 Axis = int | Sequence[int] | None
 
-__all__ = [
-    "all",
-    "any",
-    "count_nonzero",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "var",
-]
-
 
 def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) -> Array:
     node = value(x, what)

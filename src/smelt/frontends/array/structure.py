@@ -23,19 +23,8 @@ from smelt.frontends.array.layouts import memory_order
 from smelt.ops.create import Constant
 from smelt.types.number import number_text
 
-__all__ = [
-    "Epoch",
-    "Epochs",
-    "Structure",
-    "applied",
-    "end_epochs",
-    "is_parameter",
-    "note",
-    "structure_of",
-]
-
 _LIMIT = 1 << 15
-"""Most structures that are found again."""
+"""Maximum structures that are found again."""
 
 
 class Structure:

@@ -58,40 +58,10 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
-__all__ = [
-    "ARRAY",
-    "OTHER",
-    "SELECT",
-    "IndexArray",
-    "IntegerIndex",
-    "NewAxis",
-    "Part",
-    "SliceRange",
-    "adjacent",
-    "as_array",
-    "basic_index",
-    "boolean_value",
-    "check_axis_not_empty",
-    "check_mask_fits",
-    "get",
-    "get_simple",
-    "hashable_item",
-    "hashable_key",
-    "holds",
-    "index_item",
-    "is_mask",
-    "parse",
-    "range_of",
-    "resolve_positions",
-    "restore_key",
-    "sole_boolean",
-    "take",
-]
-
 ARRAY = "array"
 """Marks an array among the items of a key."""
 OTHER = object()
-"""Marks an item that is no plain integer, slice, None or Ellipsis."""
+"""Marks an item that is not a plain integer, slice, None or Ellipsis."""
 
 
 def hashable_key(key: Any) -> tuple[Any, ...] | None:

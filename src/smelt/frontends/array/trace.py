@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
 
-__all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
-
 
 class Spec:
     """Shape and dtype of an argument without elements; dimensions may name sizes."""

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _LIMIT = 4096
-"""Most entries per function."""
+"""Maximum entries per function."""
 
 Step = tuple[TensorOp, tuple[int, ...], TensorType]
 

@@ -14,8 +14,6 @@ from typing import Any, Self
 
 from smelt.errors import escape_controls
 
-__all__ = ["Transformed", "function_text"]
-
 
 class Transformed:
     """Function with the name, documentation and signature of the function it is made from."""

@@ -20,18 +20,6 @@ import numpy as np
 
 from smelt.errors import SaveError, StructureError
 
-__all__ = [
-    "LEAF",
-    "Tree",
-    "flatten",
-    "leaves_like",
-    "paths",
-    "register_pair",
-    "tree_from_data",
-    "tree_to_data",
-    "unflatten",
-]
-
 LEAF = "leaf"
 Tree = Hashable
 """LEAF, or (kind, type, names, children)."""

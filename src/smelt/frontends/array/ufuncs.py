@@ -29,8 +29,6 @@ import numpy as np
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.value import Value
 
-__all__ = ["IN_PLACE", "OPERATORS", "is_in_place", "rebind_obstacle"]
-
 OPERATORS: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.add: operator.add,
     np.subtract: operator.sub,

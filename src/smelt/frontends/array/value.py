@@ -69,7 +69,7 @@ __all__ = [
 SNAPSHOT_BYTES = 4096
 """Largest foreign memory, in bytes, that is copied for the pending operators that read it."""
 _CACHE_LIMIT = 8192
-"""Most entries of each cache in this module."""
+"""Maximum entries of each cache in this module."""
 
 
 class Value(Node):
@@ -444,8 +444,8 @@ _OPERATORS: dict[TensorOp, TensorOp] = {}
 """One of equal operators, whose identity is in keys."""
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
 _CONSTANTS_LIMIT = 1024
-"""Most shared constants, fewer than entries elsewhere: programs that go through many numbers reach
-any limit."""
+"""Maximum shared constants, fewer than entries elsewhere: programs that go through many numbers
+reach any limit."""
 
 
 _NO_STRUCTURE = (None, None)

@@ -62,7 +62,7 @@ def shape_of(x: Value) -> Shape:
 def axis_of(axis: int, rank: int, what: str) -> int:
     """Return an axis counted from 0.
 
-    Raises AxisError, ArgumentError for something that is no integer.
+    Raises AxisError, ArgumentError for something that is not an integer.
     """
     axis = as_integer(axis, f"{what}(axis=...)")
     position = axis + rank if axis < 0 else axis
@@ -74,7 +74,7 @@ def axis_of(axis: int, rank: int, what: str) -> int:
 def as_integer(x: Any, what: str = "a size or a position") -> int:
     """Return an integer that a user passed.
 
-    Raises ArgumentError for something that is no integer.
+    Raises ArgumentError for something that is not an integer.
     """
     try:
         return operator.index(x)

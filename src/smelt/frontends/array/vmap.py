@@ -30,8 +30,6 @@ from smelt.ops.spec import TensorOp
 from smelt.python.origin import Origin
 from smelt.types.expr import Index
 
-__all__ = ["vmap"]
-
 Function = Callable[..., Any]
 
 

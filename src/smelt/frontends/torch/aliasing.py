@@ -25,17 +25,6 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
 from smelt.python.dataclass import dataclass
 
-__all__ = [
-    "ARGUMENT_VIEWS",
-    "ResultLayout",
-    "View",
-    "count_effect_tokens",
-    "is_view",
-    "make_view",
-    "restore_argument_views",
-    "traced_layouts",
-]
-
 ARGUMENT_VIEWS = "smelt_views"
 """Metadata key at the output node: a `View` for each result position that is a view of an argument.
 """

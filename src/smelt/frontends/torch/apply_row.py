@@ -22,8 +22,6 @@ from smelt.frontends.torch.value import V
 from smelt.graph.bounds_checks import Read
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["CPU", "apply_row", "require_types", "respell", "type_of"]
-
 CPU = torch.device("cpu")
 
 

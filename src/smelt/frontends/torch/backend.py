@@ -61,8 +61,6 @@ from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
 
-__all__ = ["MODES", "backend"]
-
 _LOG = logging.getLogger("smelt.torch")
 """Logs one line for each graph and one for each operator that is left to torch."""
 

@@ -23,14 +23,12 @@ from smelt.errors import CaptureError, FusionError, reason_of
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program, StageError
 
-__all__ = ["NOT_LEFT_TO_TORCH", "bisect_failures"]
-
 NOT_LEFT_TO_TORCH = FusionError, CaptureError
 """Failures that the user acts on: a required fusion, and a program that a capture cannot have,
 which would stay with torch when the capture has ended."""
 
 MAX_FAILURES = 64
-"""Most failures of one traced graph that are bisected; after that, a part that fails is left to
+"""Maximum failures of one traced graph that are bisected; after that, a part that fails is left to
 torch as a whole."""
 
 

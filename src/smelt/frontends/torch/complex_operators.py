@@ -33,8 +33,6 @@ from smelt.frontends.torch.complex_parts import (
     stride_order,
 )
 
-__all__ = ["DECOMPOSITIONS"]
-
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
 # pyright: reportUntypedBaseClass=false

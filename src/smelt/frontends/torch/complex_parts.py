@@ -14,21 +14,6 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-__all__ = [
-    "COMPLEX_DTYPES",
-    "are_supported",
-    "as_complex",
-    "as_real_pairs",
-    "axis_order_rule",
-    "elementwise_rule",
-    "from_parts",
-    "has_data_dependent_size",
-    "is_complex",
-    "parts_of",
-    "same_type_rule",
-    "stride_order",
-]
-
 ATEN: Any = torch.ops.aten
 
 

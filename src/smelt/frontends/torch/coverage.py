@@ -21,8 +21,6 @@ import torch
 from smelt.frontends.torch.table import TABLE, decompositions
 from smelt.python.dataclass import dataclass
 
-__all__ = ["EXTERN_REASONS", "Status", "core_operators", "render_page"]
-
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
 EXTERN_REASONS: dict[str, str] = {

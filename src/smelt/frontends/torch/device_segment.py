@@ -32,10 +32,8 @@ from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall
 from smelt.types.dtype import DType, u8
 from smelt.types.expr import Index, evaluate, size
 
-__all__ = ["DeviceSegment", "compile_plan"]
-
 _KNOWN: Final = 1024
-"""Most calls of a graph, by sizes and strides, that are repeated natively."""
+"""Maximum calls of a graph, by sizes and strides, that are repeated natively."""
 _RAW_STREAM: Final[Any] = getattr(
     importlib.import_module("torch._C"), "_cuda_getCurrentRawStream", None
 )

@@ -19,8 +19,6 @@ from unittest import mock
 
 from torch._dynamo import guards, output_graph, symbolic_convert
 
-__all__ = ["disable_trace_logs"]
-
 
 @contextmanager
 def disable_trace_logs() -> Generator[None]:

@@ -25,8 +25,6 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.runtime.prelude import Allowance
 
-__all__ = ["Budget", "autocast_cached_arguments", "eager_peak_bytes"]
-
 
 class Budget:
     """Memory that the graphs of one program may take together: the peak of eager code."""

@@ -27,8 +27,6 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from smelt.frontends.torch.layout import memory_order
 
-__all__ = ["ORDERED_LIKE", "ordered", "undecomposed"]
-
 ATEN: Any = torch.ops.aten
 
 
@@ -141,7 +139,7 @@ def undecomposed(op: Any, operands: Any, options: Any) -> Any:
 
 
 def _order_of(like: Callable[..., Any], operands: Any, options: Any, result: Any) -> Any:
-    """Return the order in memory of a value that is no part of the trace.
+    """Return the order in memory of a value that is not part of the trace.
 
     None if it is that of `result`, or PyTorch cannot compute it without data.
     """

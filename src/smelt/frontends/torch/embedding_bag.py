@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["DECOMPOSITIONS"]
-
 ATEN: Any = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
@@ -72,8 +70,8 @@ def _bags(
 
 _DTYPES = (torch.float32, torch.float64)
 _MAX_ELEMENTS = 1 << 14
-"""Most elements read. With more, the overhead of calling torch is small beside its loop, which adds
-what it reads in registers."""
+"""Maximum elements read. With more, the overhead of calling torch is small beside its loop, which
+adds what it reads in registers."""
 
 
 def _bags_backward(

@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["DECOMPOSITIONS"]
-
 F = torch.nn.functional
 
 _PAIR_MASK, _KEY_MASK = 0, 1

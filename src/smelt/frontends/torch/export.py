@@ -41,11 +41,9 @@ from smelt.types.expr import Index, evaluate, sizes_of, text
 from smelt.types.formula import Formula
 from smelt.types.tensor import TensorType
 
-__all__ = ["save"]
-
 Array = np.ndarray[Any, Any]
 MAX_VARIANTS = 8
-"""Most recordings of a model for dynamic sizes that are 1."""
+"""Maximum recordings of a model for dynamic sizes that are 1."""
 
 
 def save(
@@ -167,7 +165,7 @@ class _Function(torch.nn.Module):
 class _Inputs(NamedTuple):
     """Inputs of the traced graph: leaves of the caller and constants, with their nodes.
 
-    None is no leaf: it belongs to the nesting of the arguments.
+    None is not a leaf: it belongs to the nesting of the arguments.
     """
 
     users: list[Any]

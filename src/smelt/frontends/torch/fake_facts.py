@@ -18,8 +18,6 @@ import torch
 from smelt.frontends.torch.aliasing import ResultLayout, traced_layouts
 from smelt.frontends.torch.eager_memory import autocast_cached_arguments, eager_peak_bytes
 
-__all__ = ["GraphFacts", "graph_facts"]
-
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:

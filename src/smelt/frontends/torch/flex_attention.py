@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["decompose_flex_attention"]
-
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -31,8 +31,6 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from smelt import knobs
 
-__all__ = ["hoist", "remove_results"]
-
 ATEN: Any = torch.ops.aten
 _VIEWS = {
     ATEN.t.default,

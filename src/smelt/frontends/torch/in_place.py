@@ -39,24 +39,6 @@ from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = [
-    "InPlaceInputs",
-    "Update",
-    "aliased_values",
-    "copy_if_new",
-    "find_updates",
-    "is_mutating",
-    "is_random",
-    "is_write",
-    "join_nested_updates",
-    "mutated_values",
-    "new_values",
-    "nodes_in",
-    "share_no_memory",
-    "span_bytes",
-    "values_to_copy",
-]
-
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false
 
@@ -110,7 +92,6 @@ def new_values(
 
 
 def _fills_argument(argument: Any, value: Any) -> bool:
-    """Whether a value fills an argument element by element."""
     old, new = argument.meta["val"], value.meta["val"]
     return (
         old.dtype == new.dtype
@@ -235,8 +216,7 @@ def span_bytes(t: torch.Tensor) -> int:
 
 
 _MIN_BYTES = 1 << 16
-"""Bytes of an argument from which a part is written by a call of torch rather than all of it by a
-kernel."""
+"""Minimum bytes of an argument for torch to write a part of it rather than a kernel all of it."""
 _MIN_RATIO = 4
 """The argument must have at least this many times as many bytes as the part for that."""
 

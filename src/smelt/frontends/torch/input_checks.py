@@ -31,8 +31,6 @@ from smelt.frontends.torch.record import Compiled, record
 from smelt.graph.text import text
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Difference", "check"]
-
 ERROR_MARGIN = 16.0
 """Factor on eager code's own error: another order of summation may cost some accuracy."""
 

@@ -21,22 +21,6 @@ import torch
 from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Row
 
-__all__ = [
-    "PARTIAL_VIEWS",
-    "USER_RESULTS",
-    "complex_axis",
-    "copy_to_strides",
-    "declared_strides",
-    "full_view_results",
-    "is_fixed",
-    "is_guarded",
-    "match_strides",
-    "materialize",
-    "memory_order",
-    "user_results",
-    "viewed_bases",
-]
-
 PARTIAL_VIEWS = {
     f"aten.{name}"
     for name in (
@@ -54,7 +38,7 @@ PARTIAL_VIEWS = {
 USER_RESULTS = "smelt_seen"
 """Metadata key at the output node: how many results, from the first, the user sees."""
 MIN_VIEW_SHARE = 0.5
-"""Share of a value from which on a view of it is made by computing all of it."""
+"""Minimum share of a value for a view of it to be made by computing all of it."""
 
 
 def memory_order(fake: Any) -> list[int] | None:

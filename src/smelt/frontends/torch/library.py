@@ -10,8 +10,6 @@ import torch
 from smelt.ops.library_product import Provider, WindowedProduct, add_provider
 from smelt.ops.spec import Array
 
-__all__ = ["TORCH"]
-
 
 def _matmul(out: Array, left: Array, right: Array) -> None:
     with torch.inference_mode():

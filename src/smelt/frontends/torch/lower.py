@@ -64,15 +64,13 @@ from smelt.graph.ir import Node
 from smelt.python.dataclass import dataclass
 from smelt.types.tensor import TensorType
 
-__all__ = ["RECOMPUTED", "SIBLINGS", "Left", "Lowering", "Stage"]
-
 RECOMPUTED, SIBLINGS = "smelt_again", "smelt_given"
 """Metadata keys at nodes of a backward graph: that a value is a copy of the forward graph's, and
 the names of other results of its operator that exist, by position."""
 
 
 _MAX_RECOMPUTED = 16
-"""Most operators that a later graph recomputes in place of reading a stored value."""
+"""Maximum operators that a later graph recomputes in place of reading a stored value."""
 
 
 @dataclass(frozen=True, slots=True)

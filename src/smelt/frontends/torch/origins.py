@@ -12,8 +12,6 @@ from typing import Any
 from smelt.python.origin import Origin
 from smelt.python.source_names import assigned_in_line
 
-__all__ = ["TracedOrigin", "argument_names", "module_of", "name_arguments", "origin_of"]
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n\s*(.*))?')
 _ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
 

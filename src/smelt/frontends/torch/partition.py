@@ -34,8 +34,6 @@ from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.prices import RecomputeCosts
 from smelt.frontends.torch.record import Kept
 
-__all__ = ["clone_written_arguments", "refine"]
-
 NEW_VALUE_FACTOR = 1.02
 """Factor on the cost of values that PyTorch's cut does not keep: keeping them must bring a gain."""
 
@@ -342,7 +340,6 @@ def _operands(n: Any) -> list[Any]:
 
 
 def _is_strided(n: Any) -> bool:
-    """Whether it is one strided tensor."""
     if not isinstance(n, torch.fx.Node):
         return False
     val = n.meta.get("val")

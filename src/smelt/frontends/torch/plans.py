@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
 
-__all__ = ["find_plan", "has_similar_plan", "make_plan"]
-
 _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
 

@@ -34,8 +34,6 @@ from smelt.ops.create import Input
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = ["RecomputeCosts"]
-
 
 class RecomputeCosts:
     """Recomputation costs of the operators of one traced graph."""

@@ -43,8 +43,6 @@ from smelt.runtime.cuda.tables import renamed_sizes
 from smelt.runtime.executable_format import KernelUse
 from smelt.types.expr import Index, evaluate, size
 
-__all__ = ["PrintedProgram", "PrintedSegment", "compile_printed", "printed_program"]
-
 _PROPERTIES = {
     "processors": "multi_processor_count",
     "clock_khz": "clock_rate",

@@ -46,8 +46,6 @@ from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
-__all__ = ["Program", "StageError"]
-
 
 class StageError(Exception):
     """A stage cannot be compiled; the cause says why."""
@@ -157,7 +155,6 @@ class Program:
         return f"({', '.join(shown)},)"
 
     def _view(self, node: Any, view: View) -> str:
-        """Return the text of a view of an argument."""
         self._namespace["view_of"] = make_view
         shape, strides = (
             "".join(f"{self._number(n)}, " for n in side) for side in (view.shape, view.strides)

@@ -24,12 +24,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from smelt.python.dataclass import dataclass
 
-__all__ = ["is_refused"]
-
 KEPT_SIZE = 8
 """Largest size that stand-ins keep: windows, heads, and numbers of groups."""
 MAX_ELEMENTS = 1 << 20
-"""Elements of all operands together up to which a call is tried with the sizes as they are."""
+"""Maximum elements of all operands together for a call to be tried with the sizes as they are."""
 
 
 @dataclass(frozen=True, slots=True)

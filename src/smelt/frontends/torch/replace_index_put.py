@@ -31,7 +31,7 @@ from smelt.frontends.torch.row import Row
 
 
 _MIN_ELEMENTS = 32768
-"""Elements from which it pays to normalise negative positions first. A quarter for each further
+"""Minimum elements for which normalising negative positions first pays. A quarter for each further
 dimension: `index_put` then computes every element's offset from all positions."""
 _MIN_ROW = 32
 """Elements that each position must take at least, for an `index_add` to pay."""

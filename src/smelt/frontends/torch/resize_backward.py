@@ -111,7 +111,6 @@ def _scales(axes: int, factor: Any) -> list[float | None] | None:
 
 
 def _are_numbers(shape: Any, size: Any) -> bool:
-    """Whether all sizes are numbers."""
     sizes = size if isinstance(size, (list, tuple)) else [0 if size is None else size]
     return all(type(n) is int for n in (*shape, *sizes))
 

@@ -31,9 +31,6 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
-__all__ = ["Call", "Row", "axes_of", "axis_of"]
-
-
 Dim: TypeAlias = tuple[int, int]
 """Dimension of an operand: (position of the operand, axis)."""
 
@@ -152,7 +149,7 @@ class Call:
     def index(self, n: Any) -> Index:
         """Return a size argument, which is an expression already.
 
-        Raises UnsupportedError if it is no size.
+        Raises UnsupportedError if it is not a size.
         """
         if isinstance(n, (float, V)) or n is None:
             raise UnsupportedError(f"{n!r} is not a size")

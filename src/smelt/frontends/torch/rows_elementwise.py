@@ -18,8 +18,6 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import bool_, f16
 from smelt.types.expr import Expr
 
-__all__ = ["ROWS"]
-
 
 def _unary(scalar: str) -> Callable[[Call, V], V]:
     def lower(c: Call, x: V) -> V:

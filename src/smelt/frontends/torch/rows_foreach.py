@@ -12,8 +12,6 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row
 
-__all__ = ["rows"]
-
 _LISTS: Mapping[str, str] = {
     "abs.default": "abs.default", "neg.default": "neg.default", "sqrt.default": "sqrt.default",
     "rsqrt.default": "rsqrt.default", "reciprocal.default": "reciprocal.default",

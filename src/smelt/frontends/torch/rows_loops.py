@@ -36,8 +36,6 @@ from smelt.types.tensor import Shape, TensorType
 if TYPE_CHECKING:
     from smelt.frontends.torch.subgraph import Subgraph
 
-__all__ = ["ROWS"]
-
 Operands = Sequence[Any]
 """Tensors as values, numbers as indices."""
 

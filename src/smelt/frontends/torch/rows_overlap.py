@@ -33,8 +33,6 @@ from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
 
-__all__ = ["ROWS"]
-
 
 def _shear_windows(
     g: V, taps: int, a: int, step: int, dilation: int, length: Index, low: int = 0

@@ -14,8 +14,6 @@ from smelt.ops.create import Input
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv
 
-__all__ = ["ROWS"]
-
 
 def _product(spec: str) -> Any:
     return lambda c, a, b: _contract_guarded(c, a, b, spec)

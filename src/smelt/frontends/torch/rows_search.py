@@ -23,8 +23,6 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import i32, i64
 
-__all__ = ["ROWS"]
-
 
 def _searchsorted(
     c: Call,

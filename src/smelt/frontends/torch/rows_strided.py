@@ -32,8 +32,6 @@ from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, sub
 
-__all__ = ["ROWS", "rebase_on_memory"]
-
 
 def rebase_on_memory(graph: torch.fx.Graph) -> None:
     """Rebase views by strides on the value whose storage they show.
@@ -55,7 +53,7 @@ def rebase_on_memory(graph: torch.fx.Graph) -> None:
 def _base_value(x: Any) -> Any:
     """Return the value of which a view shows a part.
 
-    For nested parts the outermost value; the view itself if it is no part.
+    For nested parts the outermost value; the view itself if it is not part.
     """
     base = x
     while x.op == "call_function":

@@ -24,8 +24,8 @@ from smelt.types.expr import Index, evaluate, sub
 MAX_SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""
 MAX_PASSES = (16, 4)
-"""Most passes that are as fast as torch's search, for 32-bit elements: over rows up to SHORT, and
-over longer ones."""
+"""Maximum passes that are as fast as torch's search, for 32-bit elements: over rows up to SHORT,
+and over longer ones."""
 
 
 def _top(

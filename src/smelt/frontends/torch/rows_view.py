@@ -24,8 +24,6 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["ROWS"]
-
 
 def _reshape(c: Call, x: V, *_shape: Any) -> V:
     shape = c.shape

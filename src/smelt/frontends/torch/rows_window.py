@@ -20,20 +20,6 @@ from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
 
-__all__ = [
-    "MAX_LINE_TAPS",
-    "ROWS",
-    "adaptive_average",
-    "correlation",
-    "insert_zeros",
-    "pad_spatial",
-    "per_dimension",
-    "refuse_long_filter",
-    "transposed_convolution",
-    "window_counts",
-    "window_sizes",
-]
-
 
 def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     """Return a setting for each spatial dimension; torch repeats a single one."""
@@ -87,7 +73,7 @@ def _overhang(
 
 
 MAX_ARGMAX_TAPS = 27
-"""Elements of a window up to which the argmax is unrolled."""
+"""Maximum elements of a window whose argmax is unrolled."""
 
 
 def _max_pool(
@@ -229,7 +215,7 @@ def _avg_pool(count: int) -> Any:
 
 
 MAX_UNEQUAL_WINDOW = 32
-"""Elements of a window along a dimension up to which windows of different sizes are unrolled."""
+"""Maximum elements along a dimension of windows of different sizes that are unrolled."""
 
 
 def adaptive_average(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
@@ -312,10 +298,10 @@ def _pad_by_gather(mode: str, count: int) -> Any:
 
 
 MAX_PRODUCT_RATIO = 2.0
-"""Most products of a transposed convolution for each useful one; many are wasted at the edges of
+"""Maximum products of a transposed convolution for each useful one; many are wasted at the edges of
 tiny images, where torch's own is faster."""
 MAX_LINE_TAPS = 9
-"""Elements of a window along one dimension of a single channel up to which our kernels are as fast
+"""Maximum elements of a single channel's window along one dimension for our kernels to be as fast
 as torch's: they do not reuse a row of the image for several rows of results."""
 
 

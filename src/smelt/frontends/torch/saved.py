@@ -43,8 +43,6 @@ from smelt.errors import UnsupportedError, reason_of
 from smelt.frontends.torch.backend import compile_graph
 from smelt.frontends.torch.fake_facts import GraphFacts
 
-__all__ = ["Draft", "SavedProgram"]
-
 _FORMAT = 4
 """Version of the file format; increase it when what is written changes, or the path of a class."""
 _METADATA_KEYS = ("stack_trace", "tensor_dict", "nn_module_stack")
@@ -192,7 +190,6 @@ def _serialize(
     settings: Mapping[str, Any],
     facts: GraphFacts,
 ) -> bytes:
-    """Serialize a program."""
     if next(module.parameters(), None) is not None:
         raise UnsupportedError(what="parameters inside of a graph")
     graph = torch.fx.Graph()

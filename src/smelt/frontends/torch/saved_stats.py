@@ -31,8 +31,6 @@ from smelt.graph.walk import substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.view import Reshape
 
-__all__ = ["compute_from_siblings", "sibling_places"]
-
 
 def sibling_places(results: Sequence[V | None], position: int) -> tuple[int, ...]:
     """Return the positions of other results that one result is computed through."""

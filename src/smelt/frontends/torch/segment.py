@@ -47,12 +47,10 @@ if TYPE_CHECKING:
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
 
-__all__ = ["Segment", "graph_of_outputs", "make_segment"]
-
 _LOG = logging.getLogger("smelt.torch")
 
 _SIZES_LIMIT = 1024
-"""Most sizes of one graph whose calls are remembered."""
+"""Maximum sizes of one graph whose calls are remembered."""
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
 Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]

@@ -41,8 +41,6 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["Sizes", "element_count", "fake_value", "guard_equal_dims", "is_size"]
-
 
 class Sizes:
     """Symbols of one traced program: `names` by symbol, `hints` by name."""

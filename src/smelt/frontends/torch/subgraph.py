@@ -31,8 +31,6 @@ from smelt.graph.ir import Node
 from smelt.python.origin import Origin
 from smelt.types.expr import Index
 
-__all__ = ["Subgraph", "submodule"]
-
 
 class Subgraph:
     """A function of a traced program; `apply` may be called several times.

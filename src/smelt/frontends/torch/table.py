@@ -40,8 +40,6 @@ from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecompo
 from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Row
 
-__all__ = ["TABLE", "decompositions", "row_of"]
-
 _SINGLE_TENSOR_ROWS: dict[str, Row] = {
     row.name: row
     for chapter in (
@@ -65,7 +63,7 @@ TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
 }
 """All rows of overloads by name."""
 _FUNCTIONAL_ROWS: dict[str, Row] = {row.name: row for row in rows_loops.ROWS}
-"""Rows of operators that take functions, which are no overloads."""
+"""Rows of operators that take functions, which are not overloads."""
 
 
 def row_of(name: str) -> Row | None:

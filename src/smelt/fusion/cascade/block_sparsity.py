@@ -47,7 +47,7 @@ The first are positive, the second negative, the others mixed; each is combined 
 the other conditions.
 """
 MAX_CONDITIONS = 10
-"""Most conditions whose combinations are enumerated; with more, nothing is ruled out."""
+"""Maximum conditions whose combinations are enumerated; with more, nothing is ruled out."""
 _TABLE = 64
 """Number of terms with sample values of their own; further ones repeat them."""
 
@@ -299,7 +299,6 @@ def implied_conditions(
 
 
 def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> bool:
-    """Return whether a block contributes nothing where some terms have fixed values."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     identity = row.identity(block.args[0].dtype)
     values = enumerate_conditions(block.args, fixed)

@@ -60,7 +60,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f64
 
 MAX_STATES = 8
-"""Most states that one reduction may need: with more, another pass is cheaper."""
+"""Maximum states that one reduction may need: with more, another pass is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,15 +32,13 @@ from smelt.graph.ir import Node
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
-from smelt.ops.spec import ScalarOp
+from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, atoms, axis
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import TensorType
-
-Place = tuple[Index, ...]
 
 
 class NotCollected(Exception):
@@ -56,7 +54,7 @@ class Collected:
     """The term of each stored unit."""
     units: dict[Term, int] = field(default_factory=dict[Term, int])
     """The unit of each reduction over the axis."""
-    loads: dict[Term, tuple[int, Place]] = field(default_factory=dict[Term, tuple[int, Place]])
+    loads: dict[Term, tuple[int, Indices]] = field(default_factory=dict[Term, tuple[int, Indices]])
     """Elements of arrays from outside: the value, and the position where it is read."""
 
 
@@ -102,13 +100,13 @@ class _Collector:
         self.axes = {name: axis(name, extent) for name, extent in self.extents.items()}
         self.numbered: list[Index] = [*self.axes.values()]
         """The axes of the region; sharing these objects makes comparing positions cheap."""
-        self.known: dict[tuple[Node, Place], Term] = {}
+        self.known: dict[tuple[Node, Indices], Term] = {}
         self.current: list[int] = []
         self.picks: dict[str, Term] = {}
-        self.element_reads: list[tuple[Node, Place]] = []
+        self.element_reads: list[tuple[Node, Indices]] = []
         """Elements that the current definition has read."""
 
-    def index_of(self, place: tuple[object, ...]) -> Place:
+    def index_of(self, place: tuple[object, ...]) -> Indices:
         """Return a position of the region as index expressions."""
         index: list[Index] = []
         for t in place:
@@ -118,7 +116,7 @@ class _Collector:
                 index.append(t)  # type: ignore[arg-type]
         return tuple(index)
 
-    def element(self, node: Node, index: Place) -> Term:
+    def element(self, node: Node, index: Indices) -> Term:
         """Return the element of a node at a position."""
         key = node, index
         term = self.known.get(key)
@@ -138,12 +136,12 @@ class _Collector:
         self.known[key] = term
         return term
 
-    def _through_view(self, node: Node, index: Place) -> Term | None:
+    def _through_view(self, node: Node, index: Indices) -> Term | None:
         """Return the element that a view element was resolved to before; None if unknown."""
         source = self.units.view_sources.get((node, index))
         return None if source is None else self.element(*source)
 
-    def _define(self, node: Node, index: Place, number: int) -> Term:
+    def _define(self, node: Node, index: Indices, number: int) -> Term:
         outer_reads, self.element_reads = self.element_reads, []
         self.current.append(number)
         term = node.op.define(self, index, *(_Operand(self, x) for x in node.inputs))
@@ -177,9 +175,7 @@ class _Collector:
         self.picks[name] = value
         return position_index(name, extent)
 
-    def reduce(
-        self, combine: Combine, dtype: DType, extents: Place, body: Callable[[Place], Term]
-    ) -> Term:
+    def reduce(self, combine: Combine, dtype: DType, extents: Indices, body: Element[Term]) -> Term:
         over, (element,) = self._over(extents, lambda j: (body(j),))
         if not over:
             return (
@@ -196,7 +192,7 @@ class _Collector:
             return self.terms.arg_reduce(combine.name, element, over, self.extents)
         return self.terms.reduce(combine.name, element, over, dtype.compute)
 
-    def dot(self, dtype: DType, extents: Place, body: Callable[[Place], tuple[Term, Term]]) -> Term:
+    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[Term, Term]]) -> Term:
         over, sides = self._over(extents, body)
         left, right = (self.terms.cast(t, dtype.compute) for t in sides)
         if not over:
@@ -208,7 +204,7 @@ class _Collector:
         return self.terms.dot(left, right, over, dtype.compute if exact else dtype)
 
     def _over(
-        self, extents: Place, body: Callable[[Place], tuple[Term, ...]]
+        self, extents: Indices, body: Element[tuple[Term, ...]]
     ) -> tuple[tuple[str, ...], tuple[Term, ...]]:
         numbers = self.region.reduced_axis_order.get(self.current[-1], ())
         if len(numbers) != len(extents):
@@ -231,18 +227,10 @@ class _Collector:
             ("scan", combine.name, at), (element,), element.axes, dtype.compute
         )
 
-    def join(
-        self,
-        how: str,
-        first: Term,
-        extents: tuple[Index, ...],
-        body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Term, Index], ...], Term]],
-    ) -> Term:
+    def join(self, how: str, first: Term, extents: Indices, body: Update[Term]) -> Term:
         raise NotCollected(how)
 
-    def inside(
-        self, limits: tuple[tuple[Index, Index], ...], value: Callable[[], Term], other: Term
-    ) -> Term:
+    def inside(self, limits: Limits, value: Callable[[], Term], other: Term) -> Term:
         args = tuple(self.picks[x.name] for e, _ in limits for x in atoms(e) if x.kind == "value")
         axes = self._axes(*(e for e, _ in limits))
         if not axes and not args:

@@ -18,9 +18,9 @@ from smelt.fusion.cascade.term import Term
 from smelt.ops.scalar import SCALARS
 
 MIN_COST = 4.0
-"""Cost of an operand's element from which it counts as computed; loads and casts cost less."""
+"""Minimum cost of an operand's element that counts as computed; loads and casts cost less."""
 REDUCTION_COST = 4.0
-"""Least cost of a reduction within an element."""
+"""Minimum cost of a reduction within an element."""
 
 
 def inner_columns(

@@ -36,7 +36,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64
 
 EQUATION_TOLERANCE = 1e-9
-"""Relative error up to which an equation holds, computed in double precision."""
+"""Maximum relative error of an equation that holds, computed in double precision."""
 FALLBACK = 1.0
 """Harmless gauge value where the factor is undefined at the true gauge."""
 PLACEHOLDER = 1.0
@@ -50,7 +50,7 @@ SAMPLE_POINTS = (1.0, 2.0, 0.5, 3.0, 1.25)
 """Constants at which low-rank factors are evaluated."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
 MAX_ERROR_RATIO = 8.0
-"""Most rounding error of the parts, relative to that of the factor itself."""
+"""Maximum rounding error of the parts, relative to that of the factor itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,6 @@ def _has_low_rank(f: Formula) -> bool:
 
 
 def _summands(f: Formula, form: LowRank, values: Mapping[Term, Array | float]) -> list[Array]:
-    """Return the values of the products."""
     moved_parts = [f.evaluate({**values, f.varying: a}) for a in form.sample_points]
     summands: list[Array] = []
     with np.errstate(all="ignore"):

@@ -237,6 +237,3 @@ def _adds_nothing(block: Term, fixed: dict[Term, Any], samples: type[SampleValue
             _evaluate_samples(a, fixed, block.args, samples) == identity
         )
     return bool(np.all(is_neutral)) and not row.positional
-
-
-__all__ = ["FiniteMask", "find_finite_mask"]

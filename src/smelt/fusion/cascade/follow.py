@@ -35,7 +35,7 @@ from smelt.types.dtype import DType, f64, i64
 
 LARGEST = EXTREMES[1]
 MAX_PRODUCTS = 6
-"""Most products that one element may be expanded into."""
+"""Maximum products that one element may be expanded into."""
 
 UNPROVED = f"without a proof, for which `pip install '{DISTRIBUTION}[derive]'` would look"
 """Appended to the reason for a factor that only sampling supports."""

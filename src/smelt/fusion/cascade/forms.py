@@ -28,9 +28,9 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64
 
 RELATIVE_TOLERANCE = 1e-6
-"""Relative distance below which two coefficients are equal: constant folding rounds."""
+"""Threshold on the relative distance of two equal coefficients: constant folding rounds."""
 MAX_ATOMS = 24
-"""Most atoms of a linear form; further sums are kept as single atoms."""
+"""Maximum atoms of a linear form; further sums are kept as single atoms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class NotSeparable(Exception):
 
 
 WIDE_DEGREE = 6
-"""Most single-precision factors whose product never overflows or underflows in double precision."""
+"""Maximum single-precision factors whose product stays in the range of double precision."""
 
 
 def check_range(product: Product, dtype: DType, op: str) -> None:

@@ -33,7 +33,7 @@ from smelt.types.dtype import DType, bool_
 
 Array: TypeAlias = np.ndarray[Any, Any]
 MAX_MOVING = 3
-"""Most moving parts of a formula."""
+"""Maximum moving parts of a formula."""
 PLAIN_FRACTIONS = (0.25, 0.5, 0.75, 1.5, 2.5)
 """Fractions that keep their value in a formula's text, besides small integers."""
 

@@ -31,7 +31,7 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
 Span: TypeAlias = tuple[Term, Term]
 """Minimum and maximum of an integer in a block."""
 MAX_ARITY = 3
-"""Most operands of an operator on truth values whose truth table is enumerated."""
+"""Maximum operands of an operator on truth values whose truth table is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,6 @@ class BlockConditions:
         return Hull(ends[0], ends[1], exact=True)
 
     def _intersection(self, hulls: list[Hull]) -> Hull:
-        """Return the intersection of hulls."""
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(

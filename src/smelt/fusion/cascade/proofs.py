@@ -183,7 +183,7 @@ def _is_one(s: Any, e: Any) -> bool:
 
 
 MAX_REWRITE_OPERATORS = 3000
-"""Most operators of an expression that a step may rewrite; a tenth for the last, slowest step.
+"""Maximum operators of an expression that a step may rewrite; a tenth for the last, slowest step.
 
 Longer expressions are not proved.
 """

@@ -60,7 +60,7 @@ class Term:
 
       const    a number (`value`)
       leaf     an element of an array (`value` identifies it to whoever built the terms)
-      opaque   anything that is no scalar operator, such as a reduction over another axis
+      opaque   anything that is not a scalar operator, such as a reduction over another axis
       apply    the scalar operator `op`
       cast     a conversion to `dtype`
       fold     the reduction `op` (a row of COMBINES) of one argument over the axes `over`
@@ -354,7 +354,6 @@ def _axes(terms: Iterable[Term]) -> frozenset[str]:
 
 
 def _direct_reductions(args: tuple[Term, ...]) -> frozenset[Term]:
-    """Return the reductions that arguments are or read."""
     reductions = NO_REDUCTIONS
     for a in args:
         direct = frozenset((a,)) if a.is_reduction else a.reductions

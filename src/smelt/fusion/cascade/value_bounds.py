@@ -111,7 +111,6 @@ class _Between:
         return Span(*ends)
 
     def _chosen(self, spans: list[Span | None]) -> Span | None:
-        """Return the bounds of a select."""
         mask, *values = spans
         if mask is not None and mask.low.kind == "const":
             return values[0 if mask.low.value else 1]
@@ -174,6 +173,3 @@ def _fold_constants(terms: Terms, t: Term) -> Term:
 
 def _no_leaf(t: Term) -> Any:
     raise AssertionError(t)
-
-
-__all__ = ["Span", "value_bounds"]

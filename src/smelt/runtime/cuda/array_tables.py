@@ -23,25 +23,10 @@ from smelt.types.expr import Index, evaluate, sizes_of
 if TYPE_CHECKING:
     from smelt.runtime.cuda.driver import Device
 
-__all__ = [
-    "DIVISOR",
-    "FILL_PTX",
-    "FILL_THREADS",
-    "FILL_WORDS",
-    "IN_ARENA",
-    "ArrayTable",
-    "ArrayTables",
-    "Word",
-    "families",
-    "fill_function",
-    "launches_of",
-    "padded",
-]
-
 FILL_WORDS: Final = 510
 """Words that one launch writes: with an address they are 4 KiB, the most that parameters take."""
 MIN_ARRAYS: Final = 4
-"""Arrays from which a table is worth its launches."""
+"""Minimum arrays for a table to be worth its launches."""
 MAX_ARRAYS: Final = 1024
 """Arrays in one table: each program reads the end of every one."""
 DIVISOR: Final = 16
@@ -52,7 +37,7 @@ VECTOR_BYTES: Final = 16
 _NO_PROGRAM: Final = (1 << 31) - 1
 NUMBER: Final = -1
 IN_ARENA: Final = -2
-"""The value of a word that is no value's address: a number, or an address in the arena."""
+"""The value of a word that is not a value's address: a number, or an address in the arena."""
 
 FILL_PTX: Final = b"""\
 // writes its parameters to memory

@@ -14,8 +14,6 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import Memory
 from smelt.types.dtype import DType
 
-__all__ = ["DeviceBuffer", "copy_to_device", "copy_to_host", "is_contiguous"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -24,8 +24,6 @@ from smelt.runtime.cuda.tables import HostPart
 from smelt.runtime.steps import Sizes
 from smelt.types.expr import evaluate
 
-__all__ = ["prepare_chunks"]
-
 _WORD: Final = 8
 """Bytes of a position."""
 

@@ -19,8 +19,6 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.tables import LoadedCode
 
-__all__ = ["find_loaded", "store_code", "stored_code"]
-
 _LOCK: Final = threading.Lock()
 _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
 """Code in use by any plan, by the context it is loaded in and its key."""

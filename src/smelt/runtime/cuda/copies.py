@@ -19,8 +19,6 @@ import numpy as np
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["Slices", "copy_bytes", "copy_slices", "fill"]
-
 DEVICE_MEMORY: Final = 2
 """The driver's number of memory of a device."""
 

@@ -19,8 +19,6 @@ from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device, Driver
 from smelt.types.dtype import DTYPES, DType
 
-__all__ = ["CUDA", "export_capsule", "import_capsule", "stream_number"]
-
 CUDA: Final = 2
 """DLPack's type of an NVIDIA device."""
 LEGACY_STREAM: Final = 1

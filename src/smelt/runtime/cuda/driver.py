@@ -30,8 +30,6 @@ from smelt.errors import (
 from smelt.python.cached_property import cached_property
 from smelt.runtime.cuda import status
 
-__all__ = ["Device", "Driver", "Library", "Module", "system_driver", "use_library"]
-
 REQUIRED_VERSION: Final = 12_000
 """Oldest version of the driver's interface: 1000 times the major plus 10 times the minor one."""
 

@@ -31,8 +31,6 @@ from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, pr
 from smelt.runtime.steps import Value
 from smelt.types.expr import Index
 
-__all__ = ["DeviceExecutable"]
-
 MAX_PREPARED: Final = 256
 """Tables kept, one per tuple of sizes; the oldest is evicted first."""
 

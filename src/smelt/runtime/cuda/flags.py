@@ -18,8 +18,6 @@ from smelt.errors import CaptureError
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["DeferredFlags", "deferred_flags", "positions_are_checked"]
-
 MAX_PENDING: Final = 256
 """Flags that may be pending; one more waits for the oldest."""
 

@@ -18,12 +18,10 @@ from typing import Final
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
-__all__ = ["MAX_GRAPHS", "MIN_LAUNCHES", "LaunchGraphs", "is_replayed"]
-
 MIN_LAUNCHES: Final = 4
-"""Launches from which a plan is replayed as a graph."""
+"""Minimum launches of a plan that is replayed as a graph."""
 MAX_LAUNCHES: Final = 4096
-"""Launches up to which a plan is replayed as a graph; a node takes about a kilobyte."""
+"""Maximum launches of a plan that is replayed as a graph; a node takes about a kilobyte."""
 MAX_GRAPHS: Final = 4
 """Graphs that a plan keeps at one set of sizes."""
 MAX_SEEN: Final = 16

@@ -28,8 +28,6 @@ from smelt.runtime.cuda.tables import HostPart
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.steps import Sizes
 
-__all__ = ["prepare_loop"]
-
 
 def prepare_loop(
     shape: LoopShape, wanted: tuple[int, ...], step: DeviceExecutable, sizes: Sizes

@@ -20,8 +20,6 @@ from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.native_call import device_words, native_calls
 
-__all__ = ["DeviceBlock", "DriverMemory", "Memory", "TorchMemory", "driver_memory"]
-
 
 class DeviceBlock(Protocol):
     """Device memory; it is freed in stream order with the last reference to it."""

@@ -25,8 +25,6 @@ from smelt.runtime.cuda.native_call import DECLINED, ROW_WORDS, device_words, na
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.types.dtype import DType
 
-__all__ = ["VECTOR_BYTES", "RecordedCall", "fill_frame", "launch_frame", "launch_rows"]
-
 VECTOR_BYTES: Final = 16
 """Alignment in bytes of inputs that are read in vectors."""
 STACK_WORDS: Final = 4096

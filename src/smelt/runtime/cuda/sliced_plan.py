@@ -24,12 +24,10 @@ from smelt.runtime.cuda.recorded_call import (
     launch_rows,
 )
 
-__all__ = ["Addresses", "SlicedPlan", "place_after"]
-
 Addresses: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """An address for each of many runs."""
 RUNS_OF_TABLE: Final = 1024
-"""Most runs in one table of launches."""
+"""Maximum runs in one table of launches."""
 
 LINE_BYTES: Final = 128
 """Alignment of values in the memory of a plan: what a device reads at once."""

@@ -34,24 +34,12 @@ from smelt.runtime.quota import cpu_budget
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = [
-    "MAX_DEVICE_ELEMENTS",
-    "DeviceStep",
-    "HostPart",
-    "HostStep",
-    "LoadedCode",
-    "PreparedLaunches",
-    "Segment",
-    "prepare_launches",
-    "renamed_sizes",
-]
-
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
-"""Most elements of an array: offsets in programs have 32 bits."""
+"""Maximum elements of an array: offsets in programs have 32 bits."""
 MAX_SEARCHES: Final = 8
-"""Most threads that look for code, or wait for its compiler, at once."""
+"""Maximum threads that look for code, or wait for its compiler, at once."""
 MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
-"""Most programs along each dimension of a grid."""
+"""Maximum programs along each dimension of a grid."""
 
 
 class LoadedCode:

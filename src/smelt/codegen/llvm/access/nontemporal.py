@@ -24,7 +24,7 @@ from smelt.types.expr import Expr
 
 Value = ir.Value
 MIN_PEEL_ITERATIONS = 8
-"""Fewest iterations of a loop that is peeled to the next cache line: peeling costs one."""
+"""Minimum iterations of a loop that is peeled to the next cache line: peeling costs one."""
 PIECE_BYTES = 16
 """Size and alignment of the smallest non-temporal vector store (SSE's, and NEON's pairs)."""
 MAX_PEEL_UNROLL = 4

@@ -37,7 +37,7 @@ REGISTER_BITS = 512
 PREFETCH_DISTANCE_BYTES = 1024
 """Distance of prefetches in bytes: masked loads do not train the hardware prefetcher."""
 MAX_PERMUTE_LANES = 16
-"""Most lanes permuted at once: elements of less than 32 bits are widened before."""
+"""Maximum lanes permuted at once: elements of less than 32 bits are widened before."""
 KINDS = {16: "si", 8: "di"}
 """Intrinsic suffixes of a permutation of one register, by lanes."""
 PAIRS = {16: "d", 8: "q"}

@@ -30,7 +30,7 @@ PACK_PREFETCH_ROWS = 4
 CACHE_LINE = 64
 """Bytes of a cache line."""
 MIN_PREFETCH_SHARE = 0.4
-"""Least spare time of a nest that prefetches, relative to the nest that has most."""
+"""Minimum spare time of a nest that prefetches, relative to the nest that has most."""
 LINE_STORED = 4.0
 """Cycles for which storing a cache line keeps memory busy."""
 

@@ -25,7 +25,7 @@ from smelt.types.expr import Index, atoms, axes_of, nonnegative
 
 Value = ir.Value
 MIN_TESTED_LOADS = 2
-"""Fewest tested loads for which rows in bounds are worth loops of their own."""
+"""Minimum tested loads for which rows in bounds are worth loops of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def _choose_byte_dot(
 ) -> DotInstruction | None:
     """Return the dot product of bytes whose values are in these ranges.
 
-    None if they are no bytes, or the processor has no such instruction.
+    None if they are not bytes, or the processor has no such instruction.
     """
     rows = _rows(target, "bytes")
     fits = [{True: _fits(s, u8), False: _fits(s, i8)} for s in (first, second)]

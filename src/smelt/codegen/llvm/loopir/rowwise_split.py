@@ -68,7 +68,7 @@ def split_rowwise(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
 def _take_whole_parts(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.Kernel:
     """Take all of a part at once.
 
-    If some state is no reduction (the position of an extreme, say), sums are carried in float64
+    If some state is not a reduction (the position of an extreme, say), sums are carried in float64
     from part to part.
     """
     states = {s.name: s for s in stream.states}

@@ -54,7 +54,7 @@ __all__ = ["split_grouped_kernel"]
 POINTWISE_VALUES = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
 """Values that may be computed in any of the kernels."""
 MIN_REDUCED_ROWS = 32
-"""Fewest reduced rows for a split: fewer are a window, which is unrolled."""
+"""Minimum reduced rows for a split: fewer are a window, which is unrolled."""
 Lets = dict[str, k.Let]
 
 
@@ -387,7 +387,7 @@ def _split_map(kernel: k.Kernel) -> list[k.Kernel] | None:
 def _map_inputs(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
     """Return a map's inputs that depend on reductions but not on its rows.
 
-    Empty if the store is no map, or if its rows are long.
+    Empty if the store is not a map, or if its rows are long.
     """
     extents = {a.name: a.extent for a in kernel.axes}
     store_axes = frozenset(a for e in s.index for a in axes_of(e))

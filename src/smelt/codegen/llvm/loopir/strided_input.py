@@ -27,7 +27,7 @@ from smelt.types.dtype import bf16, f16
 from smelt.types.expr import Index, axes_of, mul, substitute
 
 MAX_ROW_TAPS = 16
-"""Most reduced positions along a row."""
+"""Maximum reduced positions along a row."""
 
 
 @dataclass(frozen=True, slots=True)

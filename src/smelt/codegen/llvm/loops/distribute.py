@@ -40,18 +40,18 @@ STRIP_ELEMENTS = 512
 STAGE_UNROLL = 4
 """Unroll factor of a stage's loop, in vectors."""
 LONG_BODY_CYCLES = 10.0
-"""Cycles for one vector up to which a body keeps the core busy; beyond, the time grows
+"""Maximum cycles for one vector of a body that keeps the core busy; beyond, the time grows
 quadratically."""
 MIN_SUM_CYCLES = 5.0
-"""Cycles for one vector of a body from which converted sums get a stage of their own."""
+"""Minimum cycles for one vector of a body whose converted sums get a stage of their own."""
 SPILL_CYCLES = 1.0
 """Cycles for one vector of each value that crosses stages."""
 STAGE_CYCLES = 0.5
 """Cycles for one vector of a stage's own loop."""
 MAX_STAGED_TIME_RATIO = 0.9
-"""Most relative time that makes stages worth their code."""
+"""Maximum relative time that makes stages worth their code."""
 ONE, SHORT = 5.0, 0.5
-"""Cycles up to which an operator is one instruction (a division), and what it counts then.
+"""Maximum cycles of one instruction (a division), and what its operator counts then.
 
 However long it takes, it occupies one entry of the reorder buffer.
 """

@@ -18,9 +18,9 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 Value = ir.Value
 MAX_UNROLLED_VECTORS = 8
-"""Most vectors of a row to unroll."""
+"""Maximum vectors of a row to unroll."""
 MAX_UNROLLED_ITEMS = 64
-"""Most values in all of them, beyond which a loop is as fast and compiles sooner."""
+"""Maximum values in all of them; with more, a loop is as fast and compiles sooner."""
 
 
 def is_single_block(s: Schedule, axis: str) -> bool:

@@ -55,11 +55,11 @@ PROBE_SIZE = 1 << 20
 PROBE_POINTS = Fraction(1, 4), Fraction(3, 4)
 """Relative positions in a row at which a test is evaluated: its answer is usual if they agree."""
 MAX_PROBE_AXES = 3
-"""Most axes of a test: it is evaluated in as many corners as they have."""
+"""Maximum axes of a test: it is evaluated in as many corners as they have."""
 MAX_EDGE_POSITIONS = 64
 """Positions at an end of an axis for which tested loops are fast enough."""
 MIN_ROW_VECTORS = 4
-"""Fewest vectors of a row that is partitioned."""
+"""Minimum vectors of a row that is partitioned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ from smelt.types.expr import Index, add, atoms, axis, mul, sub, substitute
 Value = ir.Value
 
 MAX_CUTS = 3
-"""Most positions at which a row is cut: each adds one copy of the body."""
+"""Maximum positions at which a row is cut: each adds one copy of the body."""
 MAX_BODY_ITEMS = 96
-"""Most values of a body of which copies cost less to compile than they save."""
+"""Maximum values of a body of which copies cost less to compile than they save."""
 COSTLY_CYCLES = 4.0
 """Cycles for one vector of an operator that is worth leaving out."""
 

@@ -34,7 +34,7 @@ _KINDS = ("const", "index", "load", "apply", "cast")
 """Kinds of items in nests that share loops: nothing moves with a loop, or is decided for a
 block."""
 MIN_HOST_CYCLES = 8.0
-"""Fewest cycles for one vector of a nest that hosts another one's stores.
+"""Minimum cycles for one vector of a nest that hosts another one's stores.
 
 For shorter ones the double buffers cost L1 more than is gained.
 """
@@ -116,7 +116,7 @@ def _can_store_late(nest: Nest, s: Schedule) -> bool:
 def _outer_strides(access: Access, nest: Nest) -> list[Index] | None:
     """Return the elements between neighbours along each outer axis.
 
-    None if one is no number, or vectors are not contiguous.
+    None if one is not a number, or vectors are not contiguous.
     """
     strides = [coefficient(access.offset, a) for a in nest.order]
     if strides[-1] != 1 or any(

@@ -25,7 +25,7 @@ Value = ir.Value
 JAM_ROWS = 8
 """Rows taken together for a single reduction: their code is unrolled."""
 MAX_JAM_CYCLES = 8.0
-"""Cycles for one vector of an element beyond which latency does not matter."""
+"""Maximum cycles for one vector of an element whose latency matters."""
 
 
 def can_jam(nest: Nest) -> bool:

@@ -35,18 +35,18 @@ from smelt.types.dtype import f64
 from smelt.types.expr import Index, sub, substitute
 
 MIN_LANE_ROWS = 128
-"""Fewest rows for vectors to run along them: two vectors of bytes."""
+"""Minimum rows for vectors to run along them: two vectors of bytes."""
 MAX_COLUMN_ITEMS = 200
-"""Most items that the columns become."""
+"""Maximum items that the columns become."""
 MAX_REPEATED_CYCLES = 5.0
-"""Most cycles for one vector of what columns have in common that a one-vector row repeats in each
-lane.
+"""Maximum cycles for one vector of what columns have in common that a one-vector row repeats in
+each lane.
 
 A division, but no function.
 """
 
 NEARLY_FULL_COLUMNS, MAX_FULL_ROW_CYCLES = 12, 40.0
-"""Columns beyond which a row is a nearly full vector of its own.
+"""Threshold on columns: a longer row is a nearly full vector of its own.
 
 It remains one if what columns have in common takes up to `MAX_FULL_ROW_CYCLES` cycles for one
 vector: about the cost of picking columns out of rows.

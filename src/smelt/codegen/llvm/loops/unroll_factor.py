@@ -28,7 +28,7 @@ REGISTER_BUDGET = 24
 USUAL_UNROLL, MAX_UNROLL = 4, 8
 """Usual unroll factor in vectors, and the largest one, for bodies with one long chain."""
 LONG_CHAIN_CYCLES = 20.0
-"""Cycles for one vector from which a chain of dependent operators is long."""
+"""Minimum cycles for one vector of a long chain of dependent operators."""
 
 
 def choose_unroll(nest: Nest, lanes: int) -> int:

@@ -34,13 +34,13 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Index, atoms, mul, sub
 
 MIN_SELECTS = 4
-"""Fewest selections of a nest for a tree: fewer are cheap, or handled by other transformations."""
+"""Minimum selections of a nest for a tree: fewer are cheap, or handled by other transformations."""
 MIN_PATH_ELEMENTS = 256
-"""Fewest elements of one path, which pay for its tests."""
+"""Minimum elements of one path, which pay for its tests."""
 MAX_PATHS = 40
-"""Most paths of a tree: each has loops of its own."""
+"""Maximum paths of a tree: each has loops of its own."""
 MAX_GROWTH = 3
-"""Most values of all paths together, as a multiple of the nest's."""
+"""Maximum values of all paths together, as a multiple of the nest's."""
 
 
 class _TreeBuilder:

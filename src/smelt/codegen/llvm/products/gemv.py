@@ -59,7 +59,7 @@ Hardware prefetchers do not follow more streams.
 FEW_STREAMS = 4
 """Rows side by side for a single left row, costly rows, remainders, and dot products."""
 LONG_ROW = 1536
-"""Elements from which a single left row meets rows along k one at a time, and more along n.
+"""Minimum elements of rows along k that a single left row meets one at a time; more along n.
 
 The horizontal sum at the end of a row along k costs as much as 100 elements.
 """
@@ -83,7 +83,7 @@ room beside the chunks.
 CHUNK_BYTES_MANY_ROWS, PREFETCH_GROUPS_MANY_ROWS = 1024, 8
 """`CHUNK_BYTES` and `PREFETCH_GROUPS` for more rows, which are visited in several groups."""
 CHEAP_VALUES = 6
-"""Values per element up to which a row counts as cheap to compute."""
+"""Maximum values per element of a row that counts as cheap to compute."""
 
 
 class Gemv:

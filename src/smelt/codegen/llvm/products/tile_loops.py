@@ -26,7 +26,7 @@ from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 
 Value = ir.Value
 UNPACKED_TILES = 2
-"""Tiles below each other up to which packing unaligned rows does not pay."""
+"""Maximum tiles below each other for which packing unaligned rows does not pay."""
 
 
 def strip_mine(

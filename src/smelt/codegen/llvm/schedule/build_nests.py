@@ -163,11 +163,11 @@ def scan_axes(of: Nest | Phase) -> set[str]:
 
 
 MAX_PACK_RECOMPUTE_CYCLES = 8.0
-"""Cycles for one vector up to which a packed operand is recomputed: less than an exponential, more
-than a normalisation."""
+"""Maximum cycles for one vector of a packed operand that is recomputed: less than an exponential,
+more than a normalisation."""
 MAX_RECOMPUTE_CYCLES = 2.4
-"""Cycles for one vector up to which recomputing a value beats keeping it in L1 or L2: the sum of
-two arrays is recomputed, that of three is kept."""
+"""Maximum cycles for one vector for which recomputing a value beats keeping it in L1 or L2: the sum
+of two arrays is recomputed, that of three is kept."""
 ROUND_CYCLES = 1.5
 """Cycles for one vector to round to a half type and continue in float32."""
 

@@ -72,11 +72,11 @@ from smelt.types.expr import (
 )
 
 K_BLOCK = 400
-"""Most reduced positions of one K block."""
+"""Maximum reduced positions of one K block."""
 FUSED_K_BLOCK = 128
 """The same if a depthwise convolution is fused: panels, and the rows that it leaves, stay in L1."""
 MAX_FEW_CHANNELS = 4
-"""Most channels that share one loop with the taps: a loop of their own costs more than it
+"""Maximum channels that share one loop with the taps: a loop of their own costs more than it
 multiplies."""
 MIN_ROW_LENGTH = 4
 """Shortest row of known length for tiles to end with it: fewer accumulators would wait for each
@@ -84,7 +84,7 @@ other."""
 BATCH_TASK_FACTOR = 2
 """Factor on a task's positions if it takes several images, for which it packs weights once."""
 MIN_BATCH_TASKS = 4
-"""Fewest tasks that a batch is cut into where one could take more images."""
+"""Minimum tasks that a batch is cut into where one could take more images."""
 TASK_CHANNELS = 128
 """Output channels of a position that a task takes: their weights stay in L2."""
 

@@ -80,7 +80,7 @@ from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, produc
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
 MIN_VARIANT_ROWS = 32
-"""Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
+"""Minimum rows of a convolution (output channels) for repeated packing to cost little."""
 
 
 def small_image_variants(phase: Phase, slid: Sequence[ConvPlan]) -> Variants:
@@ -104,7 +104,7 @@ def _has_few_rows(c: ConvPlan, phase: Phase) -> bool:
 
 
 MAX_TAPS = 400
-"""Most taps of one position that are summed in one block, for which scratch has room."""
+"""Maximum taps of one position that are summed in one block, for which scratch has room."""
 BLOCK_POSITIONS = 256
 """Reduced positions of a block of several input channels: what a tile reads of the right operand
 stays in L1 for the next one."""

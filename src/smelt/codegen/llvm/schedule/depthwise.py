@@ -69,9 +69,9 @@ Enough independent sums to hide the latency of multiply-adds (two pipes of four 
 one may go past the end of the results.
 """
 MAX_TILE_TAPS = 32
-"""Most reduced positions along the tile's axis, since they are unrolled."""
+"""Maximum reduced positions along the tile's axis, since they are unrolled."""
 MAX_WINDOW_TAPS = 1024
-"""Most reduced positions in all."""
+"""Maximum reduced positions in all."""
 PACKED_INPUT_BYTES = 1 << 17
 """Bytes of the packed input of a task, approximately: a share of L2."""
 SHARED_ROWS = 8
@@ -84,7 +84,7 @@ threads."""
 TRANSPOSED_VARIANT = "transposed"
 """The variant that transposes input and results."""
 MAX_GROUP_CHANNELS = 16
-"""Most channels of a group for several groups to share a vector."""
+"""Maximum channels of a group for several groups to share a vector."""
 MAX_TRANSPOSED_ROW = 32
 """Longest result row for which the transposed variant is used."""
 

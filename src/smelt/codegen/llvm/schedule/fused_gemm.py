@@ -47,9 +47,9 @@ from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import axes_of
 
 TALL_TILE_ROWS = 8
-"""Most rows of a tall tile: 16 sums fill two pipes twice, and a remainder is few single rows."""
+"""Maximum rows of a tall tile: 16 sums fill two pipes twice, and a remainder is few single rows."""
 MAX_EPILOGUE_CYCLES = 6.0
-"""Most cycles for one vector of an epilogue that is unrolled for every row of a tile.
+"""Maximum cycles for one vector of an epilogue that is unrolled for every row of a tile.
 
 And of what each task of few rows recomputes of the left operand.
 """

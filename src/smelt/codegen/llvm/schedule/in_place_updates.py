@@ -37,7 +37,7 @@ def find_in_place_update(nest: Nest, schedule: Schedule) -> InPlaceUpdate | None
 
 
 def _is_rewritten(store: StoreItem, phase: Phase) -> bool:
-    """Whether another store writes the same result: otherwise a copy is no update."""
+    """Whether another store writes the same result: otherwise a copy is not an update."""
     return any(o.access.buffer == store.access.buffer and o is not store for o in phase.stores)
 
 

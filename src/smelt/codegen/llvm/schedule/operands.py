@@ -25,7 +25,7 @@ from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
 CACHE_SETS = 64
 """Sets of an L1 cache; lines at the same offset within a page share one."""
 CACHE_WAYS = 8
-"""Fewest ways of an L1 cache."""
+"""Minimum ways of an L1 cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def is_grouped_by_row(
 def panel_step(access: Access, k: str, count: int) -> Index | None:
     """Return the elements between positions of k in a panel, or between groups of `count`.
 
-    None if that is no number, or a group's members are not contiguous.
+    None if that is not a number, or a group's members are not contiguous.
     """
     step = coefficient(access.offset, k)
     if count > 1:

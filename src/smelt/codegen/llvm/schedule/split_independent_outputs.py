@@ -27,7 +27,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.expr import product
 
 MAX_SHARED_CYCLES = 5.0
-"""Most cycles for one vector of what outputs may have in common to be split: no function."""
+"""Maximum cycles for one vector of what outputs may have in common to be split: no function."""
 MIN_SIZE_RATIO = 4
 """An output with at least this many times fewer elements than another gets a phase of its own.
 

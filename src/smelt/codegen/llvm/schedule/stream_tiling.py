@@ -14,7 +14,7 @@ from smelt.machine.blocks import reduction_columns as columns_of
 from smelt.machine.target import CACHE_SHARE, Target
 
 MIN_STREAM_BLOCK = 1024
-"""Fewest positions of a streamed row's block, to spread the cost of ending its reductions."""
+"""Minimum positions of a streamed row's block, to spread the cost of ending its reductions."""
 
 
 def fit_stream_blocks(draft: Draft, vector: str | None) -> None:

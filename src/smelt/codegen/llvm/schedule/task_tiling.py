@@ -27,7 +27,7 @@ from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
 
 MAX_GATHER_ROWS = 8
-"""Most times as many rows if a gather serves all rows of a task."""
+"""Maximum times as many rows if a gather serves all rows of a task."""
 MIN_TRANSPOSE_SIDE = 64
 """Smallest side of the tiles in which arrays and operands are transposed.
 

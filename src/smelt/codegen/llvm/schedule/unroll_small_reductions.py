@@ -48,23 +48,23 @@ from smelt.types.dtype import DType, bool_, f32, f64, i32
 from smelt.types.expr import Index, mul
 
 MAX_UNROLLED_WINDOW = 25
-"""Most elements of an unrolled window: 5 by 5."""
+"""Maximum elements of an unrolled window: 5 by 5."""
 SHORT_ROWS, SHORT_PAIRS = 10, 8
-"""Most elements of an unrolled short row if only its reduction is stored.
+"""Maximum elements of an unrolled short row if only its reduction is stored.
 
 SHORT_PAIRS if rows of several arrays are read: each element is picked out of as many vectors as a
 row has elements.  Longer rows are vectors of their own (`smelt.codegen.llvm.loops.batched_reduce`).
 """
 MAX_UNROLLED_PHASE_ITEMS = 200
-"""Most items that a reduction becomes."""
+"""Maximum items that a reduction becomes."""
 MAX_PRODUCT_ITEMS = 1024
-"""Most items that a short contraction becomes: nested sums would multiply."""
+"""Maximum items that a short contraction becomes: nested sums would multiply."""
 MAX_BATCH_POSITIONS = 64
-"""Most positions of each contraction of a batch for vectors to hold several of them."""
+"""Maximum positions of each contraction of a batch for vectors to hold several of them."""
 MAX_TINY_TERMS = 8
-"""Most products of a sum in such a batch, each of which has to be gathered."""
+"""Maximum products of a sum in such a batch, each of which has to be gathered."""
 MAX_SLIM_COLUMNS, MIN_SLIM_ROWS = 4, 128
-"""Most columns and fewest rows of a contraction whose vectors run along its rows.
+"""Maximum columns and fewest rows of a contraction whose vectors run along its rows.
 
 For columns that are stored contiguously; `MAX_TINY_TERMS` columns if they are reduced again (in a
 small network).

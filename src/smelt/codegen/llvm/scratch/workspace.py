@@ -31,7 +31,7 @@ from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, produc
 Value = ir.Value
 TRANSPOSED_PART = 200
 SCAN_STATE_KEY = 100
-"""Part number from which on scratch memory has the states of scans."""
+"""First part number of the states of scans in scratch memory."""
 STAMP = 64
 """Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
