@@ -150,14 +150,14 @@ runtime-ir: $(COMPILER)/bin/python ## the run time's LLVM IR, from its C
 	$< -m tools.runtime_ir
 
 demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Python
-	@$(BIN)/python -c 'from smelt.demo import weights; weights.require()'
-	$(BIN)/smelt demo
+	@$(BIN)/python -c 'from demo import weights; weights.require()'
+	$(BIN)/python -m demo
 
 bench: $(SETUP) ## Smelt against its peers and the memory floor
-	$(BIN)/smelt bench
+	$(BIN)/python -m bench
 
 gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
-	$(BIN)/python -m smelt.bench --gpu
+	$(BIN)/python -m bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .

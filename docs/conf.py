@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import matplotlib as mpl  # noqa: E402 - after the path
 import rows  # noqa: E402 - beside this file
 
-from smelt.demo import classics  # noqa: E402
+from demo import classics  # noqa: E402
 from smelt.packages.version import __version__  # noqa: E402
 
 project = "Smelt"

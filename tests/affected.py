@@ -20,7 +20,7 @@ from pathlib import Path
 from tests import durations, sampling
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("src", "tests", "tools")
+FOLDERS = ("src", "bench", "demo", "tests", "tools")
 BUDGET_SECONDS = 200.0
 """Seconds of one processor for all tests: two take under three minutes with what starts them, on a
 machine half as fast as the one of the table too."""
@@ -72,7 +72,8 @@ def choose(
 
 
 def _has_tests(path: str, source: str) -> bool:
-    return Path(path).name.startswith("test_") or (path.startswith("src/") and ">>> " in source)
+    is_package = not path.startswith(("tests/", "tools/"))
+    return Path(path).name.startswith("test_") or (is_package and ">>> " in source)
 
 
 def distances(changed: Iterable[str], sources: Mapping[str, str]) -> dict[str, int]:
@@ -133,7 +134,7 @@ def imported(source: str, modules: Mapping[str, str]) -> set[str]:
                     full if (full := f"{base}.{alias.name}") in modules else base
                     for alias in aliases
                 )
-            case ast.Constant(value=str(text)) if text.startswith("smelt."):
+            case ast.Constant(value=str(text)) if text.startswith(("smelt.", "bench.", "demo.")):
                 names.add(text)
             case _:
                 pass

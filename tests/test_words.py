@@ -27,8 +27,8 @@ def test_the_tree_has_no_violation(folder):
 
 
 def sources() -> dict[str, str]:
-    """Return the text of every module of the package by its path."""
-    paths = words.modules([str(words.ROOT / "src")])
+    """Return the text of every module of the package, benchmarks and demo by its path."""
+    paths = words.modules([str(words.ROOT / folder) for folder in ("src", "bench", "demo")])
     return {p.relative_to(words.ROOT).as_posix(): p.read_text() for p in paths}
 
 

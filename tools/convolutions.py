@@ -30,12 +30,12 @@ from tools import measured
 from tools.convolution_peers import PEERS, Code, Run
 
 import smelt as sm
+from bench.isa import VARIABLES, held
+from bench.process import command, pin_to_cpus
+from bench.products import wait_until_idle
+from bench.sheet import rows_below_targets
+from bench.table import Table
 from smelt import knobs
-from smelt.bench.isa import VARIABLES, held
-from smelt.bench.process import command, pin_to_cpus
-from smelt.bench.products import wait_until_idle
-from smelt.bench.sheet import rows_below_targets
-from smelt.bench.table import Table
 from smelt.compiler import driver
 
 PAGE = Path(__file__).parent.parent / "docs" / "convolutions.md"

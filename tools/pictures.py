@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.explain import browser
 from tests.explain.page_programs import report
 
-from smelt.demo import classics
+from demo import classics
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH, SCALE, QUALITY = 1180, 1.5, 72

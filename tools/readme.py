@@ -1,8 +1,8 @@
 """The parts of README.md that a run writes: the example's output and the benchmark's numbers.
 
 The example is the first Python block of the page, run in a process of its own with an empty cache.
-The numbers come from `docs/bench.json`, which `smelt bench --write-docs` writes, and from nowhere
-else: without Smelt in it there are none.
+The numbers come from `docs/bench.json`, which `python -m bench --write-docs` writes, and from
+nowhere else: without Smelt in it there are none.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smelt.bench.results import SMELT, Results, geomean
-from smelt.bench.table import Table, ratio
+from bench.results import SMELT, Results, geomean
+from bench.table import Table, ratio
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BENCH = ROOT / "docs" / "bench.json"
 SHOWN_LINES = 6
 """Lines of the last block of a report that README.md shows."""
-UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write them._\n"
+UNMEASURED = "_No numbers yet: `python -m bench --write-docs` and `make pages` write them._\n"
 
 
 def example(page: str) -> str:

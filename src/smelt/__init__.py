@@ -250,6 +250,7 @@ from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.packages.version import DISTRIBUTION, __version__
 from smelt.python.imports import fork_safe_import
+from smelt.saved.library import save_library
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -288,8 +289,9 @@ __all__ = [
     "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "ones", "ones_like",
     "optim", "pad", "percentile", "permute_dims", "pi", "positive", "pow", "prod", "quantile",
     "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
-    "round", "rsqrt", "save", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
-    "segment_prod", "segment_sum", "sigmoid", "sign", "signbit", "sin", "sinh", "sort", "spec",
+    "round", "rsqrt", "save", "save_library", "scan", "searchsorted", "segment_max", "segment_mean",
+    "segment_min", "segment_prod", "segment_sum", "sigmoid", "sign", "signbit", "sin", "sinh",
+    "sort", "spec",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "take",
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trapezoid", "tril", "triu",
     "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts",

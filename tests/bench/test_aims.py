@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tools import convolutions
 
-from smelt.bench import apart, attention, losses, products
-from smelt.bench.sheet import rows_below_targets, sheet
-from smelt.bench.table import Table
+from bench import apart, attention, losses, products
+from bench.sheet import rows_below_targets, sheet
+from bench.table import Table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.bench.apart import ALONE, KernelTimes, check, contests, recorded, table, to_json
-from smelt.bench.parts import cuts
+from bench.apart import ALONE, KernelTimes, check, contests, recorded, table, to_json
+from bench.parts import cuts
 from smelt.graph.text import parse
 
 
@@ -32,7 +32,7 @@ def test_all_ways_give_the_same_and_are_timed() -> None:
 
 
 def test_other_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smelt.bench.apart.agree", lambda *_: False)
+    monkeypatch.setattr("bench.apart.agree", lambda *_: False)
     with pytest.raises(AssertionError, match="other numbers"):
         list(contests("sums", *recorded(lambda x: sm.sum(sm.exp(x), axis=1), [np.ones((8, 8))])))
 

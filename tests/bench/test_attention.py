@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench.attention import arithmetic_ns, measure, page
-from smelt.bench.attention_cases import CASES, Case, documents, visited_pairs
-from smelt.bench.attention_peers import PEERS, calls
-from smelt.bench.products import ProductTimes
+from bench.attention import arithmetic_ns, measure, page
+from bench.attention_cases import CASES, Case, documents, visited_pairs
+from bench.attention_peers import PEERS, calls
+from bench.products import ProductTimes
 from smelt.compiler import driver
 from smelt.types.dtype import bf16, f32
 

@@ -13,11 +13,11 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from smelt.bench import gpu, gpu_programs, gpu_torch
-from smelt.bench import gpu_sections as sections
-from smelt.bench.__main__ import main, prepare
-from smelt.bench.gpu_sections import Settings, Task
-from smelt.bench.gpu_tasks import Timer, random_arrays
+from bench import gpu, gpu_programs, gpu_torch
+from bench import gpu_sections as sections
+from bench.gpu_command import main, prepare
+from bench.gpu_sections import Settings, Task
+from bench.gpu_tasks import Timer, random_arrays
 from smelt.compiler.device import use_compiler
 from smelt.runtime.cuda import code
 from smelt.runtime.cuda.driver import system_driver, use_library

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench.losses import BUILDERS, TITLES, measure, operands, page, table
+from bench.losses import BUILDERS, TITLES, measure, operands, page, table
 
 
 def flat(built: Any) -> list[np.ndarray[Any, Any]]:

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from bench import cases, first, models
+from bench.cases import CASES, model_and_inputs
+from bench.first import SIZES, FirstCall, measure_first
 from smelt import knobs
-from smelt.bench import cases, first, models
-from smelt.bench.cases import CASES, model_and_inputs
-from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
 def row(name, eager, smelt):

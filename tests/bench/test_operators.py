@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench.operators import (
+from bench.operators import (
     OPERATORS,
     SIZES,
     Operator,

@@ -6,18 +6,20 @@ import re
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from smelt.bench import floor, page, plot, table
-from smelt.bench import isa as instruction_sets
-from smelt.bench.peers import TITLES
-from smelt.bench.process import command
-from smelt.bench.results import Cold, Entry, Results, Row, Times
-from smelt.bench.workloads import WORKLOADS
-from smelt.cli import bench as cli
+from bench import command as cli
+from bench import floor, page, plot, table
+from bench import isa as instruction_sets
+from bench.peers import TITLES
+from bench.process import command
+from bench.results import Cold, Entry, Results, Row, Times
+from bench.workloads import WORKLOADS
 from smelt.machine.target import Target
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -305,3 +307,37 @@ def test_numpy_and_smelt_are_held_to_the_instruction_set():
     line = command(["-c", program], instruction_sets.VARIABLES["avx2"])
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "avx2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        ("--apart --only a1", "--only"),
+        ("--products --json x.json", "--json"),
+        ("--losses --apart", "--losses"),
+        ("--list --threads 2", "--threads"),
+    ],
+)
+def test_a_benchmark_refuses_what_it_does_not_read(words, unread):
+    """Options were passed over without a word."""
+    done = CliRunner().invoke(cli.command, words.split())
+    assert done.exit_code == 2 and f"takes no {unread}" in done.output
+
+
+def test_rows_of_the_benchmark_are_listed_whole_when_narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = CliRunner().invoke(cli.command, ["--list"]).output.splitlines()
+    assert any(line.startswith("residual_layer_norm") for line in lines)
+
+
+def test_a_table_of_the_benchmark_is_whole_in_a_pipe_and_fits_a_terminal():
+    """Names of rows were folded to a few letters a line wherever the numbers took the width."""
+    name = "nearest of 100000 to each of 1000, 128 numbers"
+    result = table.Table("Products", ("product", *"abcdefgh"), ((name, *(8 * ["12.5 ms"])),))
+    for is_terminal, longest in ((False, 140), (True, 80)):
+        screen = Console(file=StringIO(), force_terminal=is_terminal, width=80, color_system=None)
+        cli._print(screen, result)
+        lines = screen.file.getvalue().splitlines()
+        assert max(len(line) for line in lines) <= longest
+        assert any(line.startswith(name) for line in lines)
+        assert any(line.count("12.5 ms") == 8 for line in lines)

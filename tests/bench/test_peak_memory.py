@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.bench.peak import eager_peak, smelt_peak
+from bench.peak import eager_peak, smelt_peak
 from smelt.runtime.memory import STOCK
 
 

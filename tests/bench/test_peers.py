@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench import peers
-from smelt.bench.peers import PEERS, TITLES, Unavailable, open_peer, version
-from smelt.bench.process import Worker
-from smelt.bench.worker import save_reference
-from smelt.bench.workloads import WORKLOADS
+from bench import peers
+from bench.peers import PEERS, TITLES, Unavailable, open_peer, version
+from bench.process import Worker
+from bench.worker import save_reference
+from bench.workloads import WORKLOADS
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench import around
-from smelt.bench.products import (
+from bench import around
+from bench.products import (
     PEERS,
     Case,
     ProductTimes,

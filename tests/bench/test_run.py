@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench import run as runner
-from smelt.bench.cold import import_ns, measure_cold
-from smelt.bench.process import Worker, command, pin_to_cpus, run_and_report, variables
-from smelt.bench.results import (
+from bench import run as runner
+from bench.cold import import_ns, measure_cold
+from bench.process import Worker, command, pin_to_cpus, run_and_report, variables
+from bench.results import (
     Cold,
     Entry,
     Results,
@@ -25,9 +25,9 @@ from smelt.bench.results import (
     geomean,
     quartiles,
 )
-from smelt.bench.run import Options, run
-from smelt.bench.worker import FLOOR, LibraryWorker, save_reference
-from smelt.bench.workloads import WORKLOADS
+from bench.run import Options, run
+from bench.worker import FLOOR, LibraryWorker, save_reference
+from bench.workloads import WORKLOADS
 
 # Workers --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smelt.bench import training
+from bench import training
 
 
 def test_a_step_learns_and_every_peer_sees_the_same_loss(monkeypatch):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench import formulas
-from smelt.bench.namespaces import STANDARD, numpy_namespace
-from smelt.bench.workloads import LARGE_BYTES, WORKLOADS, Workload
+from bench import formulas
+from bench.namespaces import STANDARD, numpy_namespace
+from bench.workloads import LARGE_BYTES, WORKLOADS, Workload
 
 XP = numpy_namespace()
 ROWS = list(WORKLOADS.values())
@@ -212,7 +212,7 @@ def test_library_erf_needs_no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ImportError(name)
         return real(name)
 
-    monkeypatch.setattr("smelt.bench.namespaces.importlib.import_module", without_scipy)
+    monkeypatch.setattr("bench.namespaces.importlib.import_module", without_scipy)
     x = np.linspace(-3, 3, 7, dtype=np.float32).reshape(7, 1)
     got = numpy_namespace().erf(x)
     assert (got.dtype, got.shape) == (np.float32, (7, 1))

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from math import prod
 
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.ir import Kernel
 from smelt.machine.target import Target
 from smelt.types.expr import evaluate

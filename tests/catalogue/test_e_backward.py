@@ -32,9 +32,9 @@ import smelt as sm
 from smelt import fusion, knobs, lower, passes
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.compiler import driver
-from smelt.explain.predict import predict
+from smelt.explain.entries import predict
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.plan import Plan
 from smelt.journal.facts import Journal
@@ -186,7 +186,7 @@ def test_what_a_task_holds_grows_with_the_keys_alone() -> None:
     (kernel,) = planned(next(v for v in BACKWARD if v.code is causal))[2]
     assert kernel is not None
     (phase,) = program(kernel).phases
-    scratch = Storage(schedule(phase, RUNS)).nbytes
+    scratch = lay_out(schedule(phase, RUNS)).nbytes
     names = sizes_of(scratch)
     for n in (LONG, 4 * LONG):
         held = int(evaluate(scratch, {x: n if x in ("n1", "n4") else DIM for x in names}))

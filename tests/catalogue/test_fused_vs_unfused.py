@@ -14,7 +14,7 @@ import pytest
 from tests.catalogue.harness import inputs, matched, record
 from tests.catalogue.rows import Row, draw, varied, wanted
 
-from smelt.bench.apart import BAR, contests
+from bench.apart import BAR, contests
 
 MOST = 1 << 26
 """Bytes of inputs, for what takes a second otherwise."""

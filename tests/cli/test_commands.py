@@ -8,18 +8,14 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from smelt import errors, knobs
-from smelt.bench.table import Table
 from smelt.cli import checks, main, terminal, why
-from smelt.cli.bench import _print
 from smelt.cli.main import COMMANDS
 from smelt.knobs import KNOBS
 from smelt.packages.version import __version__
@@ -271,39 +267,6 @@ def test_no_colours_in_a_pipe(run):
 
 def test_console_is_as_wide_as_a_page_in_a_pipe():
     assert terminal.console().width == 100
-
-
-@pytest.mark.parametrize(
-    ("words", "unread"),
-    [
-        ("--apart --only a1", "--only"),
-        ("--products --json x.json", "--json"),
-        ("--losses --apart", "--losses"),
-        ("--list --threads 2", "--threads"),
-    ],
-)
-def test_a_benchmark_refuses_what_it_does_not_read(run, words, unread):
-    """Options were passed over without a word."""
-    assert f"takes no {unread}" in run("bench", *words.split(), code=2)
-
-
-def test_rows_of_the_benchmark_are_listed_whole_when_narrow(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    lines = run("bench", "--list").splitlines()
-    assert any(line.startswith("residual_layer_norm") for line in lines)
-
-
-def test_a_table_of_the_benchmark_is_whole_in_a_pipe_and_fits_a_terminal():
-    """Names of rows were folded to a few letters a line wherever the numbers took the width."""
-    name = "nearest of 100000 to each of 1000, 128 numbers"
-    result = Table("Products", ("product", *"abcdefgh"), ((name, *(8 * ["12.5 ms"])),))
-    for is_terminal, longest in ((False, 140), (True, 80)):
-        screen = Console(file=StringIO(), force_terminal=is_terminal, width=80, color_system=None)
-        _print(screen, result)
-        lines = screen.file.getvalue().splitlines()
-        assert max(len(line) for line in lines) <= longest
-        assert any(line.startswith(name) for line in lines)
-        assert any(line.count("12.5 ms") == 8 for line in lines)
 
 
 # --- program files --------------------------------------------------------------------------------

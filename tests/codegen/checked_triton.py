@@ -571,11 +571,19 @@ class Language:
             defined = a.defined.all(-1)[..., None] & b.defined.all(-2)[..., None, :]
             return Value(x.astype(out_dtype) @ y.astype(out_dtype), defined)
 
-    def maximum(self, a: Any, b: Any) -> Value:
-        return binary(a, b, np.maximum)
+    PropagateNan = SimpleNamespace(ALL="all")
 
-    def minimum(self, a: Any, b: Any) -> Value:
-        return binary(a, b, np.minimum)
+    def maximum(self, a: Any, b: Any, propagate_nan: str = "") -> Value:
+        return self._extreme(a, b, propagate_nan, np.maximum)
+
+    def minimum(self, a: Any, b: Any, propagate_nan: str = "") -> Value:
+        return self._extreme(a, b, propagate_nan, np.minimum)
+
+    def _extreme(self, a: Any, b: Any, propagate_nan: str, function: Any) -> Value:
+        """Of floats with NaN as NumPy has it, which Triton does only if it is told to."""
+        result = binary(a, b, function)
+        assert propagate_nan == "all" or result.data.dtype.kind in "iu"
+        return result
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         operands(a, b), operands(b, c)

@@ -12,8 +12,9 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.codegen.llvm.loops import distribute
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 from smelt.runtime import code

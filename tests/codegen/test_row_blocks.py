@@ -11,8 +11,9 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.codegen.llvm.access.prefetch import assign_row_shares
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 from smelt.types.expr import evaluate

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.namespaces import smelt_namespace
-from smelt.bench.workloads import WORKLOADS
-from smelt.demo import minilm
+from bench.namespaces import smelt_namespace
+from bench.workloads import WORKLOADS
+from demo import minilm
 from smelt.explain.report import report
 
 STORED = Path(__file__).parent / "counters.json"

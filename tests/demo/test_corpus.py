@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from smelt.demo import corpus
-from smelt.demo.corpus import Passage
+from demo import corpus
+from demo.corpus import Passage
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def test_the_users_folder_and_environment_change_nothing(passages, tmp_path, mon
 
 def test_our_process_imports_nothing_for_it():
     code = (
-        "import sys; from smelt.demo import corpus; before = set(sys.modules); corpus.collect();"
+        "import sys; from demo import corpus; before = set(sys.modules); corpus.collect();"
         "print(len({'imaplib', 'mailbox', 'antigravity'} & set(sys.modules)))"
     )
-    root = corpus.__file__.rsplit("/smelt/", 1)[0]
+    root = corpus.__file__.rsplit("/demo/", 1)[0]
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

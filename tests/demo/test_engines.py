@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from smelt.demo import engines, facts, minilm, torch_model
+from demo import engines, facts, minilm, torch_model
 
 WEIGHTS = minilm.random_weights(hidden=24, layers=2, vocabulary=9, positions=4, seed=1)
 IDS = np.asarray([[1, 2, 3], [4, 0, 0]])

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from smelt.demo import corpus, engines, facts, job, page, weights
-from smelt.demo.corpus import Passage
-from smelt.demo.main import command
-from smelt.demo.race import Result
-from smelt.demo.search import Answer
+from demo import corpus, engines, facts, job, page, weights
+from demo.corpus import Passage
+from demo.main import command
+from demo.race import Result
+from demo.search import Answer
 
 
 def text_of(outcome, width=100):
@@ -134,13 +134,13 @@ def test_a_question_is_answered():
 
 
 def test_the_engines_are_not_loaded_to_be_listed():
-    root = corpus.__file__.rsplit("/smelt/", 1)[0]
-    code = "import sys, smelt.demo.main; print('torch' in sys.modules, 'tokenizers' in sys.modules)"
+    root = corpus.__file__.rsplit("/demo/", 1)[0]
+    code = "import sys, demo.main; print('torch' in sys.modules, 'tokenizers' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": root},
+        env={"PYTHONPATH": f"{root}:{root}/src"},
     )
     assert done.stdout.split() == ["False", "False"]

@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from smelt.demo import minilm, torch_model, weights
-from smelt.demo.minilm import encode, erf, layers_of, random_weights
+from demo import minilm, torch_model, weights
+from demo.minilm import encode, erf, layers_of, random_weights
 
 # Names of the standard's 2024.12 revision (elementwise, creation, manipulation, indexing,
 # linear algebra, searching and statistical functions) that an encoder may want. `erf`

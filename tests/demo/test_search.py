@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from smelt.demo import corpus, engines, search, tokenise, weights
-from smelt.demo.corpus import Passage
-from smelt.demo.search import Index
+from demo import corpus, engines, search, tokenise, weights
+from demo.corpus import Passage
+from demo.search import Index
 
 
 def test_best_first_and_ties_in_order():

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.demo import tokenise, weights
-from smelt.demo.tokenise import load_batches, make_batches, padding_share, save_batches
+from demo import tokenise, weights
+from demo.tokenise import load_batches, make_batches, padding_share, save_batches
 
 TOKENS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=12), max_size=40)
 

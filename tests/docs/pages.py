@@ -24,7 +24,9 @@ PAGES = [
 _CONSOLE = re.compile(r"^```(?:console|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
-_COMMAND = re.compile(r"^(?:\$ )?((?:smelt|make) +[a-z].*?)(?:  .*| +#.*)?$")
+_COMMAND = re.compile(
+    r"^(?:\$ )?((?:(?:smelt|make) +[a-z]|\S*python3? -m (?:bench|demo)\b).*?)(?:  .*| +#.*)?$"
+)
 
 
 def read(page: str) -> str:
@@ -38,7 +40,7 @@ def prose(page: str) -> str:
 
 
 def commands(page: str) -> list[str]:
-    """Calls of `smelt` and `make` that a page shows: lines of blocks, or inline."""
+    """Calls of `smelt`, `make`, `bench` and `demo` on a page: lines of blocks, or inline."""
     lines = [line for block in _CONSOLE.findall(page) for line in block.splitlines()]
     lines += [" ".join(code.split()) for code in _CODE.findall(prose(page))]
     return [result[1].strip() for line in lines if (result := _COMMAND.match(line))]

@@ -6,7 +6,7 @@ import pytest
 from tests.docs.pages import ROOT, read
 from tools import pages, readme
 
-from smelt.bench.results import SMELT, Entry, Results, Row, Times
+from bench.results import SMELT, Entry, Results, Row, Times
 
 
 @pytest.mark.parametrize("page", sorted(pages.PAGES))

@@ -66,7 +66,7 @@ def test_links_lead_somewhere(page, generated):
 
 FILES = [
     p.relative_to(ROOT).as_posix()
-    for folder in ("src", "tests", "docs", "tools", "examples")
+    for folder in ("src", "bench", "demo", "tests", "docs", "tools", "examples")
     for p in (ROOT / folder).rglob("*.py")
 ]
 

@@ -14,8 +14,8 @@ import pytest
 from tests.explain.page_programs import PROGRAMS, data, report
 
 import smelt as sm
+from demo import classics
 from smelt import knobs
-from smelt.demo import classics
 from smelt.explain import page
 from smelt.explain.data import NodeData
 from smelt.explain.page.layout import layout_of

@@ -165,3 +165,13 @@ def test_unknown_level():
 )
 def test_units(shown, text):
     assert shown == text
+
+
+def test_a_donated_argument_that_a_result_replaces_is_named():
+    def append(cache, k, pos):
+        return cache.at[1, :, pos].set(k)
+
+    specs = sm.spec("f32[4,8,64,8]"), sm.spec("f32[8,8]"), sm.spec("i64[]")
+    donating = sm.explain(sm.jit(append, donate="cache"), *specs)
+    assert "; a result takes the place of cache\n" in str(donating)
+    assert "takes the place" not in str(sm.explain(append, *specs))

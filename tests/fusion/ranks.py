@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.namespaces import smelt_namespace
-from smelt.bench.workloads import WORKLOADS
+from bench.namespaces import smelt_namespace
+from bench.workloads import WORKLOADS
 from smelt.compiler import driver
-from smelt.explain.predict import predict
+from smelt.explain.entries import predict
 
 Array = np.ndarray[Any, Any]
 Program = tuple[Callable[..., Any], Sequence[Array]]

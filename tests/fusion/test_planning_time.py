@@ -21,9 +21,9 @@ from tests.fusion.formulas import MACHINE
 from tests.pace import pace
 
 import smelt as sm
+from demo import minilm
 from smelt import passes
 from smelt.compiler import driver
-from smelt.demo import minilm
 from smelt.fusion import derived_stream, plan, plan_for_sizes, region, state
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units

@@ -13,7 +13,7 @@ from tests.codegen.llvm.single_kernel import one_cluster
 from smelt import lower
 from smelt.backend import gpu
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.cost_models import cost_model
+from smelt.fusion.predict import cost_model
 from smelt.fusion.region import region_of
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.units import Units

@@ -118,6 +118,8 @@ class NumpyMachine:
     def rint(self, a: Array) -> Array:
         return np.rint(a)
 
+    rint_small = rint
+
     def trunc(self, a: Array) -> Array:
         return np.trunc(a)
 

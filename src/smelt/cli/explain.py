@@ -13,7 +13,6 @@ import traceback
 from ast import literal_eval
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ SUFFIX = ".smelt"
 
 
 @click.command("explain")
-@click.argument("target", required=False)
+@click.argument("target")
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size; repeatable.")
 @click.option(
     "--arg",
@@ -76,14 +75,8 @@ SUFFIX = ".smelt"
     metavar="FILE.html",
     help="Write the report as an interactive page, one file that needs no server.",
 )
-@click.option(
-    "--classics",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="FILE.html",
-    help="Instead of a target, write one page that teaches fusion with six classics.",
-)
 def command(
-    target: str | None,
+    target: str,
     sizes: tuple[str, ...],
     given: tuple[str, ...],
     why: tuple[str, str] | None,
@@ -92,21 +85,12 @@ def command(
     predict: bool,
     as_json: bool,
     page: Path | None,
-    classics: Path | None,
 ) -> None:
     """Report how a function, a graph or a model is compiled, and why.
 
     TARGET is FILE.py:FUNCTION, a graph in its text form, FILE.smelt, or MODEL.onnx.  It is compiled
     for the sizes, run on random arrays and measured.
     """
-    if classics is not None:
-        _write_classics(classics)
-        if target is None:
-            return
-    if target is None:
-        raise click.UsageError(
-            "name FILE.py:FUNCTION, a graph's FILE.smelt, MODEL.onnx, or --classics FILE"
-        )
     named_sizes = sizes_of_options(sizes)
     if target.endswith(onnx_model.SUFFIX):
         result = onnx_model.explain_model(
@@ -139,23 +123,6 @@ def command(
         click.echo(result.to_json(indent=2))
     else:
         click.echo(result.text(level))
-
-
-def _write_classics(path: Path) -> None:
-    try:
-        classics: Any = import_module("smelt.demo.classics")
-    except ModuleNotFoundError:
-        raise click.ClickException("`--classics` is part of the repository") from None
-    names = len(classics.NAMES)
-    seen: list[str] = []
-
-    def say(name: str) -> None:
-        seen.append(name)
-        if sys.stderr.isatty():
-            click.echo(f"{len(seen)} of {names}: {name}", err=True)
-
-    path.write_text(classics.page(say), encoding="utf-8")
-    click.echo(f"wrote {path}", err=True)
 
 
 # ---- a graph's text ----------------------------------------------------------------------------

@@ -178,8 +178,7 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
     """
     phases = program(kernel).phases
     short_dots = _short_dots(phases)
-    for phase in phases:
-        unroll_short_dots(phase)
+    phases = [unroll_short_dots(phase) for phase in phases]
     if _short_dots(phases) < short_dots:
         return False
     if all(

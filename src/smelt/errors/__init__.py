@@ -25,6 +25,7 @@ from smelt.errors.array import (
 )
 from smelt.errors.escape import escape_controls
 from smelt.errors.files import (
+    LibraryError,
     ProgramFileError,
     ProgramMachineError,
     ProgramTrustError,
@@ -83,6 +84,8 @@ from smelt.errors.text import (
     ExprTextError,
     GraphTextError,
     KernelTextError,
+    LoopPassError,
+    LoopTextError,
     PlanTextError,
     TextError,
     VerifyError,
@@ -143,6 +146,9 @@ __all__ = [
     "KnobWarning",
     "LeakError",
     "LengthError",
+    "LibraryError",
+    "LoopPassError",
+    "LoopTextError",
     "MissingCompilerError",
     "NoDriverError",
     "OldDriverError",

@@ -111,3 +111,25 @@ class SaveError(SmeltError, ValueError):
     title = "program cannot be saved"
     template = "{what} has no form in a file"
     hint = "Pass it as an argument, or compute it outside of the program."
+
+
+class LibraryError(SmeltError, ValueError):
+    """A program cannot become a library for C.
+
+    What it means:
+        A part of the program runs in Python, or C has no arguments of its kind.
+    Why:
+        A library has machine code, and a run time that does nothing but call it.
+    Example:
+        from smelt.errors import LibraryError
+
+        raise LibraryError(name="f", part="operators that NumPy computes")
+    How to fix:
+        Write the part with operators that have kernels (`sm.explain` names those that have none),
+        or compute it outside of the program.
+    """
+
+    code = "E816"
+    title = "program cannot be a library"
+    template = "{name} has {part}, which a library cannot have"
+    hint = "Write that part with operators that have kernels, or compute it before or after."

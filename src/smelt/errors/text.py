@@ -13,7 +13,8 @@ class TextError(SmeltError, ValueError):
     """Text that does not parse; the message has a caret under the position.
 
     What it means:
-        The root of `GraphTextError`, `PlanTextError`, `KernelTextError` and `ExprTextError`.
+        The root of `GraphTextError`, `PlanTextError`, `KernelTextError`, `LoopTextError` and
+        `ExprTextError`.
     Why:
         Every representation prints and parses back; an edited text may have mistakes.
     Example:
@@ -157,6 +158,49 @@ class ExprTextError(TextError):
     code = "E404"
     title = "unreadable expression"
     hint = "Types read f32[n, 4]; sizes use integers, names, + - * // %, min and max."
+
+
+class LoopTextError(TextError):
+    """The text of loops does not parse.
+
+    What it means:
+        A line is not a statement of the loop language, or reads a name before it is bound.
+    Why:
+        The loops of a kernel are printed to be read and parse back to themselves.
+    Example:
+        from smelt.loop.text import parse
+
+        parse("func f(x: f32[n]; n)\\n  each i in 0 .. n\\n    y = x[j]")
+    How to fix:
+        Change the text at the caret; `docs/loop.md` explains the language by example.
+    """
+
+    code = "E407"
+    title = "unreadable loops"
+    hint = "Compare the line with the examples on the page `The loop language`."
+
+
+class LoopPassError(SmeltError, ValueError):
+    """A pass over loops may not do what it was asked to.
+
+    What it means:
+        A loop lacks a property that the pass needs, for example independent iterations.
+    Why:
+        Passes check what they may do, so that loops stay right whatever a schedule asks for.
+    Example:
+        from smelt.loop.passes.vectorize import vectorize
+        from smelt.loop.text import parse
+
+        text = "func f(x: out f32[n]; n)\\n  for i in 0 .. n\\n    x[i] = 1.0"
+        vectorize(parse(text).funcs[0], "i", 16, "mask")
+    How to fix:
+        Choose another loop, or another pass first. Schedules that the compiler chooses are legal:
+        if you did not call the pass yourself this is a bug in Smelt.
+    """
+
+    code = "E408"
+    title = "loops cannot be transformed"
+    hint = "Choose another loop, or apply another pass first."
 
 
 class VerifyError(SmeltError, AssertionError):

@@ -14,17 +14,18 @@ from dataclasses import replace
 from smelt.backend import Machine
 from smelt.backend.machine import Level
 from smelt.explain.compiled import Compiled
-from smelt.explain.predict import predict
 from smelt.explain.traffic import Touched, Traffic
 from smelt.explain.work import Work, work
-from smelt.fusion.plan import Body, Cluster, LoopBody
+from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost
+from smelt.fusion.plan import Body, Cluster, LoopBody, Plan
+from smelt.fusion.predict import predictions
 from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
 
-__all__ = ["Entry", "chunked_work", "entries", "entry_traffic"]
+__all__ = ["Entry", "chunked_work", "entries", "entry_traffic", "predict"]
 
 Sizes = Mapping[str, int]
 
@@ -174,3 +175,23 @@ def _in_full_graph(cluster: Cluster, body: Body) -> Cluster:
         shapes=(),
         stream=None,
     )
+
+
+def predict(
+    plan: Plan, target: Machine, sizes: Mapping[str, int]
+) -> tuple[list[Cost], Mapping[Node, Level]]:
+    """Return the predicted cost of every cluster, and where the plan's values rest.
+
+    The cost of a chunked cluster includes all chunks.
+    """
+    costs, levels = predictions(plan, target, sizes)
+    return [_repeated(c) for c in costs], levels
+
+
+def _repeated(cost: Cost) -> Cost:
+    """Return the cost with the launch time of repeated calls instead of the planner's charge."""
+    starts, rest = divmod(cost.launch, INLINE_LAUNCH_NS)
+    if rest or starts not in (1, 2):
+        return cost  # it is launched on other threads, or is a library call
+    launch = starts * INLINE_START_NS
+    return replace(cost, total=cost.total - cost.launch + launch, launch=launch)

@@ -148,7 +148,14 @@ def _memory(data: ReportData) -> str:
     unfused = f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
     temp = data.memory.temp
     between = f"{show_bytes(temp)} of intermediates" if temp else "no intermediates"
-    return f"{show_count(t.transfers, 'array')}{unfused}, {between} in memory"
+    counted = f"{show_count(t.transfers, 'array')}{unfused}, {between} in memory"
+    nodes = data.nodes
+    replaced = [
+        f"a result takes the place of {nodes[b.reuses].name}"
+        for b in data.buffers
+        if b.reuses is not None and nodes[b.reuses].kind == "input"
+    ]
+    return "; ".join([counted, *replaced])
 
 
 def _time(data: ReportData) -> str:

@@ -23,6 +23,7 @@ __all__ = ["Why", "decision_text", "is_net", "why"]
 
 WIDTH = 100
 _CODE = re.compile(r"`([^`]+)`")
+_NUMBERED = re.compile(r"v\d+")  # a value without a name in the source: its label says more
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,9 @@ def _comparison(d: DecisionData) -> str:
 
 def _override(d: DecisionData) -> str:
     """Return how to get the opposite, ready to paste where a setting exists."""
-    pair = f'("{d.a}", "{d.b}")'
+    sides = (d.a, d.a_label), (d.b, d.b_label)
+    a, b = ((label if _NUMBERED.fullmatch(name) else name) for name, label in sides)
+    pair = f'("{a}", "{b}")'
     code = _CODE.search(d.override)
     if code is not None and "(a, b)" in code[1]:
         return f"try: {code[1].replace('(a, b)', pair)}"

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from smelt.fusion.bitsets import at_hints, bits, least
-from smelt.fusion.plan import Cluster
-from smelt.fusion.search_result import UnplacedCluster
+from smelt.fusion.plan import Cluster, UnplacedCluster
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input

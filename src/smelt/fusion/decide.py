@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.derived_stream import CarriedReduction
 from smelt.fusion.legal import Refusal
-from smelt.fusion.reduction_notes import Step
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal.facts import Decision, Verdict
@@ -265,7 +265,7 @@ class Decisions:
             a, b, _ = self._subjects(producer, reader, siblings=False)
             self.costly_copies[a, b] = len(readers), separate_ns, -gain
 
-    def carried(self, axis: str, dependencies: Iterable[Step], ns: float) -> None:
+    def carried(self, axis: str, dependencies: Iterable[CarriedReduction], ns: float) -> None:
         """Record how each dependency between reductions of a streamed axis is carried.
 
         `ns` is the time of the kernel.

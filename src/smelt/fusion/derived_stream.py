@@ -17,7 +17,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import field
 
 from smelt import knobs
@@ -25,6 +25,7 @@ from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange
 from smelt.fusion.cascade.collect import Collected, collect
 from smelt.fusion.cascade.term import Term
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Region
 from smelt.fusion.units import Units
 from smelt.python.dataclass import dataclass
@@ -56,3 +57,36 @@ def derive_stream(units: Units, region: Region, a: int) -> DerivedStream:
     stream = DerivedStream(region, collected, cascade, tuple(collected.terms.interned.values()))
     units.stream_cache[key] = stream
     return stream
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedReduction:
+    """The treatment of a reduction that reads another one over the same axis."""
+
+    reduction: int
+    reads: int
+    reason: str
+    how: str
+
+
+_HOW = {
+    "hoist": "what is read is applied once, at the end",
+    "static": "taken from a fixed element, and shifted at the end",
+    "dynamic": "what was summed is rescaled at every change",
+    "monotone": "the function is applied to the last value alone",
+}
+
+
+def carried_reductions(model: CostModel, region: Region, axis: int) -> Iterator[CarriedReduction]:
+    """Iterate over the dependencies between reductions of a streamed axis."""
+    stream = derive_stream(model.units, region, axis)
+    collected, cascade = stream.collected, stream.cascade
+    for reduction, treatment in cascade.treatments.items():
+        for read in treatment.reads:
+            is_recomputed = treatment.action == "recompute"
+            reason = "visited-again" if is_recomputed else "carried"
+            explanation = treatment.blocker if is_recomputed else _HOW[treatment.treatment_of(read)]
+            if reduction in collected.units and read in collected.units:
+                yield CarriedReduction(
+                    collected.units[reduction], collected.units[read], reason, explanation
+                )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from smelt.backend.gpu import KernelWork, scan_parts
 from smelt.fusion.bitsets import bits
 from smelt.fusion.device_traffic import traffic
-from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.splittable_axes import members_before
+from smelt.fusion.schedule_model import ScheduleModel, members_before
 from smelt.types.expr import evaluate
 
 if TYPE_CHECKING:

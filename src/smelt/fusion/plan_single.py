@@ -27,17 +27,16 @@ from smelt.backend.machine import Machine
 from smelt.fusion import memory
 from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints
-from smelt.fusion.cost_models import cost_model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.loops import group_results, plan_loops
-from smelt.fusion.plan import NOTHING, Donated, Plan
+from smelt.fusion.plan import NOTHING, Donated, Plan, SearchResult
 from smelt.fusion.plan_for_sizes import MAX_UNITS, is_better_for_both, larger_sizes, may_gain
+from smelt.fusion.predict import cost_model
 from smelt.fusion.refine import Refinement
 from smelt.fusion.repeated_layers import shorten
 from smelt.fusion.require import require
 from smelt.fusion.search import Search
-from smelt.fusion.search_result import SearchResult
 from smelt.fusion.units import Units
 from smelt.fusion.verify import check_disjoint, verify
 from smelt.graph.ir import Graph, Node

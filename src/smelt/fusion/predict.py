@@ -9,17 +9,21 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.backend.gpu import Gpu
 from smelt.backend.machine import Level, Machine
+from smelt.errors import InternalError
 from smelt.fusion.bitsets import Hints
+from smelt.fusion.cost import Model
 from smelt.fusion.cost_model import Cost, CostModel
-from smelt.fusion.cost_models import cost_model
+from smelt.fusion.device_cost import DeviceModel
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
 from smelt.graph.ir import Node
+from smelt.machine.target import Target
 
-__all__ = ["chunked_cost", "costs", "predictions"]
+__all__ = ["chunked_cost", "cost_model", "costs", "predictions"]
 
 
 def costs(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
@@ -73,3 +77,15 @@ def _cost(model: CostModel, cluster: Cluster) -> Cost:
         if prediction is not None:
             return prediction
     return model.cost(region)
+
+
+def cost_model(units: Units, machine: Machine, hints: Hints, extra_bytes: int = 0) -> CostModel:
+    """Return the cost model of a graph on a machine.
+
+    `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
+    """
+    if isinstance(machine, Target):
+        return Model(units, machine.planning, hints, extra_bytes)
+    if isinstance(machine, Gpu):
+        return DeviceModel(units, machine, hints, extra_bytes)
+    raise InternalError(f"no cost model for {machine.name}")

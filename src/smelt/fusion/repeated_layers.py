@@ -29,8 +29,7 @@ from dataclasses import replace
 from functools import partial
 
 from smelt.fusion.decide import rename_decision
-from smelt.fusion.plan import Cluster
-from smelt.fusion.search_result import SearchResult, UnplacedCluster
+from smelt.fusion.plan import Cluster, SearchResult, UnplacedCluster
 from smelt.fusion.units import is_free
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values

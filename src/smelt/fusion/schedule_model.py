@@ -10,7 +10,7 @@ machine's (`smelt.machine.tiling`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TypeAlias
 
@@ -24,7 +24,6 @@ from smelt.fusion.contraction_cost import (
 )
 from smelt.fusion.depthwise_separable import fused_depthwise
 from smelt.fusion.region import Position, Region, axis_numbers
-from smelt.fusion.splittable_axes import members_before, splittable_axes
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import AT_ZERO, Units
 from smelt.fusion.vectorization_cost import (
@@ -586,3 +585,33 @@ class ScheduleModel:
                     cost += sum([costs[v] for v in bits(operands & members & ~in_scratch)])
                 costs[p] = cost
         return self.costs[u]
+
+
+def splittable_axes(units: Units, region: Region) -> Iterator[int]:
+    """Iterate over reduced axes that may be split into parts.
+
+    Arg-reductions are merged along their first axis only.
+    """
+    positional = [u for u in region.reduced_axes if units.unit(u).trace.positional]
+    for a in bits(region.all_reduced):
+        if all(
+            region.reduced_axis_order[u][0] == a
+            for u in positional
+            if region.reduced_axes[u] >> a & 1
+        ):
+            yield a
+
+
+def members_before(units: Units, region: Region, split: int) -> int:
+    """Return the members that reductions over a split axis depend on.
+
+    Every part computes them itself. Those without that axis, such as the mean that a row is centred
+    by, are computed once per part.
+    """
+    pending = [u for u, over in region.reduced_axes.items() if over & split]
+    members = 0
+    while pending:
+        new = units.operands[pending.pop()] & region.members & ~members
+        members |= new
+        pending += bits(new)
+    return members

@@ -21,12 +21,12 @@ from collections.abc import Iterable, Sequence
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
+from smelt.fusion.derived_stream import carried_reductions
 from smelt.fusion.fuse_chains import chains
 from smelt.fusion.gain_cache import NEVER, GainCache
 from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
 from smelt.fusion.reachability import Reach
 from smelt.fusion.recompute import MAX_SLOWER, recompute_large_values
-from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, State, Verdict
 from smelt.fusion.units import Units
@@ -395,7 +395,7 @@ class Search(State):
         for c in self.clusters.values() if self.decisions.recording else ():
             if c.cost.stream >= 0:
                 extent = self._streamed_extent(c.verdict)
-                reductions = steps(self.model, c.region, c.cost.stream)
+                reductions = carried_reductions(self.model, c.region, c.cost.stream)
                 self.decisions.carried(extent, reductions, c.cost.objective_ns)
 
     # ---- siblings ------------------------------------------------------------------------------

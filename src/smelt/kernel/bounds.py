@@ -182,7 +182,7 @@ COMPARISONS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
 
     a op b  <=>  sign*(a - b) + shift >= 0
 """
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
 """Complement of each comparison."""
 _ARITHMETIC = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}
 
@@ -200,7 +200,7 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
         case Apply(op="not", args=(a,)):
             return facts_of(a, lets, holds=not holds)
         case Apply(op=op, args=(a, b)):
-            relation = op if holds else _NEGATED.get(op, "")
+            relation = op if holds else NEGATED.get(op, "")
             left, right = as_index(a, lets), as_index(b, lets)
             if left is None or right is None:
                 return ()

@@ -17,12 +17,12 @@ two vectors a cycle, but no more than their latency allows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from smelt.python.dataclass import dataclass
+from smelt.types.arithmetic import choose, common_divisor, larger, smaller, whole
 from smelt.types.expr import Index, evaluate, text
 from smelt.types.parse_expr import parse_sizes
 
@@ -153,19 +153,27 @@ def tile_steps(rows: int, heights: Sequence[int]) -> list[tuple[int, int]]:
         return [(heights[0], -(-rows // heights[0]))]
     tiles: list[tuple[int, int]] = []
     for height in heights:
-        count, rows = divmod(rows, height)
-        tiles += [(height, count)] * (count > 0)
+        count, rows = rows // height, rows % height
+        if not isinstance(count, int) or count:
+            tiles.append((height, count))
     return tiles
 
 
 def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
-    """Return the predicted cycles of one product by what they are spent on."""
-    m, n, k, batch = (int(evaluate(e, sizes)) for e in (c.rows, c.columns, c.reduced, c.batch))
-    full, rest = divmod(n, c.vectors * c.lanes)
-    right_pitch = int(evaluate(c.right_pitch, sizes))
-    in_place = right_pitch and (not c.packed_right or (right_pitch <= c.short_pitch and not rest))
-    narrow = int((c.has_narrow_tiles or in_place) and 0 < rest <= (c.vectors - 1) * c.lanes)
-    full += int(rest > 0) - narrow
+    """Return the predicted cycles of one product by what they are spent on.
+
+    Sizes may be numbers that only a call will know (`smelt.types.arithmetic`): nothing branches on
+    them here, and conditions are 0 or 1.
+    """
+    m, n, k, batch = (whole(evaluate(e, sizes)) for e in (c.rows, c.columns, c.reduced, c.batch))
+    full, rest = n // (c.vectors * c.lanes), n % (c.vectors * c.lanes)
+    right_pitch = whole(evaluate(c.right_pitch, sizes))
+    in_place = (right_pitch != 0) * (
+        (right_pitch <= c.short_pitch) * (rest == 0) if c.packed_right else 1
+    )
+    has_narrow = 1 if c.has_narrow_tiles else in_place
+    narrow = has_narrow * (rest > 0) * (rest <= (c.vectors - 1) * c.lanes)
+    full = full + (rest > 0) - narrow
     tiles = tile_steps(m, c.heights)
     count = sum(number for _, number in tiles)
     multiply = sum(
@@ -179,13 +187,13 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
     parts = {
         "multiply-adds": k * multiply,
         "loop steps": LOOP_STEP * k * count * (full + narrow),
-        "packing": 0.0 if in_place else lines * c.packed_right * k * vectors * right_times,
+        "packing": choose(in_place, 0.0, lines * c.packed_right * k * vectors * right_times),
         "packing rows": c.packed_left * k * m * left_times * c.itemsize / (LINE * UNITS),
-        "sums": lines * m * vectors * (c.sums + c.block_sums * max(blocks, 0)),
+        "sums": lines * m * vectors * (c.sums + c.block_sums * larger(blocks, 0)),
         "epilogue": c.epilogue * m * vectors / UNITS,
         "operands in place": k
         * (
-            vectors * count * _right_in_place(c, right_pitch if in_place else 0, k)
+            vectors * count * _right_in_place(c, choose(in_place, right_pitch, 0), k)
             + (full + narrow) * _left_in_place(c, sizes, (m, k), count)
         ),
         "memory": _memory_cycles(c, (m, n, k), (left_times, right_times), batch),
@@ -199,21 +207,24 @@ def _task_counts(c: ProductCost, extents: tuple[int, int, int], batch: int) -> t
     m, n, k = extents
     (low_rows, high_rows), (low_columns, high_columns) = c.task_rows, c.task_columns
     results = m * n * batch // c.tasks
-    columns = min(max(results // max(min(m, low_rows), 1), low_columns), high_columns)
-    columns = min(columns, max(c.panel_elements // max(k, 1), c.vectors * c.lanes))
-    across = max(-(-n // columns), 1)
-    rows = min(max(results // max(-(-n // across), 1), low_rows), high_rows)
-    return across, max(-(-m // rows), 1)
+    columns = larger(results // larger(smaller(m, low_rows), 1), low_columns)
+    columns = smaller(smaller(columns, high_columns), _panel_columns(c, k))
+    across = larger(-(-n // columns), 1)
+    rows = smaller(larger(results // larger(-(-n // across), 1), low_rows), high_rows)
+    return across, larger(-(-m // rows), 1)
+
+
+def _panel_columns(c: ProductCost, k: int) -> int:
+    return larger(c.panel_elements // larger(k, 1), c.vectors * c.lanes)
 
 
 def _right_in_place(c: ProductCost, pitch: int, k: int) -> float:
     """Return the waits for a vector in place: it crosses lines, or was evicted."""
     nbytes, split = pitch * c.itemsize, pitch * c.itemsize % LINE > 0
-    if not pitch:
-        return 0.0
     lines = max(c.vectors * c.lanes * c.itemsize // LINE, 1) + split
-    held = min(_rows_in_l1(c, nbytes), L1_SHARE * c.l1_bytes / (LINE * lines))
-    return c.lanes * c.itemsize / LINE * (SPLIT_LOAD * split + MISS * (k > held))
+    held = smaller(_rows_in_l1(c, nbytes), L1_SHARE * c.l1_bytes / (LINE * lines))
+    waits = c.lanes * c.itemsize / LINE * (SPLIT_LOAD * split + MISS * (k > held))
+    return choose(pitch, waits, 0.0)
 
 
 def _left_in_place(
@@ -221,32 +232,29 @@ def _left_in_place(
 ) -> float:
     """Return the waits for a column of the left operand that tiles evict from L1."""
     m, k = extents
-    pitch, step = (int(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
-    if pitch and c.heights[0] > _rows_in_l1(c, pitch):
-        return MISS * m
-    if not step or k <= _rows_in_l1(c, step):
-        return 0.0
-    return FAR_STEP * tiles * (2 if m * k * c.itemsize > c.l2_bytes else 1)
+    pitch, step = (whole(evaluate(e, sizes)) * c.itemsize for e in (c.left_pitch, c.left_step))
+    height = c.heights[0] if c.heights else 0
+    far = FAR_STEP * tiles * choose(m * k * c.itemsize > c.l2_bytes, 2, 1)
+    waits = choose((step != 0) * (k > _rows_in_l1(c, step)), far, 0.0)
+    return choose((pitch != 0) * (height > _rows_in_l1(c, pitch)), MISS * m, waits)
 
 
 def _memory_cycles(
     c: ProductCost, extents: tuple[int, int, int], times: tuple[int, int], batch: int
 ) -> float:
     """Return the waits for what L2 does not hold."""
-    (m, n, k), (left_times, right_times), cycles = extents, times, 0.0
+    (m, n, k), (left_times, right_times) = extents, times
     left, right, results = (x * c.itemsize for x in (m * k, k * n, m * n))
-    if left > c.l2_bytes:
-        cycles += c.far_left * left / LINE * left_times
-    if right > c.l2_bytes:
-        cycles += (c.far_runs * k * left_times + c.far_right * right / LINE) * right_times
-    if results * batch > c.l2_bytes and left_times > 1:
-        cycles += c.far_results * results / LINE
-    return cycles / UNITS
+    cycles = choose(left > c.l2_bytes, c.far_left * left / LINE * left_times, 0.0)
+    panels = (c.far_runs * k * left_times + c.far_right * right / LINE) * right_times
+    cycles = cycles + choose(right > c.l2_bytes, panels, 0.0)
+    is_far = (results * batch > c.l2_bytes) * (left_times > 1)
+    return (cycles + choose(is_far, c.far_results * results / LINE, 0.0)) / UNITS
 
 
 def _rows_in_l1(c: ProductCost, pitch: int) -> int:
     """Return how many rows, `pitch` bytes apart, the sets of the L1 cache hold."""
-    return max(c.l1_bytes // PAGE, 1) * (PAGE // max(math.gcd(pitch, PAGE), LINE))
+    return max(c.l1_bytes // PAGE, 1) * (PAGE // larger(common_divisor(pitch, PAGE), LINE))
 
 
 def product_cycles(costs: Sequence[ProductCost], sizes: Mapping[str, int]) -> float:

@@ -178,28 +178,30 @@ class Line:
     indent: int
 
 
-def fail(source: str, token: Token, message: str) -> NoReturn:
-    """Raise KernelTextError at a token."""
+def fail(
+    source: str, token: Token, message: str, error: type[TextError] = KernelTextError
+) -> NoReturn:
+    """Raise an error of class `error` at a token."""
     at = TextError.position(source, token.offset)
     length = max(len(token.text), 1)
-    raise KernelTextError(
-        message, source=source, line=at["line"], column=at["column"], length=length
-    )
+    raise error(message, source=source, line=at["line"], column=at["column"], length=length)
 
 
-def lines(source: str) -> list[Line]:
-    """Split a text into logical lines.
+def lines(
+    source: str, words: re.Pattern[str] = _TOKEN, error: type[TextError] = KernelTextError
+) -> list[Line]:
+    """Split a text into logical lines of tokens that the groups of `words` name.
 
-    Raises KernelTextError for a character that starts no token.
+    Raises an error of class `error` for a character that starts no token.
     """
     limit = beyond_limits(source)
     if limit is not None:
-        fail(source, Token("number", "", limit[0]), f"{limit[1]} expected")
+        fail(source, Token("number", "", limit[0]), f"{limit[1]} expected", error)
     out: list[Line] = []
     current: list[Token] = []
     depth = at = 0
     touching = False
-    for match in _TOKEN.finditer(source):
+    for match in words.finditer(source):
         if match.start() != at:
             break
         kind, text = str(match.lastgroup), match.group()
@@ -209,17 +211,20 @@ def lines(source: str) -> list[Line]:
             if kind == "mark":
                 depth += (text in "([") - (text in ")]")
                 if depth > MAX_NESTING:
-                    fail(source, current[-1], f"brackets nest deeper than {MAX_NESTING}")
+                    fail(source, current[-1], f"brackets nest deeper than {MAX_NESTING}", error)
         elif kind == "newline" and depth <= 0:
-            _finish_line(out, current, source)
+            _finish_line(out, current, source, error)
         at += len(text)
     if at < len(source):
-        fail(source, Token("mark", source[at], at), f"{source[at]!r} is not a word of a kernel")
-    _finish_line(out, current, source)
+        message = f"{source[at]!r} is not a word of this language"
+        fail(source, Token("mark", source[at], at), message, error)
+    _finish_line(out, current, source, error)
     return out
 
 
-def _finish_line(out: list[Line], current: list[Token], source: str) -> None:
+def _finish_line(
+    out: list[Line], current: list[Token], source: str, error: type[TextError]
+) -> None:
     if not current:
         return
     run = conditions = 0
@@ -227,17 +232,18 @@ def _finish_line(out: list[Line], current: list[Token], source: str) -> None:
         run = run + 1 if token.text in ("-", "~") else 0
         conditions += token.text == "if"
         if max(run, conditions) > MAX_NESTING:
-            fail(source, token, f"more than {MAX_NESTING} signs or conditions in one value")
+            message = f"more than {MAX_NESTING} signs or conditions in one value"
+            fail(source, token, message, error)
     first = current[0].offset
     out.append(Line(tuple(current), first - (source.rfind("\n", 0, first) + 1)))
     current.clear()
 
 
 class Cursor:
-    """Read position in a line."""
+    """Read position in a line; `error` is the class that it raises."""
 
-    def __init__(self, source: str, line: Line) -> None:
-        self.source, self.line, self.place = source, line, 0
+    def __init__(self, source: str, line: Line, error: type[TextError] = KernelTextError) -> None:
+        self.source, self.line, self.place, self.error = source, line, 0, error
         self.token = line.tokens[0]
         """Next token; past the end one of kind `expect_end` with empty text."""
 
@@ -295,5 +301,5 @@ class Cursor:
             self.fail(f"the end of the line expected, found {self.token_text()}")
 
     def fail(self, message: str, token: Token | None = None) -> NoReturn:
-        """Raise KernelTextError at `token`, or at the next token."""
-        fail(self.source, token or self.token, message)
+        """Raise the error at `token`, or at the next token."""
+        fail(self.source, token or self.token, message, self.error)

@@ -142,7 +142,7 @@ class _Printer:
             shown = (a if self._has_default_extent(a) else self._axis_in(a) for a in self.extents)
             lines.append(f"  axis {', '.join(shown)}")
             body = self._body()
-        lines.extend(f"  require {_fact_text(fact)}" for fact in self.kernel.facts)
+        lines.extend(f"  require {fact_text(fact)}" for fact in self.kernel.facts)
         return "\n".join(lines + body)
 
     def _extent_is_implied(self, axis: str) -> bool:
@@ -450,7 +450,7 @@ def _number_text(c: ir.Const) -> str:
     return re.sub(r"e\+?(-?)0*", r"e\1", repr(v))
 
 
-def _fact_text(fact: Index) -> str:
+def fact_text(fact: Index) -> str:
     """Print `n - 5 >= 0` as `n >= 5`."""
     left: Index = 0
     right: Index = 0

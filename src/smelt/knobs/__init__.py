@@ -197,7 +197,7 @@ TIERS: Knob[Literal["default", "fused", "auto", "numpy"]] = Knob(
 SMALL_ELEMENTS: Knob[int] = Knob(
     "small_elements",
     values.integer(0, 1 << 24),
-    8192,
+    25_000,
     "Elements of the largest array that `smelt.numpy` leaves to NumPy; read once, at its import.",
     values="0 to 16777216",
 )

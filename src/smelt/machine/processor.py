@@ -240,6 +240,12 @@ _NEVER_EMITTED = frozenset(
 """Features whose instructions LLVM emits only where a program names them; ours name none."""
 
 
+def linux_names(features: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return Linux's names of the features that code may use, by LLVM's names."""
+    names = {f: _LINUX_NAMES.get(f, f.replace("-", "_")) for f in {*features} - _NEVER_EMITTED}
+    return {f: tuple(dict.fromkeys((n, n.replace("512", "512_")))) for f, n in names.items()}
+
+
 def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
     """Return the features that code may use and Linux does not report; needs no LLVM.
 
@@ -247,12 +253,7 @@ def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[
     """
     pairs = _cpuinfo(cpuinfo)
     reported = set(f"{pairs.get('flags', '')} {pairs.get('Features', '')}".split())
-
-    def is_reported(name: str) -> bool:
-        linux_name = _LINUX_NAMES.get(name, name.replace("-", "_"))
-        return linux_name in reported or linux_name.replace("512", "512_") in reported
-
-    return sorted(f for f in {*features} - _NEVER_EMITTED if not is_reported(f))
+    return sorted(f for f, names in linux_names(features).items() if reported.isdisjoint(names))
 
 
 def system_triple() -> str:

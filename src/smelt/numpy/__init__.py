@@ -12,15 +12,21 @@ on every name, which docs/numpy.md prints.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as _np
 
 from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.aliasing import forget_rules
+from smelt.frontends.array.complex_calls import WHOLE, call_complex
+from smelt.frontends.array.methods import NUMPYS
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
-from smelt.numpy import fft, json_numbers, lib, linalg, random
+from smelt.numpy import fft, lib, linalg, random
+from smelt.numpy.at_once import call_at_once
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.direct import ufunc
 from smelt.numpy.library import LibraryCall, library_calls
@@ -28,6 +34,16 @@ from smelt.numpy.small import ndarray
 from smelt.numpy.table import ROWS
 
 _FUNCTIONS = {name: row.function for name, row in ROWS.items()}
+_METHODS = """
+    all any argmax argmin argsort cumprod cumsum dot max mean min nonzero prod ptp sum take trace
+"""
+"""Methods with the arguments of the function of their name, which NumPy may compute as a whole."""
+_COMPLEX: dict[str, Callable[..., Any]] = {
+    **{name: getattr(_np, name) for name in ("add", "subtract", "multiply", "divide", "matmul")},
+    **{name: getattr(_np, name) for name in ("equal", "not_equal", "negative", "abs")},
+    "pow": operator.pow,
+}
+"""Operator on complex arrays -> NumPy's function."""
 _OWN: dict[str, Any] = {
     "LibraryCall": LibraryCall,
     "fft": fft,
@@ -42,10 +58,15 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
+NUMPYS.update({name: _FUNCTIONS[name].__wrapped__ for name in _METHODS.split()})
+WHOLE.update(
+    {
+        name: partial(call_at_once, name, partial(call_complex, name), function)
+        for name, function in _COMPLEX.items()
+    }
+)
 forget_rules()
 set_default_tier("auto")
-
-json_numbers.install()
 
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__

@@ -17,18 +17,20 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, view_of
-from smelt.frontends.array.complex_array import from_memory
+from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, pay, view_of
+from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
+from smelt.numpy import small
 from smelt.types.dtype import DType
 
 __all__ = ["call_at_once"]
 
 _LARGE: Final = 1 << 16
 """Smallest argument, in bytes, of calls that pay into an account."""
-_PLAIN: Final = frozenset((int, float, bool, str, type(None), type, type(Ellipsis)))
+_PLAIN: Final = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis)))
 _DTYPES: Final = frozenset("?bBhHiIlLqQefd")
 _WAITS: Final = object()
 _ACCOUNTS: dict[Hashable, Account] = {}
@@ -57,22 +59,28 @@ def call_at_once(
             return NotImplemented
         values.append(x)
     account = None
-    if any(b.nbytes >= _LARGE for b in buffers):
+    if any(b.nbytes >= _LARGE for b in buffers) and all(b.dtype.kind != "c" for b in buffers):
         account = _account(name, buffers)
+        pay(tuple([x.node for x in args if x.__class__ is Array]))
         if account.paid >= account.limit:
             result = recorded(ours, *args, **kwargs)
             if _pays(account, result):
                 return result
-    options = dict(zip(kwargs, values[len(args) :], strict=True))
     try:
-        result = theirs(*values[: len(args)], **options)
+        if kwargs:
+            options = dict(zip(kwargs, values[len(args) :], strict=True))
+            result = theirs(*values[: len(args)], **options)
+        else:
+            result = theirs(*values)
     except Exception as error:
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return NotImplemented
-    if result.__class__ is tuple or result.__class__ is list:
+    if isinstance(result, (tuple, list)):
         items = [_ours(x, buffers) for x in result]
-        return NotImplemented if any(x is NotImplemented for x in items) else type(result)(items)
+        if any(x is NotImplemented for x in items):
+            return NotImplemented
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     result = _ours(result, buffers)
     if account is not None and result.__class__ is Array:
         account.runs += 1
@@ -86,8 +94,8 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
     kind = x.__class__
     if kind is Array:
         place = x.place
-        if place is not None and place.is_permuted:
-            return _WAITS  # NumPy would see another order in memory, and make views elsewhere
+        if place is not None and place.memory.order is not None:
+            return _WAITS  # NumPy would see another order in memory
         node = x.node if place is None else place.memory.node
         data = view_of(node) if node.data is None else node.current_buffer()
         if data is None or data.dtype.char not in _DTYPES:
@@ -100,7 +108,13 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
         return x
     if kind is np.ndarray:
         buffers.append(x)
-        return x if x.dtype.char in _DTYPES else _WAITS
+        return x if x.dtype.char in _DTYPES or x.dtype.char in "FD" else _WAITS
+    if kind is ComplexArray:
+        data = x.computed() if small.limit else None
+        if data is None:
+            return _WAITS
+        buffers.append(data)
+        return data
     if kind is tuple or kind is list:
         items = [_elements(item, buffers) for item in x]
         return _WAITS if any(item is _WAITS for item in items) else kind(items)
@@ -108,23 +122,36 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
 
 
 def _ours(result: Any, buffers: list[Any]) -> Any:
-    """Return a result as an array of ours; NotImplemented for views and other objects."""
+    """Return a large result as an array of ours; NotImplemented for views and other objects."""
     if isinstance(result, np.generic):
+        if small.limit:
+            return result
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        is_view = data.base is not None and buffers
-        if is_view or not data.flags.c_contiguous or not data.flags.writeable:
-            return NotImplemented  # ours has NumPy's rules for views and orders in memory
+        is_small = 0 < data.size <= small.limit
+        if data.base is not None and buffers:
+            is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
+            if is_view or not data.flags.writeable:
+                return NotImplemented  # ours has NumPy's rules for views
         if any(data is b for b in buffers):
             return NotImplemented
+        if is_small:
+            return data
     else:
         return NotImplemented
     if data.dtype.char in "FD":
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    return Array.of(leaf(data))
+    if data.flags.c_contiguous and data.flags.writeable:
+        return Array.of(leaf(data))
+    array = Array.of(leaf(np.array(data, order="C")))
+    if not data.flags.c_contiguous:
+        place = own(array)
+        place.memory.order = tuple(sorted(range(data.ndim), key=lambda a: -abs(data.strides[a])))
+        place.is_permuted = True
+    return array
 
 
 def _account(name: str, buffers: list[Any]) -> Account:

@@ -23,7 +23,7 @@ from smelt.numpy.at_once import call_at_once
 from smelt.numpy.library import as_ours, call, foreign_elements, type_of_other_library
 from smelt.numpy.small import or_numpy
 
-__all__ = ["LibraryOnly", "bound", "library"]
+__all__ = ["LibraryOnly", "bind", "bound", "library"]
 
 
 class LibraryOnly(Exception):
@@ -45,6 +45,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
+    """Return `ours` with NumPy's arguments, and NumPy's function for small arrays."""
+    return or_numpy(name, theirs, as_ours, bind(name, ours, theirs))
+
+
+def bind(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
     """Return `ours` with NumPy's arguments, and NumPy's function for what it does not take."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +88,7 @@ def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> An
     update_wrapper(function, ours)
     function.__name__ = function.__qualname__ = name
     function.__module__ = "smelt.numpy"
-    return or_numpy(name, theirs, as_ours, function)
+    return function
 
 
 def library(name: str, theirs: Callable[..., Any], reason: str) -> Any:

@@ -30,8 +30,9 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.convert import snapshot_small
-from smelt.frontends.array.value import STATE
+from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.value import STATE, set_small_elements
 from smelt.knobs import SMALL_ELEMENTS
 
 __all__ = ["SIZES", "is_plain", "is_small", "limit", "ndarray", "or_numpy", "set_limit"]
@@ -44,7 +45,7 @@ def set_limit(elements: int) -> int:
     """Set the size of the largest array left to NumPy; return the former one."""
     global limit
     former, limit = limit, elements
-    snapshot_small(elements)
+    set_small_elements(elements)
     return former
 
 
@@ -156,6 +157,13 @@ SIZES: Final[dict[str, Callable[..., int]]] = {
 """Function that creates arrays -> the elements of its result, by its arguments."""
 
 
+def own_results(result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return a function's result with NumPy's arrays in place of small ones of ours."""
+    if not limit or STATE.following:
+        return result
+    return hand_out(result, (*args, *kwargs.values()))
+
+
 def or_numpy(
     name: str, theirs: Callable[..., Any], convert: Callable[[Any], Any], ours: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -170,20 +178,31 @@ def or_numpy(
             if kind is array and x.size <= limit:
                 continue
             if kind not in plain and not fits(x):
-                return ours(*args, **kwargs)
-        if state.following or not limit or (kwargs and not all(map(fits, kwargs.values()))):
-            return ours(*args, **kwargs)
-        if elements is not None:
-            try:
-                if elements(*args, **kwargs) > limit:
-                    return ours(*args, **kwargs)
-            except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-                pass  # NumPy's function raises its error
-        result = theirs(*args, **kwargs)
-        kind = result.__class__
-        if (kind is array and result.size > limit) or kind is tuple or kind is list:
-            return finish(result, convert, (*args, *kwargs.values()))
-        return result
+                x = None
+                break
+        else:
+            if limit and not state.following and all(map(fits, kwargs.values())):
+                if not is_large(args, kwargs):
+                    result = theirs(*args, **kwargs)
+                    kind = result.__class__
+                    if (kind is array and result.size > limit) or kind is tuple or kind is list:
+                        return finish(result, convert, (*args, *kwargs.values()))
+                    return result
+        result = ours(*args, **kwargs)
+        if not isinstance(result, Operators):
+            return own_results(result, args, kwargs)
+        if not limit or state.following or not result.is_small:
+            return result
+        arguments = [id(y) for y in (*args, *kwargs.values())]
+        x = None
+        del args, kwargs  # an operand that only this call holds is not stored
+        return result if id(result) in arguments else result.handed_out()
+
+    def is_large(args: Any, kwargs: Any) -> bool:
+        try:
+            return elements is not None and elements(*args, **kwargs) > limit
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+            return False  # NumPy's function raises its error
 
     return function
 

@@ -18,7 +18,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy import small
-from smelt.numpy.binding import bound
+from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
 from smelt.types.dtype import DType, bool_, counterpart
 
@@ -46,7 +46,7 @@ def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
     def function(self: Any, *args: Any, **kwargs: Any) -> Any:
         if small.is_small(args, kwargs):
             return small.finish(getattr(self._theirs, name)(*args, **kwargs), as_ours, ())
-        return method(self, *args, **kwargs)
+        return small.own_results(method(self, *args, **kwargs), args, kwargs)
 
     return function
 
@@ -63,7 +63,7 @@ class Ufunc:
         self._reason = reason
         self._has_float_loops = bool(ours) and all(t[0] in "efdgFDGO" for t in self._theirs.types)
         self._loops: dict[Any, tuple[DType, ...] | None] = {}
-        self._call = bound(name, ours, self._theirs) if ours else self._library
+        self._call = bind(name, ours, self._theirs) if ours else self._library
 
     def _library(self, *args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
@@ -108,13 +108,20 @@ class Ufunc:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the function of the elements; `out`, `where` and `dtype` as in NumPy."""
-        count = self._theirs.nin
         for x in args:
             if x.__class__ is not Array:
                 if small.is_small(args, kwargs):
                     return small.finish(self._theirs(*args, **kwargs), as_ours, ())
+                break
+        return small.own_results(self._result(*args, **kwargs), args, kwargs)
+
+    def _result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a result of ours."""
+        count = self._theirs.nin
+        for x in args:
+            if x.__class__ is np.float64:  # it has a dtype, unlike Python's floats
                 args = tuple([np.asarray(x) if x.__class__ is np.float64 else x for x in args])
-                break  # NumPy's float has a dtype, unlike Python's
+                break
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:

@@ -20,8 +20,7 @@ from smelt.graph.build import MISTAKES
 from smelt.onnx.known import Known, Value, known_of
 from smelt.onnx.listing import Listing
 from smelt.onnx.model import Function, Graph, Model, Node, StoredTensor
-from smelt.onnx.needs import NeedsHostError, NeedsValueError, computable
-from smelt.onnx.row import Call, Row
+from smelt.onnx.row import Call, NeedsHostError, NeedsValueError, Row, computable
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import decode
 

@@ -20,12 +20,35 @@ from smelt.onnx.known import Known
 from smelt.onnx.model import Graph, Node
 from smelt.onnx.tensors import dtype_of
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType, from_numpy
+from smelt.types.dtype import COMPUTABLE, DType, from_numpy
 
 if TYPE_CHECKING:
     from smelt.onnx.evaluate import Evaluation
 
-__all__ = ["Call", "Row", "axis_of", "dtype_number"]
+__all__ = [
+    "Call",
+    "NeedsHostError",
+    "NeedsValueError",
+    "Row",
+    "axis_of",
+    "computable",
+    "dtype_number",
+]
+
+_COMPUTABLE = frozenset(d.numpy for d in COMPUTABLE)
+
+
+class NeedsHostError(Exception):
+    """A rule would compute with a type that arrays do not have."""
+
+
+class NeedsValueError(Exception):
+    """A rule needs elements that are known only when the call runs."""
+
+
+def computable(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of ours have this element type."""
+    return dtype in _COMPUTABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number
 from smelt.onnx.known import Known, Value
 from smelt.onnx.model import Graph
-from smelt.onnx.needs import NeedsValueError
-from smelt.onnx.row import Call, Row, axis_of
+from smelt.onnx.row import Call, NeedsValueError, Row, axis_of
 from smelt.onnx.tensors import dtype_of
 
 __all__ = ["ROWS"]

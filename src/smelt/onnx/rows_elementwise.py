@@ -15,8 +15,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number, Size
 from smelt.onnx.known import Known, on_elements
 from smelt.onnx.narrow_types import convert
-from smelt.onnx.needs import NeedsHostError, computable
-from smelt.onnx.row import Call, Row
+from smelt.onnx.row import Call, NeedsHostError, Row, computable
 from smelt.types.dtype import from_numpy, i64
 
 __all__ = ["ROWS", "cast", "like", "truncated_quotient"]

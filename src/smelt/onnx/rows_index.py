@@ -9,8 +9,7 @@ import numpy as np
 import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known
-from smelt.onnx.needs import NeedsHostError, NeedsValueError, computable
-from smelt.onnx.row import Call, Row, axis_of
+from smelt.onnx.row import Call, NeedsHostError, NeedsValueError, Row, axis_of, computable
 
 __all__ = ["ROWS"]
 

@@ -12,8 +12,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.product import matmul
 from smelt.onnx import narrow_types, rows_window
 from smelt.onnx.known import Known
-from smelt.onnx.needs import NeedsHostError, computable
-from smelt.onnx.row import Call, Row, axis_of
+from smelt.onnx.row import Call, NeedsHostError, Row, axis_of, computable
 from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_product import convolve
 from smelt.types.dtype import DType, from_numpy, i8, i32, u8

@@ -37,7 +37,7 @@ from smelt.onnx.external import ExternalData
 from smelt.onnx.known import Known, Value, object_array
 from smelt.onnx.listing import list_nodes
 from smelt.onnx.model import Graph, Model, Port, parse
-from smelt.onnx.needs import NeedsValueError, computable
+from smelt.onnx.row import NeedsValueError, computable
 from smelt.onnx.table import row_of
 from smelt.onnx.tensors import dtype_of, type_text
 from smelt.python.imports import fork_safe_import

@@ -55,7 +55,7 @@ def _reduce(m: Machine[V], fit: Fit, x: V) -> tuple[V, V]:
     r = x - n ln 2.
     """
     d = fit.dtype
-    n = m.rint(m.mul(x, m.const(d, fit.log2_e[0])))
+    n = m.rint_small(m.mul(x, m.const(d, fit.log2_e[0])))
     r = m.fma(n, m.const(d, -fit.ln2[0]), x)
     return n, m.fma(n, m.const(d, -fit.ln2[1]), r)
 
@@ -133,7 +133,7 @@ def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
 def _nearest_power(m: Machine[V], fit: Fit, y: V, per: float) -> V:
     """Round y · per to an integer; 0 where y is beyond `over_limit`."""
     near = m.select(_is_near(m, fit, y), y, m.const(fit.dtype, 0.0))
-    return m.rint(m.mul(near, m.const(fit.dtype, per)))
+    return m.rint_small(m.mul(near, m.const(fit.dtype, per)))
 
 
 def exp_whole(m: Machine[V], fit: Fit, y: V) -> V:
@@ -195,7 +195,7 @@ def _split_exp2(m: Machine[V], fit: Fit, x: V, *, far: bool = True) -> tuple[V, 
     """Return (n, y) with 2^x = 2^⌊n⌋ y, like `_split_exp`."""
     d, one = fit.dtype, m.const(fit.dtype, 1.0)
     if not m.picks:
-        n = m.rint(x)
+        n = m.rint_small(x)
         f = m.sub(x, n)
         f = m.within(f, one) if far else f
         if d == f32:
@@ -274,7 +274,7 @@ def expm1(m: Machine[V], fit: Fit, x: V) -> V:
     one = m.const(d, 1.0)
     low = -(fit.mantissa + 2) * 0.75  # there e^x - 1 rounds to -1 already
     z = clamp(m, fit, x, low, fit.exp_limit)
-    n = m.rint(m.mul(z, m.const(d, fit.log2_e[0])))
+    n = m.rint_small(m.mul(z, m.const(d, fit.log2_e[0])))
     coarse = m.fma(n, m.const(d, -fit.ln2[0]), z)
     r = m.fma(n, m.const(d, -fit.ln2[1]), coarse)
     lost = m.fma(n, m.const(d, -fit.ln2[1]), m.sub(coarse, r))

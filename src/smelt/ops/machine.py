@@ -92,6 +92,13 @@ class Machine(Protocol[V]):
         """Round to the nearest integer, half to even."""
         ...
 
+    def rint_small(self, a: V) -> V:
+        """Round as `rint` does where |a| < 2^22 (float32) or 2^51 (float64).
+
+        Zero may have either sign, larger numbers stay about as large.
+        """
+        ...
+
     def trunc(self, a: V) -> V: ...
 
     def lesser(self, a: V, b: V) -> V:

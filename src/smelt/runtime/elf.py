@@ -25,13 +25,13 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.runtime import poll
 
-__all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]
+__all__ = ["Image", "Linker", "MalformedObject", "UnsupportedObject", "can_link", "link"]
 
 
 class UnsupportedObject(Exception):
@@ -58,6 +58,8 @@ _RELOCATABLE: Final = 1
 _PROGBITS, _SYMTAB, _STRTAB, _RELA_KIND, _NOBITS = 1, 2, 3, 4, 8
 _UNWIND: Final = 0x70000001
 _WRITE, _ALLOC, _EXEC, _TLS = 1, 2, 4, 0x400
+CODE, CONSTANTS, DATA = _EXEC, 0, _WRITE
+"""Groups of sections, which have pages of their own."""
 
 # Special section indices of symbols.
 _UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
@@ -65,6 +67,8 @@ _FUNCTION_OR_LESS: Final = 4
 """Largest plain symbol type: none, object, function, section, file."""
 
 _STUB_BYTES: Final = 16
+
+Memory: TypeAlias = mmap.mmap | bytearray
 
 
 class _Relocation(NamedTuple):
@@ -224,12 +228,12 @@ def link(code: bytes, symbols: Sequence[str], resolve: Callable[[str], int] | No
     or a symbol is missing.
     """
     try:
-        return _Linker(code, resolve or _process_symbol).image(symbols)
+        return Linker(code, resolve or _process_symbol).image(symbols)
     except (struct.error, LookupError, ValueError, OverflowError, OSError) as error:
         raise MalformedObject(f"not a whole object: {error}") from error
 
 
-class _Linker:
+class Linker:
     """Object being linked into memory."""
 
     def __init__(self, code: bytes, resolve: Callable[[str], int]) -> None:
@@ -239,6 +243,7 @@ class _Linker:
         self.sections = self._read_sections()
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
+        self.defined = {s.name: s for s in self.symbols if s.section != _UNDEFINED and s.name}
         self.stubs: dict[int, int] = {}
         """Offset of the stub that jumps to a symbol of the process, by symbol index."""
         self.slots: dict[int, int] = {}
@@ -322,48 +327,62 @@ class _Linker:
 
     def image(self, symbols: Sequence[str]) -> Image:
         """Write everything into memory and set the final page permissions."""
-        defined = {s.name: s for s in self.symbols if s.section != _UNDEFINED and s.name}
-        missing = [name for name in symbols if name not in defined]
+        missing = [name for name in symbols if name not in self.defined]
         if missing:
             raise MalformedObject(f"symbols not found: {', '.join(missing)}")
         ends = self._place_sections()
         memory = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = _address(memory)
+        self.write(memory, base)
+        _protect(base, ends)
+        if self.architecture is _host():
+            _flush_instructions(base, ends[0])
+        addresses = {name: self.locate(self.defined[name], base) for name in symbols}
+        return Image(addresses, ends, memory)
+
+    def _place_sections(self) -> list[int]:
+        """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""
+        called = {n for n in self.uses("stub") if self._is_undefined(n)}
+        top, ends = 0, list[int]()
+        for group in (CODE, CONSTANTS, DATA):
+            top = self.place(group, top)
+            for number in sorted(
+                called if group == CODE else self.uses("slot") if group == CONSTANTS else ()
+            ):
+                (self.stubs if group else self.slots)[number] = top = -(-top // 16) * 16
+                top += _STUB_BYTES
+            top = -(-top // PAGE) * PAGE
+            ends.append(top)
+        if not top:
+            raise MalformedObject("no code")
+        return ends
+
+    def uses(self, via: str) -> set[int]:
+        """Return the symbols that relocations reach by a stub or a slot."""
+        rows = self.architecture.relocations
+        return {
+            n for _, uses in self.relocations for _, kind, n, _ in uses if rows[kind].via == via
+        }
+
+    def place(self, group: int, top: int) -> int:
+        """Assign offsets from `top` to the sections of a group; return their end."""
+        for s in self.sections:
+            if s.flags & _EXEC and s.flags & _WRITE:
+                raise UnsupportedObject("a section that is writable and executable")
+            if s.flags & _ALLOC and s.flags & (_EXEC | _WRITE) == group and _is_loaded(s):
+                if s.align > PAGE or s.align & (s.align - 1):
+                    raise UnsupportedObject(f"alignment of {s.align}")
+                s.at = -(-top // s.align) * s.align
+                top = s.at + s.size
+        return top
+
+    def write(self, memory: Memory, base: int) -> None:
+        """Write the placed sections for an image at address `base`."""
         for s in self.sections:
             if s.at >= 0 and s.kind != _NOBITS:
                 memory[s.at : s.at + s.size] = self.code[s.offset : s.offset + s.size]
         for home, changes in self.relocations:
             self._relocate(home, changes, memory, base)
-        _protect(base, ends)
-        if self.architecture is _host():
-            _flush_instructions(base, ends[0])
-        addresses = {name: self._address_of(defined[name], base) for name in symbols}
-        return Image(addresses, ends, memory)
-
-    def _place_sections(self) -> list[int]:
-        """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""
-        rows_of = self.architecture.relocations
-        uses = [(rows_of[kind].via, n) for _, rows in self.relocations for _, kind, n, _ in rows]
-        called = {n for via, n in uses if via == "stub" and self._is_undefined(n)}
-        tabled = {n for via, n in uses if via == "slot"}
-        top, ends = 0, list[int]()
-        for group in (_EXEC, 0, _WRITE):
-            for s in self.sections:
-                if s.flags & _ALLOC and s.flags & (_EXEC | _WRITE) == group and _is_loaded(s):
-                    if s.align > PAGE or s.align & (s.align - 1):
-                        raise UnsupportedObject(f"alignment of {s.align}")
-                    s.at = -(-top // s.align) * s.align
-                    top = s.at + s.size
-            for number in sorted(called if group == _EXEC else tabled if not group else ()):
-                (self.stubs if group else self.slots)[number] = top = -(-top // 16) * 16
-                top += _STUB_BYTES
-            top = -(-top // PAGE) * PAGE
-            ends.append(top)
-        if any(s.flags & _EXEC and s.flags & _WRITE for s in self.sections):
-            raise UnsupportedObject("a section that is writable and executable")
-        if not top:
-            raise MalformedObject("no code")
-        return ends
 
     def _is_undefined(self, number: int) -> bool:
         return self.symbols[number].section == _UNDEFINED
@@ -371,7 +390,7 @@ class _Linker:
     # ---- relocations -----------------------------------------------------------------------------
 
     def _relocate(
-        self, home: _Section, changes: list[tuple[int, int, int, int]], memory: mmap.mmap, base: int
+        self, home: _Section, changes: list[tuple[int, int, int, int]], memory: Memory, base: int
     ) -> None:
         for offset, kind, number, addend in changes:
             row = self.architecture.relocations[kind]
@@ -383,10 +402,10 @@ class _Linker:
             bits = row.encode(before, target, base + at) & (1 << 8 * row.nbytes) - 1
             memory[at:end] = bits.to_bytes(row.nbytes, "little")
 
-    def _target_address(self, via: str, number: int, memory: mmap.mmap, base: int) -> int:
+    def _target_address(self, via: str, number: int, memory: Memory, base: int) -> int:
         """Return the address that a relocation refers to: the symbol, its stub or its slot."""
         symbol = self.symbols[number]
-        target = self._address_of(symbol, base)
+        target = self.locate(symbol, base)
         if via == "slot":
             slot = self.slots[number]
             memory[slot : slot + 8] = target.to_bytes(8, "little")
@@ -398,7 +417,8 @@ class _Linker:
             return base + stub
         return target
 
-    def _address_of(self, symbol: _Symbol, base: int) -> int:
+    def locate(self, symbol: _Symbol, base: int) -> int:
+        """Return the address of a symbol in an image at address `base`."""
         if symbol.section == _ABSOLUTE:
             return symbol.value
         if symbol.section != _UNDEFINED:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import OutOfMemory, TargetError
+from smelt.errors import OutArgumentError, OutOfMemory, TargetError
 from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names
 from smelt.knobs.values import show_bytes
@@ -24,7 +24,6 @@ from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.output_memory import result_array
 from smelt.runtime.overlap import Spans
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
@@ -174,7 +173,7 @@ class Executable:
             else:
                 before = len(arrays) + k
                 overlaps = any(j < before for j in spans.overlapping(out_array))
-                results.append(result_array(out_array, shape, dtype, overlaps, copies))
+                results.append(_result_array(out_array, shape, dtype, overlaps, copies))
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
@@ -396,6 +395,37 @@ def reference_executable(graph: Graph) -> Executable:
     outputs = [numbers[x] for x in graph.outputs]
     step = program_step(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in computed})
     return Executable(tuple(all_size_names(graph)), values, [[step]], (), outputs)
+
+
+def _result_array(
+    out: Array,
+    shape: tuple[int, ...],
+    dtype: Any,
+    overlaps: bool,
+    copies: list[tuple[Array, Array]],
+) -> Array:
+    """Return where to write the result that the caller wants in `out`.
+
+    That is `out` itself, or temporary memory if `out` is not contiguous or `overlaps` an input or
+    another result; `copies` collects the copies to make at the end. Raises OutArgumentError for
+    another shape or type, and for a read-only array.
+
+    >>> out, copies = np.zeros(4)[::2], []
+    >>> result = _result_array(out, (2,), np.dtype(np.float64), False, copies)
+    >>> result is out, copies[0][0] is out
+    (False, True)
+    """
+    if out.shape != shape or out.dtype != dtype:
+        raise OutArgumentError(
+            f"out is {out.dtype}{list(out.shape)}, the result {dtype}{list(shape)}"
+        )
+    if not out.flags.writeable:
+        raise OutArgumentError("out is read-only")
+    if out.flags.c_contiguous and not overlaps:
+        return out
+    temporary: Array = allocate(out.nbytes).array(shape, dtype)
+    copies.append((out, temporary))
+    return temporary
 
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import Final
 
 from smelt.runtime.native_object import generic_target, native_source
 
-__all__ = ["SYMBOLS", "ir", "system_constants"]
+__all__ = ["SYMBOLS", "ir", "library_constants", "system_constants"]
 
 SYMBOLS: Final = tuple(
     f"smelt_{name}" for name in ("run", "drive", "abandon", "wake", "helper", "poll")
@@ -58,3 +58,14 @@ def system_constants() -> dict[str, int]:
         "DETACHED": 2 if sys.platform == "darwin" else 1,
         "MAX_CHUNKS": (1 << 16) - 1,
     }
+
+
+_AFFINITY_NUMBERS: Final = {"x86_64": (204, 203), "aarch64": (123, 122), "riscv64": (123, 122)}
+"""Linux's system calls sched_getaffinity and sched_setaffinity."""
+
+
+def library_constants() -> dict[str, int]:
+    """Return what a library must know of this system, by field of its tables."""
+    getaffinity, setaffinity = _AFFINITY_NUMBERS[platform.machine()]
+    futex = _FUTEX_NUMBER[platform.machine()]
+    return {"futex": futex, "getaffinity": getaffinity, "setaffinity": setaffinity}

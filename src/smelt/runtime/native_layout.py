@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "0ffff97334e0354ecd1cea7ed2e1faa72c9b7a0e7e60ac4b41883dc45ac4e1ca"
+DIGEST: Final = "82685f4a2b687daa08aabf6c912e4fef0e3d38404a4ba978d1fe7a6d8abd1a1b"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -284,6 +284,194 @@ DEVICE_CALL: Final = {
 
 DECLINED: Final = -1
 
+LIB_TABLES: Final = {
+    "PROGRAMS": 0,
+    "PROGRAM_COUNT": 8,
+    "VERSION": 16,
+    "FUTEX": 24,
+    "GETAFFINITY": 32,
+    "SETAFFINITY": 40,
+    "SPIN": 48,
+}
+
+LIB_PROGRAM: Final = {
+    "NAME": 0,
+    "TEXT": 8,
+    "RECORDINGS": 16,
+    "RECORDING_COUNT": 24,
+    "ARGUMENT_COUNT": 32,
+    "RESULT_COUNT": 40,
+    "PARAMETER_COUNT": 48,
+    "NODE_COUNT": 56,
+}
+
+LIB_RECORDING: Final = {
+    "ARGUMENTS": 0,
+    "NODES": 8,
+    "MATCH_END": 16,
+    "ACCEPTED": 24,
+    "RESULTS": 32,
+    "PLANS": 40,
+    "PLAN_COUNT": 48,
+}
+
+LIB_ARGUMENT: Final = {
+    "DTYPE": 0,
+    "ITEMSIZE": 8,
+    "RANK": 16,
+    "DIMS": 24,
+    "IS_NUMBER": 32,
+}
+
+LIB_RESULT: Final = {
+    "KIND": 0,
+    "SOURCE": 8,
+    "DTYPE": 16,
+    "ITEMSIZE": 24,
+    "RANK": 32,
+    "DIMS": 40,
+}
+
+LIB_PLAN: Final = {
+    "FEATURES": 0,
+    "SIZES": 8,
+    "SIZE_COUNT": 16,
+    "END": 24,
+    "VALUES": 32,
+    "GROUPS": 40,
+    "GROUP_COUNT": 48,
+    "ARENA": 56,
+    "WRITTEN": 64,
+    "FLAG": 72,
+}
+
+LIB_VALUE: Final = {
+    "PLACE": 0,
+    "NUMBER": 8,
+    "OFFSET": 16,
+}
+
+LIB_GROUP: Final = {
+    "KERNELS": 0,
+    "KERNEL_COUNT": 8,
+}
+
+LIB_KERNEL: Final = {
+    "CHOSEN": 0,
+    "VARIANTS": 8,
+}
+
+LIB_VARIANT: Final = {
+    "WORDS": 0,
+    "WORD_COUNT": 8,
+    "PARTIALS": 16,
+    "PARTIAL_COUNT": 24,
+    "FUNCTIONS": 32,
+    "FUNCTION_COUNT": 40,
+}
+
+LIB_WORD: Final = {
+    "KIND": 0,
+    "OF": 8,
+}
+
+LIB_FUNCTION: Final = {
+    "CODE": 0,
+    "TASKS": 8,
+    "SCRATCH": 16,
+    "CYCLES": 24,
+}
+
+LIB_NODE: Final = {
+    "OP": 0,
+    "A": 8,
+    "B": 16,
+    "C": 24,
+}
+
+LIB_COMPUTED: Final = 0
+LIB_OF_ARGUMENT: Final = 1
+LIB_OF_RESULT: Final = 2
+LIB_OF_CONSTANT: Final = 3
+LIB_OF_NODE: Final = 4
+
+LIB_IN_ARGUMENT: Final = 0
+LIB_IN_CONSTANT: Final = 1
+LIB_IN_RESULT: Final = 2
+LIB_IN_ARENA: Final = 3
+LIB_WITHIN: Final = 4
+LIB_NOWHERE: Final = 5
+
+LIB_ADDRESS: Final = 0
+LIB_WORKSPACE: Final = 1
+LIB_NUMBER: Final = 2
+
+LIB_CONSTANT_OF: Final = 0
+LIB_PARAMETER: Final = 1
+LIB_ADD: Final = 2
+LIB_SUB: Final = 3
+LIB_MUL: Final = 4
+LIB_DIV: Final = 5
+LIB_MOD: Final = 6
+LIB_GCD: Final = 7
+LIB_EQ: Final = 8
+LIB_LT: Final = 9
+LIB_LE: Final = 10
+LIB_SELECT: Final = 11
+LIB_TO_FLOAT: Final = 12
+LIB_FLOAT_ADD: Final = 13
+LIB_FLOAT_SUB: Final = 14
+LIB_FLOAT_MUL: Final = 15
+LIB_FLOAT_DIV: Final = 16
+LIB_FLOAT_LT: Final = 17
+LIB_FLOAT_LE: Final = 18
+
+SMELT_TENSOR: Final = {
+    "DATA": 0,
+    "DTYPE": 8,
+    "RANK": 12,
+    "SHAPE": 16,
+}
+
+SMELT_ERROR: Final = {
+    "CODE": 0,
+    "TEXT": 4,
+}
+
+SMELT_OPTIONS: Final = {
+    "SIZE": 0,
+    "THREADS": 8,
+    "ALLOC": 16,
+    "RELEASE": 24,
+    "USER": 32,
+}
+
+SMELT_MAX_RANK: Final = 8
+SMELT_TEXT_BYTES: Final = 508
+
+SMELT_BOOL: Final = 0
+SMELT_I8: Final = 1
+SMELT_I16: Final = 2
+SMELT_I32: Final = 3
+SMELT_I64: Final = 4
+SMELT_U8: Final = 5
+SMELT_U16: Final = 6
+SMELT_U32: Final = 7
+SMELT_U64: Final = 8
+SMELT_F16: Final = 9
+SMELT_BF16: Final = 10
+SMELT_F32: Final = 11
+SMELT_F64: Final = 12
+
+SMELT_OK: Final = 0
+SMELT_ERROR_ARGUMENT: Final = 1
+SMELT_ERROR_TYPE: Final = 2
+SMELT_ERROR_SIZE: Final = 3
+SMELT_ERROR_BOUNDS: Final = 4
+SMELT_ERROR_MEMORY: Final = 5
+SMELT_ERROR_MACHINE: Final = 6
+SMELT_ERROR_NAME: Final = 7
+
 LAUNCH: Final = {
     "FIRST": 0,
     "COUNT": 8,
@@ -413,6 +601,22 @@ SIZES: Final = {
     "DEVICE_LAUNCH": 64,
     "DEVICE_PATCH": 24,
     "DEVICE_CALL": 160,
+    "LIB_TABLES": 56,
+    "LIB_PROGRAM": 64,
+    "LIB_RECORDING": 56,
+    "LIB_ARGUMENT": 40,
+    "LIB_RESULT": 48,
+    "LIB_PLAN": 80,
+    "LIB_VALUE": 24,
+    "LIB_GROUP": 16,
+    "LIB_KERNEL": 16,
+    "LIB_VARIANT": 48,
+    "LIB_WORD": 16,
+    "LIB_FUNCTION": 32,
+    "LIB_NODE": 32,
+    "SMELT_TENSOR": 80,
+    "SMELT_ERROR": 512,
+    "SMELT_OPTIONS": 40,
     "LAUNCH": 32,
     "RUN": 120,
     "POLL_WORDS": 24,

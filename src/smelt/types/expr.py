@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from smelt.types.polynomial import divide, divide_term, factorizations, is_nonnegative
 
@@ -126,6 +126,9 @@ class Expr:
 
 
 Index: TypeAlias = int | Expr
+
+UNKNOWN: Final = -1
+"""Extent of an axis or a value that may be any integer."""
 
 
 def _atom(atom: Atom) -> Expr:
@@ -382,7 +385,7 @@ def _atom_bounds(atom: Atom) -> tuple[Index, Index] | None:
 
 def _compute_bounds(atom: Atom) -> tuple[Index, Index] | None:
     if atom.kind in ("axis", "value"):
-        return 0, add(atom.extent, -1)
+        return None if atom.extent == UNKNOWN else (0, add(atom.extent, -1))
     if atom.kind == "size":
         return _atom(atom), _atom(atom)
     if atom.kind == "%":

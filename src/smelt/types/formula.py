@@ -15,7 +15,11 @@ ValueError: a formula has no Attribute
 from __future__ import annotations
 
 import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from smelt.types.arithmetic import Number, choose, larger, smaller
 
 __all__ = ["Formula"]
 
@@ -50,6 +54,16 @@ class Formula:
         except SyntaxError as error:
             raise ValueError(f"not a formula: {error}") from error
 
+    def on(self, numbers: Sequence[Number | None]) -> tuple[Any, list[Any]]:
+        """Return whether the value is a tuple, and its elements, for later numbers.
+
+        None stands for a number that the formula must not read. Raises ValueError for a formula
+        that is about floating point numbers.
+        """
+        names = [name.strip() for name in self.parameters.split(",") if name.strip()]
+        tree = ast.parse(self.body, mode="eval").body
+        return _Symbolic(dict(zip(names, numbers, strict=True))).outcome(tree)
+
     def __call__(self, *numbers: Any) -> Any:
         """Return the value for these numbers; raises ZeroDivisionError, TypeError."""
         return self._function(*numbers)
@@ -81,3 +95,82 @@ def _check(parameters: str, body: str) -> None:
                 is_allowed = isinstance(node, _NODES) and not isinstance(node, ast.Call)
         if not is_allowed:
             raise ValueError(f"a formula has no {type(node).__name__}")
+
+
+class _Symbolic:
+    """Value of a formula as rows of arithmetic; what Python would skip is computed too."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names = dict(names)
+
+    def outcome(self, node: ast.expr) -> tuple[Any, list[Any]]:
+        """Return whether the value is a tuple (1) or None (0), and its elements."""
+        match node:
+            case ast.Constant(value=None):
+                return 0, []
+            case ast.Tuple(elts=elements):
+                return 1, [self.value(x) for x in elements]
+            case ast.IfExp():
+                test = self.value(node.test)
+                (ok, values), (other_ok, others) = map(self.outcome, (node.body, node.orelse))
+                if values and others:
+                    pairs = zip(values, others, strict=True)
+                    return choose(test, ok, other_ok), [choose(test, *pair) for pair in pairs]
+                return choose(test, ok, other_ok), values or others
+            case _:
+                raise ValueError(f"a formula with the value of {type(node).__name__}")
+
+    def value(self, node: ast.expr) -> Any:
+        """Return a number or a condition."""
+        match node:
+            case ast.Constant(value=bool() | int() as value):
+                return int(value)
+            case ast.Name(id=name) if self.names.get(name) is not None:
+                return self.names[name]
+            case ast.NamedExpr():
+                self.names[node.target.id] = value = self.value(node.value)
+                return value
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                return _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
+            case ast.UnaryOp(op=ast.USub()):
+                return -self.value(node.operand)
+            case ast.UnaryOp(op=ast.Not()):
+                return self.value(node.operand) == 0
+            case ast.BoolOp():
+                total, *rest = (self.value(x) for x in node.values)
+                for x in rest:
+                    total = choose(total, *((x, 0) if isinstance(node.op, ast.And) else (1, x)))
+                return total
+            case ast.IfExp():
+                return choose(*map(self.value, (node.test, node.body, node.orelse)))
+            case ast.Compare():
+                operands = [self.value(x) for x in (node.left, *node.comparators)]
+                tests = zip(node.ops, operands, operands[1:])
+                total = 1
+                for op, a, b in tests:
+                    total = total * _COMPARISONS[type(op)](a, b)
+                return total
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *rest]):
+                total = self.value(first)
+                for x in rest:
+                    total = (smaller if name == "min" else larger)(total, self.value(x))
+                return total
+            case _:
+                raise ValueError("a formula of floating point numbers")
+
+
+_ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}

@@ -88,7 +88,7 @@ class Native:
         for phase in program(self.kernel).phases:
             s = schedule(phase, self.target)
             results |= s.block
-            results |= {v.axis: v.size for r in phase.regions() for v in r.visits if v.size}
+            results |= {v.axis: v.size for r in s.phase.regions() for v in r.visits if v.size}
         return results
 
 

@@ -67,9 +67,9 @@ def test_what_is_not_finite_stays_in_its_column(value: float) -> None:
 
 
 def _chain(length: int) -> list[Item]:
-    items = [Item(0, "load", 0, (), frozenset("i"), f32)]
-    for k in range(length):
-        items.append(Item(k + 1, "apply", "exp", (items[-1],), frozenset("i"), f32))
+    items = [Item("load", 0, (), frozenset("i"), f32)]
+    for _ in range(length):
+        items.append(Item("apply", "exp", (items[-1],), frozenset("i"), f32))
     return items
 
 
@@ -77,7 +77,7 @@ def test_only_long_chains_interleave_more_vectors() -> None:
     short, long = _chain(1), _chain(4)
     beside = [
         *long,
-        *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32) for k in range(4)),
+        *(Item("apply", "exp", (long[0],), frozenset("i"), f32) for _ in range(4)),
     ]
     only = unroll_factor.critical_path
     assert only(short) <= unroll_factor.LONG_CHAIN_CYCLES < only(long)

@@ -26,10 +26,11 @@ from tests.lower.test_stream import Case, masked, streamed
 import smelt as sm
 from smelt.codegen.build import Variant, asm_text, llvm_text
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.mask_ranges import ROW_GROUP
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
@@ -264,7 +265,7 @@ def test_scores_masked_scores_and_weights_share_an_array() -> None:
     """Each takes the place of what it is computed from, which nobody reads again."""
     s = planned("window")
     scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
-    arrays = Storage(s).arrays
+    arrays = lay_out(s).arrays
     rows = [i for i, axes in s.materialised.items() if len(axes) == 2 and i is not weights.item]
     assert len(rows) == 3 and {scores.item, weights.left} < {*rows}
     assert len({arrays[i, 0] for i in rows}) == 1 and arrays[weights.item, 0] != arrays[rows[0], 0]

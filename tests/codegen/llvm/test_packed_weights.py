@@ -14,11 +14,11 @@ from tests.codegen.llvm.variants import forced
 
 from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.nests.register_tile import register_tile
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.k_blocked import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.register_tile import register_tile
 from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.kernel.packed_weights import Panel, read_panels

@@ -28,7 +28,7 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.stream_tiling import stream_task_rows
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.kernel.memory import Buffer
@@ -165,7 +165,7 @@ def test_the_weights_of_attention_are_multiplied_in_place() -> None:
     s = schedule(phase, target)
     scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
     assert (scores.direct, weights.direct) == (0, 80)
-    storage = Storage(s)
+    storage = lay_out(s)
     assert storage.takes_over == {scores.item: weights.left}
     assert sum(n.items.count(weights.left) for n in s.nests) == 1
     assert storage.arrays[weights.left, 0] == storage.arrays[scores.item, 0]
@@ -206,7 +206,7 @@ def test_weights_of_two_attentions_overwrite_their_own_scores() -> None:
     kernel = parse(TWO)
     (phase,) = program(kernel).phases
     s = schedule(phase, Target.for_isa("avx512"))
-    shared = Storage(s).takes_over
+    shared = lay_out(s).takes_over
     assert len(shared) == 2
     assert all(scores in weights.args for scores, weights in shared.items())
     rng = np.random.default_rng(5)

@@ -13,8 +13,9 @@ import pytest
 from tests.catalogue.harness import MACHINE, REFERENCE
 
 import smelt as sm
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Nest, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.compiler import driver
 
 Array = np.ndarray[Any, Any]

@@ -147,7 +147,7 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
     def left_of(k: int) -> set[str]:
         """What is left where the size is a number at a call."""
         (phase,) = program(with_sizes(kernel.kernel, {"k": k})).phases
-        unroll_short_dots(phase)
+        phase = unroll_short_dots(phase)
         return {i.kind for i in phase.items}
 
     kernel = fuse(text("k"))
@@ -207,7 +207,7 @@ def test_few_columns_of_computed_rows_are_written_out(
     for c, k in ((3, 3), (4, 8), (2, 5), (5, 3)):
         kernel = fuse(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
         (phase,) = program(kernel.kernel).phases
-        unroll_short_dots(phase)
+        phase = unroll_short_dots(phase)
         assert ("dot" not in {i.kind for i in phase.items}) == (slim and c <= 4)
         rng = np.random.default_rng(c)
         for n in (1, 17, 300):
@@ -249,7 +249,7 @@ def test_layers_of_small_networks_stay_in_registers(
     """Columns that are summed again are not stored side by side: there may be eight of them."""
     kernel = fuse(LAYERS.format(k=k, c=c), isa, n=500)
     (phase,) = program(kernel.kernel).phases
-    unroll_short_dots(phase)
+    phase = unroll_short_dots(phase)
     assert ("dot" not in {i.kind for i in phase.items}) == written
     rng = np.random.default_rng(c)
     for n in (1, 17, 300):

@@ -130,10 +130,10 @@ def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
 
     run = evaluate_pending._run  # pyright: ignore[reportPrivateUsage]
 
-    def refusing(outputs: Any) -> None:
+    def refusing(outputs: Any, *rest: Any) -> None:
         if any(x.type.shape == (7,) for x in outputs):
             raise InternalError("no kernels")
-        run(outputs)
+        run(outputs, *rest)
 
     monkeypatch.setattr(evaluate_pending, "_run", refusing)
     bad, others = sm.zeros(7) + 1, [sm.ones(2) * k for k in range(4)]
@@ -158,10 +158,10 @@ def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     run, room = evaluate_pending._run, [False]  # pyright: ignore[reportPrivateUsage]
 
-    def scarce(outputs: Any) -> None:
+    def scarce(outputs: Any, *rest: Any) -> None:
         if not room[0] and any(x.type.shape == (7,) for x in outputs):
             raise OutOfMemory("no room")
-        run(outputs)
+        run(outputs, *rest)
 
     monkeypatch.setattr(evaluate_pending, "_run", scarce)
     ready = sm.jit(lambda x: x * 2)(np.ones(7))
@@ -246,9 +246,9 @@ def test_what_waits_for_memory_is_not_tried_again_by_others(
 
     run, tried = evaluate_pending._run, list[int]()  # pyright: ignore[reportPrivateUsage]
 
-    def counting(outputs: Any) -> None:
+    def counting(outputs: Any, *rest: Any) -> None:
         tried.append(len(outputs))
-        run(outputs)
+        run(outputs, *rest)
 
     monkeypatch.setattr(evaluate_pending, "_run", counting)
     table, source = _table(sm.arange(2_000_000.0)), np.ones(N)

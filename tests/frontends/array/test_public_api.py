@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.demo import minilm
+from demo import minilm
 
 
 def test_importing_loads_no_compiler() -> None:

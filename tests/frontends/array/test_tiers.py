@@ -28,7 +28,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     programs: list[str] = []
     by_numpy = evaluate_pending.by_numpy
 
-    def noted(program: Any) -> Any:
+    def noted(program: Any, *rest: Any) -> Any:
         results = by_numpy(program)
         programs.append("fused" if results is None else "numpy")
         return results

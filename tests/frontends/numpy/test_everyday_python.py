@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pickle
 import statistics
 from collections import Counter
@@ -65,23 +64,6 @@ def test_numbers_hash_and_compare_as_numpys(dtype: str) -> None:
         assert hash(mine) == hash(number) and {mine: 1}[number] == {number: 1}[mine] == 1
     with pytest.raises(TypeError, match="tolist"):
         hash(snp.asarray(theirs))
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_json_writes_numbers(indent: int | None) -> None:
-    x = snp.asarray([1.0, 2.0, 4.0])
-    record = {"mean": x.mean(), "best": snp.argmax(x), "any": (x > 3).any(), "all": [*x]}
-    record["std"] = 100 * snp.std(x[:1])
-    assert json.loads(json.dumps(record, indent=indent)) == {
-        "mean": 7 / 3,
-        "best": 2,
-        "any": True,
-        "all": [1.0, 2.0, 4.0],
-        "std": 0.0,
-    }
-    for wrong in (x, x.mean() * 1j, object()):
-        with pytest.raises(TypeError, match="not JSON serializable"):
-            json.dumps(wrong, indent=indent)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])

@@ -255,10 +255,10 @@ def test_an_update_of_a_slice_records_what_it_did_without_views(
     programs: list[tuple[int, int]] = []
     compute = evaluate_pending._run  # pyright: ignore[reportPrivateUsage]
 
-    def counted(outputs: Any) -> None:
+    def counted(outputs: Any, *rest: Any) -> None:
         nodes = evaluate_pending._upstream(outputs[-1])  # pyright: ignore[reportPrivateUsage]
         programs.append((len(outputs), sum(getattr(x.op, "scalar", "") == "select" for x in nodes)))
-        compute(outputs)
+        compute(outputs, *rest)
 
     monkeypatch.setattr(evaluate_pending, "_run", counted)
     with sm.config(tiers="fused"):

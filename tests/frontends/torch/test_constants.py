@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt import config  # noqa: E402 - torch may be missing
-from smelt.bench.peak import eager_peak, smelt_peak  # noqa: E402
 from smelt.frontends.torch import plans  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402

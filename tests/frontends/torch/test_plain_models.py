@@ -10,8 +10,8 @@ from tests.frontends.torch.models import seeded  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt.bench.diffusion import diffusion_block  # noqa: E402
-from smelt.demo import torch_model, weights  # noqa: E402
+from bench.diffusion import diffusion_block  # noqa: E402
+from demo import torch_model, weights  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -182,6 +182,7 @@ class FakeDriver:
         self.launch_ms: Callable[[dict[str, Any]], float] = lambda data: 1.0
         self.reads_pageable = 0
         """Whether the device reads the host's memory itself, as late as its queue allows."""
+        self.has_pools = True
         self.used = self.most_used = 0
         self._handles = itertools.count(0x1000)
         self._callbacks: dict[str, Any] = {}
@@ -267,7 +268,13 @@ class FakeDriver:
         ctypes.memmove(text, name, len(name))
 
     def cuDeviceGetAttribute(self, place: int, attribute: int, device: int) -> int:
-        values = {75: self.arch // 10, 76: self.arch % 10, 88: self.reads_pageable, **self.figures}
+        values = {
+            75: self.arch // 10,
+            76: self.arch % 10,
+            88: self.reads_pageable,
+            115: self.has_pools,
+            **self.figures,
+        }
         if attribute not in values:
             return INVALID
         _put_int(place, values[attribute])
@@ -338,6 +345,9 @@ class FakeDriver:
             return INVALID
         self.functions[function]["most_shared"] = value
         return OK
+
+    def cuFuncLoad(self, function: int) -> int:
+        return OK if function in self.functions else INVALID
 
     def cuFuncSetCacheConfig(self, function: int, preference: int) -> int:
         self.functions[function]["prefers"] = preference
@@ -512,6 +522,10 @@ class FakeDriver:
     # ---- memory ----------------------------------------------------------------------------------
 
     def cuMemAllocAsync(self, place: int, nbytes: int, stream: int | None) -> int:
+        assert self.has_pools
+        return self._allocate(place, nbytes, stream)
+
+    def _allocate(self, place: int, nbytes: int, stream: int | None) -> int:
         if self.used + nbytes > self.capacity:
             return NO_MEMORY
         if self.streams[stream or 0].graph is not None:
@@ -524,6 +538,10 @@ class FakeDriver:
         return OK
 
     def cuMemFreeAsync(self, address: int, stream: int | None) -> None:
+        assert self.has_pools
+        self._free(address, stream)
+
+    def _free(self, address: int, stream: int | None) -> None:
         block = self.live.pop(address)
         self.retired[address] = block
 
@@ -533,6 +551,15 @@ class FakeDriver:
             block.bytes[:] = POISON
 
         self._queue(stream, free)
+
+    def cuMemAlloc_v2(self, place: int, nbytes: int) -> int:
+        assert not self.has_pools
+        return self._allocate(place, nbytes, None)
+
+    def cuMemFree_v2(self, address: int) -> None:
+        """Free at once: the driver waits for all that is queued."""
+        self._free(address, None)
+        self.synchronize()
 
     def block_at(self, address: int) -> tuple[Block, int]:
         """The block that an address lies in, and the offset there."""

@@ -22,6 +22,7 @@ from smelt.errors import (
     CaptureError,
     DeviceError,
     DeviceForkError,
+    DeviceMemoryError,
     DriverCallError,
     NoDriverError,
     OldDriverError,
@@ -184,9 +185,32 @@ def test_an_array_may_change_when_it_is_on_the_device(device, fake):
         np.testing.assert_array_equal(copy_to_host(buffer), np.arange(6))
 
 
-def test_the_pool_keeps_memory_when_the_host_waits(fake, device):
+def test_the_pool_keeps_a_share_of_the_memory_when_the_host_waits(fake, device):
     driver_memory(device)
-    assert fake.pool_keeps == (1 << 64) - 1
+    assert fake.pool_keeps == fake.capacity // 16
+
+
+def test_code_is_loaded_before_its_first_launch(fake, device):
+    fake.missing.add("cuFuncLoad")  # a driver of CUDA 12.3
+    assert device.load(image(f={"arguments": []})).function("f")
+    fake.missing.clear()
+    module = device.load(image(f={"arguments": []}))
+    assert "cuFuncLoad" not in fake.calls and module.function("f") == module.function("f")
+    assert fake.calls.count("cuFuncLoad") == 1
+
+
+def test_memory_without_pools_is_allocated_and_freed_at_once(fake):
+    fake.has_pools = False
+    memory = driver_memory(system_driver().device(0))
+    fake.capacity = 3 << 10
+    x = np.arange(512, dtype=np.float32)
+    buffer = copy_to_device(x, f32, memory, 0)
+    np.testing.assert_array_equal(copy_to_host(buffer), x)
+    del buffer
+    gc.collect()
+    assert not fake.live and not fake.retired and memory.held == 0
+    with pytest.raises(DeviceMemoryError):
+        memory.allocate(4 << 10, 0)
 
 
 def test_memory_that_is_freed_late_is_waited_for(fake, device):

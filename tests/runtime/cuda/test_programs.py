@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
@@ -12,8 +14,10 @@ from tests.strategies.graphs import graphs
 import smelt as sm
 from smelt.compiler.device import compile_for_device, use_compiler
 from smelt.errors import DeviceKernelError, SmeltError, UnsupportedError
+from smelt.runtime.cuda import tables
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.memory import driver_memory
+from smelt.runtime.quota import Budget
 from smelt.types.dtype import f16, f32, from_numpy, i32
 
 
@@ -74,6 +78,35 @@ def test_a_program_gives_the_cpu_s_results(fake, device, name):
         np.testing.assert_allclose(y.astype(np.float64), np.asarray(w, np.float64), 2e-5, 2e-5)
     fake.check()
     assert set(compiler.compiled) and all(arch == "sm_90" for _, arch in compiler.compiled)
+
+
+class MeetingTriton(FakeTriton):
+    """A compiler that waits until two threads compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting = threading.Barrier(2)
+
+    def __call__(self, text, entry, arch):
+        self.meeting.wait(60)
+        return super().__call__(text, entry, arch)
+
+
+def test_kernels_of_a_plan_compile_side_by_side_and_equal_ones_once(fake, device, monkeypatch):
+    def twice(x, y):  # two different kernels, each of them two times
+        return sm.sum(x, axis=0), sm.cumulative_sum(x, axis=1), sm.sum(y, axis=0)
+
+    monkeypatch.setattr(tables, "MAX_SEARCHES", 4)
+    monkeypatch.setattr(tables, "cpu_budget", lambda: Budget(4, "this test"))
+    arrays = [np.ones((70, 33), np.float32), np.full((70, 33), 2, np.float32)]
+    compiler = MeetingTriton()
+    with use_compiler(compiler), sm.config(cache=False, fuse=False):
+        program, trace = compile_jit(twice, arrays, device)
+        results = [copy_to_host(y) for y in run_on_device(program, trace, arrays, device)]
+    np.testing.assert_array_equal(results[0], np.full(33, 70))
+    np.testing.assert_array_equal(results[2], np.full(33, 140))
+    assert len(compiler.compiled) == 2
+    fake.check()
 
 
 @pytest.mark.parametrize("larger", [1, 40_000])

@@ -82,6 +82,17 @@ def test_repeated_calls_give_the_first_one_s_bits(fake, repeated, function):
     assert driver_memory(x.buffer.device).held == 2 * X.nbytes
 
 
+def test_repeated_calls_on_a_device_without_pools(fake, repeated):
+    fake.has_pools = False
+    f, x = sm.jit(chain), on_device()
+    first = host(f(x))
+    for _ in range(5):
+        np.testing.assert_array_equal(host(f(x)), first)
+    assert len(repeated) == 5 and None not in repeated
+    gc.collect()
+    assert sorted(fake.live) == [x.buffer.address] and "cuMemAllocAsync" not in fake.calls
+
+
 def test_a_plan_of_many_kernels_replays_its_graph(fake, repeated):
     f, x = sm.jit(chain), on_device()
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Describe how a kernel's products are computed: register tiles, operands, blocks, and why.
+"""Describe how a kernel runs: its loops, or how its products are computed, and why.
 
     kernel k0 on avx2: 32-byte vectors, 16 registers
       form k_blocked: n0 >= 193, n2 >= 129
@@ -7,6 +7,14 @@
           right  packed in panels of 16 columns, by transposes
           sums   in registers, in scratch between blocks of 192 positions; ...
           task   n0 144, n2 256
+
+Phases without products are written in the loop language (`docs/loop.md`), before any pass:
+
+      func k0(x: f32[n0*n1], y: out f32[n0*n1]; n0, n1)
+        chunk t in 0 .. (n0*n1 + 2047)//2048
+          each i in t*2048 .. min(n0*n1, t*2048 + 2048)
+            y[i] = max(x[i] * 2.0, 0.0) + 1.0
+        lanes at once: 64 of i
 
 A kernel has several forms; a call takes the first whose limits hold at its sizes, else the usual
 one.  Those that compete by predicted time follow, the fastest first:
@@ -20,9 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from smelt.codegen.llvm.loopir.items import Program
+from smelt.codegen.llvm.lower_to_loop import lower_phase, refusal
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_program
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import Schedule
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import (
     Candidate,
@@ -35,6 +45,7 @@ from smelt.kernel.artifact import (
 from smelt.kernel.ir import Kernel
 from smelt.kernel.product_cost import cost_parts, product_cycles
 from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.loop.text_print import body_lines, head_text
 from smelt.machine.target import Target
 from smelt.types.expr import Index, build, evaluate, sizes_of, terms_of, text
 
@@ -118,16 +129,20 @@ def _form_lines(
     source = packed_program(fixed_kernel, target) if packed else program(fixed_kernel)
     for phase in source.phases:
         for schedule in build_schedules(phase, target, "" if packed else plain):
-            yield from _schedule_lines(schedule, sizes)
+            yield from _schedule_lines(schedule, source, sizes)
 
 
-def _schedule_lines(schedule: Schedule, sizes: Mapping[str, int] | None) -> Iterator[str]:
-    """Yield the lines of the loop nests of one phase."""
-    if not schedule.products:
-        loops = (
-            f"{' '.join(nest.order)} in vectors along {nest.vector}" for nest in schedule.nests
-        )
-        yield from (f"loops {line}" for line in loops)
+def _schedule_lines(
+    schedule: Schedule, source: Program, sizes: Mapping[str, int] | None
+) -> Iterator[str]:
+    """Yield the loops of one phase before any pass, or its products."""
+    if not schedule.products and (reason := refusal(schedule)):
+        yield f"loops of {schedule.phase.name} have no text yet: {reason}"
+    elif not schedule.products:
+        lowered = lower_phase(schedule, source)
+        yield from (head_text(lowered.func), *body_lines(lowered.func.body))
+        lanes = [f"{n} of {var}" for var, n in lowered.lanes.items()]
+        yield from [f"  lanes at once: {', '.join(lanes)}"] if lanes else []
     for c in schedule.products.values():
         notes, tile = c.notes(), c.tile
         sums = tile.rows * tile.vectors

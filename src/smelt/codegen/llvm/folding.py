@@ -8,7 +8,6 @@ arrays over the result axes, initialised before the nest and read after it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -26,25 +25,23 @@ from smelt.codegen.llvm.instructions.reductions import (
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
+from smelt.codegen.llvm.loops.batched_reduce import hold_row
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.scratch.workspace import scan_state_axes
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.scratch.scratch import load_kept, store_kept
+from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-
 Value = ir.Value
-SCAN_STATE_KEY = 100
-"""Part number from which on scratch memory has the states of scans."""
 
 
 class ReductionEmitter:
     """Emits the reductions of the nest that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter) -> None:
+    def __init__(self, home: Environment) -> None:
         self.home = home
         self.b = home.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
@@ -87,12 +84,12 @@ class ReductionEmitter:
         home, acc = self.home, self.home.storage.accumulator_of(reduction)
         outer, *inner = home.s.materialised[reduction]
         if inner:
-            count = self.b.sub(home.ranges[outer][1], home.scratch.start(reduction, outer))
+            count = self.b.sub(home.ranges[outer][1], home.start(reduction, outer))
         else:
-            count = home.home.index(home.storage.extent(reduction, outer))
+            count = home.frame.index(home.storage.extent(reduction, outer))
         for a in inner:
-            count = self.b.mul(count, home.home.index(home.storage.extent(reduction, a)))
-        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+            count = self.b.mul(count, home.frame.index(home.storage.extent(reduction, a)))
+        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
         for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
             put = self._vector_store(m, home.storage.at[reduction, part], dtype.compute, value)
             home.loop(number(0), count, home.s.lanes, put)
@@ -187,7 +184,7 @@ class ReductionEmitter:
             return
         acc, scalar = (
             self.home.storage.accumulator_of(reduction),
-            LLVMMachine(self.b, None, self.home.home.target),
+            LLVMMachine(self.b, None, self.home.frame.target),
         )
         self.registers[reduction] = {}
         inner = self._opens_at(reduction) == len(self.home.nest.order) - 1
@@ -198,7 +195,7 @@ class ReductionEmitter:
                 self.thresholds[reduction] = self.b.alloca(scalar.register_type(acc.source))
             self.b.store(acc.start(scalar)[0], self.thresholds[reduction])
         for lanes in self._widths(reduction):
-            m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.frame.target)
             addresses: list[Value] = []
             for dtype, value in zip(acc.parts, acc.start(m), strict=True):
                 with self.b.goto_entry_block():
@@ -212,11 +209,11 @@ class ReductionEmitter:
         if argreduce_with_value(self.home.nest, reduction) is not None:
             return
         acc, home = self.home.storage.accumulator_of(reduction), self.home
-        scalar = LLVMMachine(self.b, None, home.home.target)
+        scalar = LLVMMachine(self.b, None, home.frame.target)
         total: list[Value] = []
         total_lanes = 0
         for lanes in sorted(self.registers[reduction], reverse=True):
-            m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.home.target)
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.frame.target)
             addresses = zip(self.registers[reduction][lanes], acc.parts, strict=True)
             state = [self.b.load(p, typ=m.register_type(d)) for p, d in addresses]
             if total:  # the tail is added lane by lane, so that there is one horizontal reduction
@@ -225,7 +222,7 @@ class ReductionEmitter:
                 total = state
             total_lanes = lanes
         if home.row_batch is not None:
-            home.row_batch.hold(home, reduction, total, total_lanes, scope)
+            hold_row(home, home.row_batch, reduction, total, total_lanes, scope)
             return
         total = reduce_lanes(acc, scalar, total, total_lanes)
         self._publish(reduction, acc.finish(scalar, total), scope)
@@ -235,13 +232,14 @@ class ReductionEmitter:
     def store_identities(self, nest: Nest) -> None:
         """Set the reductions of a nest's rows to their identities."""
         home, (rows, *_) = self.home, nest.order
-        scalar = LLVMMachine(self.b, None, home.home.target)
+        scalar = LLVMMachine(self.b, None, home.frame.target)
 
         def row(at: Value) -> None:
             for reduction in nest.reductions:
                 acc = home.storage.accumulator_of(reduction)
                 identity = acc.finish(scalar, acc.start(scalar))
-                home.scratch.store(
+                store_kept(
+                    home,
                     (reduction, 0),
                     home.s.materialised[reduction],
                     identity,
@@ -261,7 +259,7 @@ class ReductionEmitter:
         """Store a result in scratch, or make it available to the task."""
         home = self.home
         if reduction in home.s.materialised:
-            home.scratch.store((reduction, 0), home.s.materialised[reduction], result, scope)
+            store_kept(home, (reduction, 0), home.s.materialised[reduction], result, scope)
         else:
             home.top.values[reduction] = result
 
@@ -364,19 +362,19 @@ class ReductionEmitter:
         home, acc = self.home, self.home.storage.accumulator_of(reduction)
         axes, scope = home.s.materialised[reduction], elements[0][0]
         state = [
-            splat_to(self.b, home.scratch.load((reduction, k), axes, scope), m.lanes)
+            splat_to(self.b, load_kept(home, (reduction, k), axes, scope), m.lanes)
             for k in range(len(acc.parts))
         ]
         for _, element, position in elements:
             state = acc.step(m, state, element, position)
         for k, value in enumerate(state):
-            home.scratch.store((reduction, k), axes, value, scope)
+            store_kept(home, (reduction, k), axes, value, scope)
 
     def finished(self, reduction: Item, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
         home, acc = self.home, self.home.storage.accumulator_of(reduction)
         axes = home.s.materialised[reduction]
-        state = [home.scratch.load((reduction, k), axes, scope) for k in range(len(acc.parts))]
+        state = [load_kept(home, (reduction, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
         return acc.finish(home.machine(scope, vector), state)
 
@@ -396,13 +394,12 @@ class ReductionEmitter:
         element = home.get(item.args[0], scope, m.lanes is not None)
         fresh = acc.start(m)
         carried = [
-            home.scratch.load((item, SCAN_STATE_KEY + k), axes, scope)
-            for k in range(len(acc.parts))
+            load_kept(home, (item, SCAN_STATE_KEY + k), axes, scope) for k in range(len(acc.parts))
         ]
         old = [m.select(first, a, b) for a, b in zip(fresh, carried, strict=True)]
         new = acc.step(m, old, element, None)
         for k, value in enumerate(new):
-            home.scratch.store((item, SCAN_STATE_KEY + k), axes, value, scope)
+            store_kept(home, (item, SCAN_STATE_KEY + k), axes, value, scope)
         return acc.finish(m, new)
 
     def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
@@ -428,13 +425,13 @@ class ReductionEmitter:
             state, distance = acc.join(m, moved, state), 2 * distance
         keys = [(item, SCAN_STATE_KEY + k) for k in range(len(acc.parts))]
         carried = [
-            scalar.select(first, e, home.scratch.load(key, axes, scope))
+            scalar.select(first, e, load_kept(home, key, axes, scope))
             for key, e in zip(keys, acc.start(scalar), strict=True)
         ]
         state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
         last = ir.Constant(ir.IntType(32), lanes - 1)
         for key, x in zip(keys, state, strict=True):
-            home.scratch.store(key, axes, self.b.extract_element(x, last), scope)
+            store_kept(home, key, axes, self.b.extract_element(x, last), scope)
         return acc.finish(m, state)
 
 

@@ -22,13 +22,15 @@ from smelt.codegen.llvm.loopir.items import Access, Program
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
-from smelt.codegen.llvm.schedule.build_nests import Schedule
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.nests.environment import Frame
+from smelt.codegen.llvm.nests.nest import Schedule
+from smelt.codegen.llvm.nests.storage import Storage
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Atom, Expr, Index, add, atoms, floordiv, mul, product, sub
+from smelt.types.expr import Expr, Index, add, atoms, floordiv, mul, product, sub
 
 Value = ir.Value
 PTR = ir.PointerType()
@@ -85,187 +87,173 @@ def task_count(s: Schedule) -> Index:
     return product(n for _, n in grid_counts(s))
 
 
-class FunctionEmitter:
-    """Emits one schedule into a module."""
+def emit_function(
+    module: ir.Module,
+    program: Program,
+    s: Schedule,
+    words: ArgumentOrder,
+    target: Target,
+    streaming: bool,
+) -> Index:
+    """Emit one schedule into a module; return the bytes of scratch that a thread needs."""
+    function = ir.Function(module, KERNEL, s.phase.name)
+    function.args[0].add_attribute("noalias")
+    function.args[3].add_attribute("noalias")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    buffers, sizes = _arguments(b, function.args[0], words)
+    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
+    for alias, name in s.phase.aliases.items():
+        buffers[alias], dtypes[alias] = buffers[name], s.phase.dtypes[alias]
+    entry = IndexEmitter(b, lambda atom: sizes[atom.name])
+    _, first, last, scratch = function.args
+    counts = [(g, entry.emit(n)) for g, n in grid_counts(s)]
+    start = _decode(b, first, counts)
+    storage = lay_out(s).with_addresses(b, scratch, entry.emit)
+    zero_operands(b, storage, scratch, entry, sizes.values())
+    lengths = {
+        x.name: x.nbytes // x.dtype.itemsize
+        for x in program.buffers
+        if isinstance(x.nbytes, int) and x.is_dense and not x.written
+    }
+    body, done = (function.append_basic_block(n) for n in ("task", "done"))
+    shares = assign_row_shares(s)
+    frame = Frame(b, target, s, buffers, dtypes, lengths, sizes, entry, shares, streaming, done)
+    pipelines_store = streaming and can_pipeline_store(s)
+    _task_loop(frame, storage, body, (first, last), counts, start, pipelines_store)
+    return mul(storage.nbytes, 2) if pipelines_store else storage.nbytes
 
-    def __init__(
-        self,
-        module: ir.Module,
-        program: Program,
-        s: Schedule,
-        words: ArgumentOrder,
-        target: Target,
-        streaming: bool,
-    ) -> None:
-        self.s, self.program, self.words, self.target = s, program, words, target
-        self.streaming = streaming
-        self.function = ir.Function(module, KERNEL, s.phase.name)
-        self.function.args[0].add_attribute("noalias")
-        self.function.args[3].add_attribute("noalias")
-        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.buffers: dict[str, Value] = {}
-        self.dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
-        self.lengths = {
-            x.name: x.nbytes // x.dtype.itemsize
-            for x in program.buffers
-            if isinstance(x.nbytes, int) and x.is_dense and not x.written
-        }
-        """Elements of the contiguous inputs whose length is known."""
-        self.sizes: dict[str, Value] = {}
-        self.storage = Storage(s)
-        self.entry = IndexEmitter(self.b, self._size)
-        """Index expressions that are computed before the loop over tasks."""
-        self.pipelines_store = streaming and can_pipeline_store(s)
-        """Whether rows are stored while the next ones are computed."""
-        self.store_pipeline: StorePipeline | None = None
-        self.shares = assign_row_shares(s)
-        self.done: ir.Block | None = None
-        """Where the function returns, after the last task or when its run was given up."""
 
-    def emit(self) -> ir.Function:
-        """Emit the function."""
-        self._arguments()
-        first, last = self.function.args[1], self.function.args[2]
-        counts = [(g, self.entry.emit(n)) for g, n in grid_counts(self.s)]
-        start = self._decode(first, counts)
-        scratch = self.function.args[3]
-        self.storage.emit_addresses(self.b, scratch, self.entry.emit)
-        zero_operands(self.b, self.storage, scratch, self.entry, self.sizes.values())
-        self._task_loop(first, last, counts, start)
-        return self.function
+def _arguments(
+    b: ir.IRBuilder, args: Value, words: ArgumentOrder
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Load the arguments: addresses of buffers, and sizes."""
+    buffers, sizes = dict[str, Value](), dict[str, Value]()
+    for k, name in enumerate(words.buffers):
+        address = b.gep(args, [number(k)], source_etype=I64)
+        buffers[name] = b.load(address, typ=PTR, name=name)
+    for k, name in enumerate(words.sizes):
+        address = b.gep(args, [number(len(words.buffers) + k)], source_etype=I64)
+        sizes[name] = b.load(address, typ=I64, name=name)
+    return buffers, sizes
 
-    @property
-    def scratch_nbytes(self) -> Index:
-        """Bytes of scratch memory that a thread needs."""
-        return mul(self.storage.nbytes, 2) if self.pipelines_store else self.storage.nbytes
 
-    def index(self, e: Index) -> Value:
-        """Emit an expression over sizes alone, inside a task."""
-        return IndexEmitter(self.b, self._size, self.entry.found).emit(e)
-
-    def _size(self, atom: Atom) -> Value:
-        return self.sizes[atom.name]
-
-    def _arguments(self) -> None:
-        """Load the arguments: addresses of buffers, and sizes."""
-        args = self.function.args[0]
-        for k, name in enumerate(self.words.buffers):
-            address = self.b.gep(args, [number(k)], source_etype=I64)
-            self.buffers[name] = self.b.load(address, typ=PTR, name=name)
-        for alias, name in self.s.phase.aliases.items():
-            self.buffers[alias], self.dtypes[alias] = self.buffers[name], self.s.phase.dtypes[alias]
-        for k, name in enumerate(self.words.sizes):
-            address = self.b.gep(args, [number(len(self.words.buffers) + k)], source_etype=I64)
-            self.sizes[name] = self.b.load(address, typ=I64, name=name)
-
-    def _decode(self, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
-        """Return the block numbers of a task, outer to inner."""
-        numbers: list[Value] = []
-        for dim, (_, count) in enumerate(reversed(counts)):
-            if dim == len(counts) - 1:
-                numbers.append(task)
-            else:
-                safe = self.b.select(self.b.icmp_signed(">", count, number(0)), count, number(1))
-                numbers.append(self.b.urem(task, safe))
-                task = self.b.udiv(task, safe)
-        return numbers[::-1]
-
-    def _task_loop(
-        self, first: Value, last: Value, counts: list[tuple[str, Value]], start: list[Value]
-    ) -> None:
-        """Emit the loop over tasks from `first` to `last`."""
-        b, function = self.b, self.function
-        body, done = (function.append_basic_block(n) for n in ("task", "done"))
-        self.done = done
-        stride = self.entry.emit(self.storage.nbytes) if self.pipelines_store else number(0)
-        entry = b.block
-        b.cbranch(b.icmp_signed("<", first, last), body, done)
-        b.position_at_end(body)
-        task = b.phi(I64)
-        task.add_incoming(first, entry)
-        numbers = [b.phi(I64) for _ in counts]
-        for phi, value in zip(numbers, start, strict=True):
-            phi.add_incoming(value, entry)
-        turns = StorePipeline(b, entry, stride, start) if self.pipelines_store else None
-        home = self._nests(numbers)
-        if turns is None:
-            run_segments(home)
+def _decode(b: ir.IRBuilder, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
+    """Return the block numbers of a task, outer to inner."""
+    numbers: list[Value] = []
+    for dim, (_, count) in enumerate(reversed(counts)):
+        if dim == len(counts) - 1:
+            numbers.append(task)
         else:
-            turns.begin(home, self._nests(turns.numbers))
-            self.store_pipeline = turns
-            for nest in self.s.nests[:-1]:
-                home.run(nest)
-            self.store_pipeline = None
-        following = self._advance(numbers, counts)
+            safe = b.select(b.icmp_signed(">", count, number(0)), count, number(1))
+            numbers.append(b.urem(task, safe))
+            task = b.udiv(task, safe)
+    return numbers[::-1]
+
+
+def _task_loop(
+    frame: Frame,
+    storage: Storage,
+    body: ir.Block,
+    tasks: tuple[Value, Value],
+    counts: list[tuple[str, Value]],
+    start: list[Value],
+    pipelines_store: bool,
+) -> None:
+    """Emit the loop over tasks, from the first one up to the last one's successor."""
+    b, (first, last) = frame.b, tasks
+    stride = frame.entry.emit(storage.nbytes) if pipelines_store else number(0)
+    entry = b.block
+    b.cbranch(b.icmp_signed("<", first, last), body, frame.done)
+    b.position_at_end(body)
+    task = b.phi(I64)
+    task.add_incoming(first, entry)
+    numbers = [b.phi(I64) for _ in counts]
+    for phi, value in zip(numbers, start, strict=True):
+        phi.add_incoming(value, entry)
+    pipeline = StorePipeline(b, entry, stride, start) if pipelines_store else None
+    nests = _nests(frame, storage, numbers)
+    if pipeline is None:
+        run_segments(nests)
+        following = _advance(b, numbers, counts)
         after = b.add(task, number(1))
-        if turns is not None:
+    else:
+        with pipeline.begin(nests, _nests(frame, storage, pipeline.numbers)) as late_store:
+            with nests.within(late_store=late_store):
+                for nest in frame.s.nests[:-1]:
+                    nests.run(nest)
+            following = _advance(b, numbers, counts)
+            after = b.add(task, number(1))
             more = b.icmp_signed("<", after, last)
-            turns.end(more, self._nests(following).ranges)
-        latch = b.block
-        if turns is not None:
-            turns.close(latch, numbers)
-        task.add_incoming(after, latch)
-        for phi, value in zip(numbers, following, strict=True):
-            phi.add_incoming(value, latch)
-        b.cbranch(b.icmp_signed("<", after, last), body, done)
-        b.position_at_end(done)
-        if self.streaming:
-            self._fence()
-        b.ret_void()
+            pipeline.end(nests, more, _nests(frame, storage, following).ranges)
+    latch = b.block
+    if pipeline is not None:
+        pipeline.close(latch, numbers)
+    task.add_incoming(after, latch)
+    for phi, value in zip(numbers, following, strict=True):
+        phi.add_incoming(value, latch)
+    b.cbranch(b.icmp_signed("<", after, last), body, frame.done)
+    b.position_at_end(frame.done)
+    if frame.streaming:
+        _fence(b, frame.target)
+    b.ret_void()
 
-    def _fence(self) -> None:
-        """Emit the fence after which non-temporal stores are visible."""
-        if name := self.target.facts.store_fence:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            module = self.b.module
-            self.b.call(module.globals.get(name) or ir.Function(module, kind, name), [])
+
+def _fence(b: ir.IRBuilder, target: Target) -> None:
+    """Emit the fence after which non-temporal stores are visible."""
+    if name := target.facts.store_fence:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        module = b.module
+        b.call(module.globals.get(name) or ir.Function(module, kind, name), [])
+    else:
+        b.fence("seq_cst")
+
+
+def _advance(
+    b: ir.IRBuilder, numbers: Sequence[Value], counts: list[tuple[str, Value]]
+) -> list[Value]:
+    """Return the block numbers of the next task: an odometer."""
+    following: list[Value] = []
+    carry: Value = number(1)
+    for dim in range(len(counts) - 1, -1, -1):
+        up = b.add(numbers[dim], carry)
+        if dim == 0:
+            following.append(up)
+            break
+        full = b.icmp_signed(">=", up, counts[dim][1])
+        following.append(b.select(full, number(0), up))
+        carry = b.select(full, number(1), number(0))
+    return following[::-1]
+
+
+def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitter:
+    """Return the nest emitter of a task, given its block numbers."""
+    b, s, numbers = frame.b, frame.s, dict(zip(frame.s.phase.grid, blocks, strict=True))
+    scope = Scope()
+    ranges: dict[str, tuple[Value, Value]] = {}
+    for axis in s.local:
+        extent = frame.index(s.phase.axes[axis])
+        if is_single_block(s, axis):
+            ranges[axis] = number(0), extent
+            continue
+        if axis in s.block:
+            step = frame.index(s.block[axis])
+            low = b.mul(numbers[axis], step)
+        elif axis in s.phase.cut:
+            part, length = s.phase.cut[axis]
+            step = frame.index(length)
+            low = b.mul(numbers[part], step)
         else:
-            self.b.fence("seq_cst")
-
-    def _advance(self, numbers: Sequence[Value], counts: list[tuple[str, Value]]) -> list[Value]:
-        """Return the block numbers of the next task: an odometer."""
-        b = self.b
-        following: list[Value] = []
-        carry: Value = number(1)
-        for dim in range(len(counts) - 1, -1, -1):
-            up = b.add(numbers[dim], carry)
-            if dim == 0:
-                following.append(up)
-                break
-            full = b.icmp_signed(">=", up, counts[dim][1])
-            following.append(b.select(full, number(0), up))
-            carry = b.select(full, number(1), number(0))
-        return following[::-1]
-
-    def _nests(self, blocks: Sequence[Value]) -> NestEmitter:
-        """Return the nest emitter of a task, given its block numbers."""
-        b, numbers = self.b, dict(zip(self.s.phase.grid, blocks, strict=True))
-        scope = Scope()
-        ranges: dict[str, tuple[Value, Value]] = {}
-        for axis in self.s.local:
-            extent = self.index(self.s.phase.axes[axis])
-            if is_single_block(self.s, axis):
-                ranges[axis] = number(0), extent
-                continue
-            if axis in self.s.block:
-                step = self.index(self.s.block[axis])
-                low = b.mul(numbers[axis], step)
-            elif axis in self.s.phase.cut:
-                part, length = self.s.phase.cut[axis]
-                step = self.index(length)
-                low = b.mul(numbers[part], step)
-            else:
-                ranges[axis] = (number(0), extent)
-                continue
-            low = b.select(b.icmp_signed("<", low, extent), low, extent)
-            high = b.add(low, step)
-            ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
-        for position_axis, reach in self.s.phase.window_positions.items():
-            low, high = ranges[reach.axis]
-            first = b.mul(low, number(reach.step))
-            last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))
-            ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
-        for g, value in numbers.items():
-            if g not in self.s.local:
-                scope.axes[g] = value
-        return NestEmitter(self.b, self, ranges, scope)
+            ranges[axis] = (number(0), extent)
+            continue
+        low = b.select(b.icmp_signed("<", low, extent), low, extent)
+        high = b.add(low, step)
+        ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
+    for position_axis, reach in s.phase.window_positions.items():
+        low, high = ranges[reach.axis]
+        first = b.mul(low, number(reach.step))
+        last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))
+        ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
+    for g, value in numbers.items():
+        if g not in s.local:
+            scope.axes[g] = value
+    return NestEmitter(frame, ranges, scope, storage)

@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
+from smelt.codegen.llvm.function import ArgumentOrder, argument_order, emit_function, task_count
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.backward_slice import cost_of
-from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
-    Contraction,
     as_small,
     few_row_variants,
     is_satisfiable,
@@ -80,7 +81,6 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
     """
     variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
-        # From the phase before it is scheduled, which changes it.
         subphases = split_disjoint(phase)
         short = _common([_numbered(few_column_variants(p, target), FEW) for p in subphases])
         fused = _common([_numbered(fused_variants(p, target), OTHERS) for p in subphases])
@@ -188,9 +188,8 @@ def emit(
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:
-        emitter = FunctionEmitter(module, source, s, words, target, streaming)
-        emitter.emit()
-        entries.append(Entry(s.phase.name, task_count(s), emitter.scratch_nbytes, cycles(s)))
+        scratch = emit_function(module, source, s, words, target, streaming)
+        entries.append(Entry(s.phase.name, task_count(s), scratch, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
     return Artifact(

@@ -6,16 +6,13 @@ by the drivers of `smelt.codegen.llvm.products`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from functools import partial
-from math import gcd
-from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import compare_lanes
-from smelt.codegen.llvm.access.gather_cache import CachedGather, read_cached
-from smelt.codegen.llvm.access.interleaved_loads import InterleavedLoads, group_loads
+from smelt.codegen.llvm.access.gather_cache import read_cached
+from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -26,17 +23,14 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
 from smelt.codegen.llvm.access.prefetch import RowPrefetch
-from smelt.codegen.llvm.access.proven_bounds import Limit, clamp_position, inside_limits
+from smelt.codegen.llvm.access.proven_bounds import clamp_position, inside_limits
 from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
 from smelt.codegen.llvm.folding import ReductionEmitter, power_of_two
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
-    I64,
     IndexEmitter,
     LaneAxis,
     depth_terms,
-    lane_invariant,
-    multiple_of,
     number,
     splat,
 )
@@ -48,14 +42,10 @@ from smelt.codegen.llvm.loopir.items import (
     Conversion,
     Edge,
     Item,
-    Region,
     StoreItem,
     StreamState,
-    Visit,
-    accesses_of,
-    cut_axes,
 )
-from smelt.codegen.llvm.loops.batched_reduce import RowBatch, batchable_rows, run_batched
+from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
 from smelt.codegen.llvm.loops.distribute import run_stages
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
@@ -63,7 +53,6 @@ from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
-    RangeStoreTarget,
     run_in_place,
     run_in_range,
     single_range_items,
@@ -71,7 +60,7 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
 )
 from smelt.codegen.llvm.loops.unroll_and_jam import run_jammed
 from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
-from smelt.codegen.llvm.loops.unswitch import Tree, decision_tree, run_unswitched
+from smelt.codegen.llvm.loops.unswitch import decision_tree, run_unswitched
 from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
@@ -79,147 +68,66 @@ from smelt.codegen.llvm.loops.versioning import (
     run_versions,
     version_condition,
 )
+from smelt.codegen.llvm.nests.environment import (
+    AxisRanges,
+    Environment,
+    Frame,
+)
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
-from smelt.codegen.llvm.products.direct_store import DirectStores
-from smelt.codegen.llvm.products.drivers import ProductDriver, driver_of
+from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
+from smelt.codegen.llvm.products.drivers import driver_of
 from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
-    RowGroupEmitter,
+    allocate_ranges,
     find_row_groups,
     for_each_row_group,
 )
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
-from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
+from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
 from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
-from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.codegen.llvm.streams import edge
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index, atoms
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.function import FunctionEmitter
+from smelt.types.expr import Atom, Expr, Index
 
 Value = ir.Value
-AxisRanges = Mapping[str, tuple[Value, Value]]
 
 
-class Setting(TypedDict, total=False):
-    """What emission reads and a transformation may change for a part of the code."""
-
-    top: Scope
-    ranges: AxisRanges
-    starts: Mapping[tuple[Region | None, str], Value]
-    accesses: list[Access]
-    cached_gathers: Mapping[Item, CachedGather]
-    far: Mapping[Index, Value]
-    items: list[Item]
-    known_conditions: dict[Item, bool]
-    live_items: frozenset[Item]
-    load_groups: InterleavedLoads
-    nontemporal: int
-    prefetch_enabled: bool
-    prefetches_stores: bool
-    products: ProductDriver
-    proven_limits: frozenset[Limit]
-    range_targets: Sequence[RangeStoreTarget]
-    row_batch: RowBatch
-    saves: list[Item]
-    steps: Mapping[Visit, tuple[Value, Value]]
-    together: int
-    tree: Tree | None
-
-
-class NestEmitter:
+class NestEmitter(Environment):
     """Emits the nests of one task in order; loop-free values are shared between them."""
 
-    def __init__(
-        self,
-        b: ir.IRBuilder,
-        home: FunctionEmitter,
-        ranges: AxisRanges,
-        scope: Scope,
-    ) -> None:
-        self.b, self.home, self.ranges, self.top = b, home, ranges, scope
-        self.s = home.s
-        self.positions = {i: n for n, i in self.s.phase.positions.items()}
-        self.nest = self.s.nests[0]
-        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
-        self.tree: Tree | None = None
-        self.together = 1
-        """Rows that are read together in the code that is being emitted."""
-        self.far: Mapping[Index, Value] = {}
-        """Distances in elements of the prefetches of these rows, by their expression."""
-        self.proven_limits: frozenset[Limit] = frozenset()
-        """Bounds checks that are proven for the code that is being emitted."""
-        self.live_items: frozenset[Item] = frozenset()
-        self.items: list[Item] = []
-        self.saves: list[Item] = []
-        self.cached_gathers: Mapping[Item, CachedGather] = {}
-        """Loads whose gathers are cached across rows of the current loops."""
-        self.known_conditions: dict[Item, bool] = {}
-        """Conditions whose answer is known in the version that is being emitted."""
-        self.starts: Mapping[tuple[Region | None, str], Value] = {
-            (None, axis): low for axis, (low, _) in ranges.items()
-        }
-        self.row_batch: RowBatch | None = None
-        """Rows whose reductions are finished together."""
-        self.steps: Mapping[Visit, tuple[Value, Value]] = {}
-        """Start of the current block of a visit, and of its first block."""
-        self.row_groups = [RowGroupEmitter(self, bands) for bands in find_row_groups(self.s)]
-        self.use_storage(home.storage)
-        self.reductions = ReductionEmitter(self)
-        self.range_targets: Sequence[RangeStoreTarget] = ()
-        """Destinations of range stores in the tile that is being emitted."""
-        self.direct = DirectStores(self)
-        self.products: ProductDriver | None = None
-        """The product that is being emitted, or the last one."""
-
-    def use_storage(self, storage: Storage) -> None:
-        """Use a part of scratch memory for what nests keep."""
-        self.storage = storage
-        self.scratch = ScratchEmitter(self)
-
-    @contextmanager
-    def within(self, **changes: Unpack[Setting]) -> Generator[None]:
-        """Emit code with some settings changed; afterwards they are as before."""
-        before = {name: getattr(self, name) for name in changes}
-        vars(self).update(changes)
-        yield
-        vars(self).update(before)
-
-    def narrowed(self, ranges: AxisRanges) -> AbstractContextManager[None]:
-        """Emit code with the ranges of some axes changed."""
-        return self.within(ranges={**self.ranges, **ranges})
+    def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
+        super().__init__(frame, ranges, top, storage)
+        self.row_groups = [allocate_ranges(self, groups) for groups in find_row_groups(self.s)]
+        self.reductions = self._reductions = ReductionEmitter(self)
+        self.direct = find_direct_stores(self)
 
     # ---- loops -----------------------------------------------------------------------------------
 
     def run(self, nest: Nest, scope: Scope | None = None) -> None:
         """Emit one nest, inside the loops of `scope`."""
         if nest.product is not None:
-            self.products = driver_of(self, nest, nest.product)
-            self.products.run()
+            self.products = driver = driver_of(self, nest, nest.product)
+            driver.run()
             return
         if nest.store_range is not None:
             emit_range = partial(
                 run_in_range, self, nest.store_range, lambda: self._run_versions(nest, scope)
             )
-            self.direct.run_unless_stored(nest, emit_range)
+            run_unless_stored(self, nest, emit_range)
             return
         update = find_in_place_update(nest, self.s)
         if update is None:
             run = partial(run_collapsed, self, nest, lambda: self._run_versions(nest, scope))
-            self.direct.run_unless_stored(
-                nest, lambda: for_each_row_group(self.row_groups, nest, run)
-            )
+            run_unless_stored(self, nest, lambda: for_each_row_group(self, nest, run))
             return
         versions = partial(self._run_versions, nest, scope)
-        run_in_place(self, update, lambda: for_each_row_group(self.row_groups, nest, versions))
+        run_in_place(self, update, lambda: for_each_row_group(self, nest, versions))
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
@@ -233,7 +141,7 @@ class NestEmitter:
     def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
         top = self.open(nest, scope)
         self._run_loops(top, 0)
-        self.reductions.after(nest)
+        self._reductions.after(nest)
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """Make a nest the current one, and emit what is invariant in its loops."""
@@ -246,37 +154,12 @@ class NestEmitter:
         self.groups = {
             a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
         }
-        self.load_groups = self.find_load_groups(self.items)
-        self.reductions.before(nest)
+        self.load_groups = nest_load_groups(self, self.items)
+        self._reductions.before(nest)
         self.tree = decision_tree(self)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
-
-    def find_load_groups(self, items: Sequence[Item]) -> InterleavedLoads:
-        """Return the groups of interleaved loads among items of the current nest."""
-        return group_loads(items, lambda a: self.step(a, self.nest.vector or ""))
-
-    def find_accesses(self, items: Sequence[Item]) -> list[Access]:
-        """Return the accesses of items and of the current nest's stores."""
-        return [*accesses_of(items), *(s.access for s in self.nest.stores)]
-
-    def _depth_of(self, atom: Atom) -> int:
-        """Return how many loops must be open before a variable is available."""
-        order = self.nest.order
-        if atom.kind == "axis":
-            return order.index(atom.name) + 1 if atom.name in order else 0
-        if atom.kind == "value":
-            return self.depth(self.s.phase.positions[atom.name])
-        return 0
-
-    def depth(self, item: Item) -> int:
-        """Return how many loops must be open before an item is available."""
-        order = self.nest.order
-        depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
-        if item.kind == "scan":  # its state changes with its axis
-            return len(order)
-        return depth
 
     def _run_loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
         """Emit the loops of a nest from `depth` on.
@@ -293,7 +176,7 @@ class NestEmitter:
         if depth == len(order) - 2 and self.nest.transposed and not ready:
             emit_transposed_loops(self, scope, lambda: self._run_loops(scope, depth, ready=True))
             return
-        self.reductions.open(depth)
+        self._reductions.open(depth)
         if name == self.nest.vector:
             run_row_versions(self, order[:depth], scope, partial(self._run_vectors, scope, depth))
         else:
@@ -311,7 +194,7 @@ class NestEmitter:
                 nest_loop(self, name, self.ranges[name], 1, inside)
             else:
                 self.loop(*self.ranges[name], 1, inside)
-        self.reductions.close(scope, depth)
+        self._reductions.close(scope, depth)
 
     def _run_vectors(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
         """Emit a loop over full unrolled vectors, then masked ones; for `few`, masked ones
@@ -362,38 +245,7 @@ class NestEmitter:
                 return
             loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
-        run_tail(self, (middle, high), at, behind.turns is not None)
-
-    def loop_alignment(self, name: str, step: int) -> int:
-        """Return a number that divides all positions of a loop along an axis.
-
-        The loop goes on by `step` from where the task's part of the axis begins.
-        """
-        starts_at_task = self.ranges[name][0] is self.starts[None, name]
-        if not starts_at_task or name in self.s.phase.window_positions:
-            return 1
-        block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
-        return gcd(step, block) if isinstance(block, int) else 1
-
-    def loop(
-        self,
-        low: Value,
-        high: Value,
-        step: int | Value,
-        inside: Callable[[Value], None],
-    ) -> None:
-        """for position in range(low, high, step)"""
-        b = self.b
-        body, done = b.append_basic_block("loop"), b.append_basic_block("next")
-        before = b.block
-        b.cbranch(b.icmp_signed("<", low, high), body, done)
-        b.position_at_end(body)
-        (position := b.phi(I64)).add_incoming(low, before)
-        inside(position)
-        after = b.add(position, number(step) if isinstance(step, int) else step)
-        position.add_incoming(after, b.block)
-        b.cbranch(b.icmp_signed("<", after, high), body, done)
-        b.position_at_end(done)
+        run_tail(self, (middle, high), at, behind.store is not None)
 
     def enter(self, scope: Scope, depth: int) -> None:
         """Emit what is invariant when `depth` loops are open.
@@ -423,47 +275,16 @@ class NestEmitter:
 
         def leaf(atom: Atom) -> Value:
             if atom.kind == "size":
-                return self.home.sizes[atom.name]
+                return self.frame.sizes[atom.name]
             if atom.kind == "value":
                 return self.get(self.s.phase.positions[atom.name], scope, False)
             return scope.axis(atom.name)
 
         lanes_here = scope.lanes if lanes else None
         along = LaneAxis(lanes_here.axis, lanes_here.count) if lanes_here else None
-        return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
-
-    def vector_position(self, e: Index) -> bool:
-        """Return whether `e` reads a computed position that differs between lanes."""
-        v = self.nest.vector
-        names = [a.name for a in atoms(e) if a.kind == "value"]
-        return any(v in self.s.phase.positions[n].axes for n in names)
-
-    def step(self, access: Access, axis: str) -> Index | None:
-        """Return the elements between neighbouring lanes, or None if that is not one number."""
-        if self.vector_position(access.offset):
-            return None
-        stride = coefficient(access.offset, axis)
-        region = self.s.phase.segments[self.nest.time]
-        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.window_positions}
-        wide = self.s.lanes * self.nest.unroll
-        if (
-            stride is None
-            and axis not in partial_axes
-            and multiple_of(self.s.block.get(axis, 0)) % wide == 0
-        ):
-            return coefficient(lane_invariant(access.offset, axis, wide), axis)
-        return stride
+        return IndexEmitter(self.b, leaf, self.frame.entry.found, along).emit(e)
 
     # ---- values ----------------------------------------------------------------------------------
-
-    def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
-        """Return the machine for scalar or vector registers in a scope."""
-        lanes = scope.lanes.count if vector and scope.lanes is not None else None
-        return LLVMMachine(self.b, lanes, self.home.target)
-
-    def is_vector(self, item: Item, scope: Scope) -> bool:
-        """Return whether the item differs between lanes."""
-        return scope.lanes is not None and (scope.lanes.axis in item.axes)
 
     def get(self, item: Item, scope: Scope, vector: bool) -> Value:
         """Return the register of an item: available, in scratch, or computed here.
@@ -478,10 +299,16 @@ class NestEmitter:
             return splat(self.b, register, scope.lanes.count)
         return register
 
+    def reload(self, item: Item, scope: Scope) -> Value:
+        """Return the register of a kept item, from scratch."""
+        if self.storage.holds_states(item):
+            return self.reductions.finished(item, scope)
+        return load_kept(self, (item, 0), self.s.materialised[item], scope)
+
     def _compute(self, item: Item, scope: Scope) -> Value:
         """Emit the computation of an item."""
         if item in self.s.materialised and item not in self.live_items:
-            return self.scratch.reload(item, scope)
+            return self.reload(item, scope)
         vector = self.is_vector(item, scope)
         m = self.machine(scope, vector)
         if item.kind == "const":
@@ -495,13 +322,13 @@ class NestEmitter:
             return self._load(item, scope, m)
         if isinstance(item.payload, StreamState):
             axes = self.storage.state_axes(item.payload)
-            return self.scratch.load((item.payload, 0), axes, scope)
+            return load_kept(self, (item.payload, 0), axes, scope)
         if item.kind == "window":
-            return self.scratch.load_window(item, scope)
+            return load_window(self, item, scope)
         if isinstance(item.payload, Edge):
             return edge(self, item.payload)
         if item.kind == "scan":
-            return self.reductions.scan(item, scope, m)
+            return self._reductions.scan(item, scope, m)
         if self.known_conditions and is_select(item) and item.args[0] in self.known_conditions:
             return self.get(
                 item.args[1 if self.known_conditions[item.args[0]] else 2], scope, vector
@@ -526,7 +353,7 @@ class NestEmitter:
         """Emit a load: transposed, scalar, from a gather cache, or of all lanes."""
         access = item.payload
         assert isinstance(access, Access)
-        dtype, base = self.home.dtypes[access.buffer], self.home.buffers[access.buffer]
+        dtype, base = self.frame.dtypes[access.buffer], self.frame.buffers[access.buffer]
         vector = self.is_vector(item, scope)
         if item in self.nest.transposed:
             return load_transposed_row(self, item, scope)
@@ -555,7 +382,7 @@ class NestEmitter:
 
     def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
         """Store a value, or its lanes, where a condition holds."""
-        dtype, base = self.home.dtypes[s.access.buffer], self.home.buffers[s.access.buffer]
+        dtype, base = self.frame.dtypes[s.access.buffer], self.frame.buffers[s.access.buffer]
         m = self.machine(scope, scope.lanes is not None)
         if scope.lanes is None:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
@@ -581,13 +408,13 @@ class NestEmitter:
                 self.get(item, scope, False)
         self.save(scope)
         for reduction in self.nest.reductions:
-            self.reductions.step(reduction, scope)
+            self._reductions.step(reduction, scope)
         for s in store_interleaved_columns(self, scope):
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
         for setting, value in zip(self.nest.state_updates, new, strict=True):
-            self.scratch.store(
-                (setting.state, 0), self.storage.state_axes(setting.state), value, scope
+            store_kept(
+                self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
         for item in self.nest.scalars:
             self.top.values[item] = self.get(item, scope, False)
@@ -599,4 +426,4 @@ class NestEmitter:
             if self.nest.packed and self.products is not None:
                 self.products.put(self.nest, value, scope)
             else:
-                self.scratch.store((item, 0), self.s.materialised[item], value, scope)
+                store_kept(self, (item, 0), self.s.materialised[item], value, scope)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from smelt.codegen.llvm.nests.product_plan import PanelOperand, ProductPlan
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import contractions
 from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
-from smelt.codegen.llvm.schedule.product_plan import PanelOperand, ProductPlan
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
@@ -84,16 +84,15 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
     If several axes walk their columns (heads, and channels of each), as they would be if their
     right operand were in panels along the last one.
     """
-    for number, phase in enumerate(program(kernel).phases):
-        phase_schedule = schedule(phase, target)
-        plans = phase_schedule.products
+    for phase in program(kernel).phases:
+        plans = schedule(phase, target).products
         if plans and all(c.driver == "nchw" for c in plans.values()):
-            nhwc = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
+            nhwc = schedule(phase, target, NHWC_VARIANT)
             yield from _panelled(nhwc.products.values())
         if not plans.packed or not all(c.has_plain_columns for c in plans.packed):
             yield from _panelled(plans.values())
-        else:  # planned anew, since the schedule has rewritten the phase
-            yield from _panelled(contractions(program(kernel).phases[number], target).values())
+        else:
+            yield from _panelled(contractions(phase, target).values())
 
 
 def _panel(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.items import Buffer, Program
+from smelt.codegen.llvm.loopir.items import Buffer, Phase, Program
 from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.kernel import ir as k
@@ -48,7 +48,8 @@ def packed_limits(kernel: k.Kernel, target: Target) -> SizeLimits:
 
 def packed_program(kernel: k.Kernel, target: Target) -> Program:
     """Lower a kernel with its operands packed by phases of their own, which come first."""
-    original, changed, phases, partials = program(kernel), kernel, [], list[Buffer]()
+    original, changed = program(kernel), kernel
+    phases, partials = list[Phase](), list[Buffer]()
     for number, (panel, _) in enumerate(_panels(kernel, target)):
         name = f"{panel.param}.panels"
         pack = _packing_kernel(kernel, panel, name, f"{kernel.name}.pack{number}")
@@ -58,8 +59,8 @@ def packed_program(kernel: k.Kernel, target: Target) -> Program:
         nbytes = mul(product(panels_param.shape), panels_param.dtype.itemsize)
         partials.append(Buffer(name, panels_param.dtype, True, nbytes))
     phases += program(changed).phases
-    buffers = [*original.buffers, *partials]
-    return Program(kernel.name, buffers, original.strides, phases, partials)
+    buffers = (*original.buffers, *partials)
+    return Program(kernel.name, buffers, original.strides, tuple(phases), tuple(partials))
 
 
 def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:

@@ -52,48 +52,86 @@ def program(kernel: k.Kernel) -> Program:
     kernel = replace(kernel, body=streams_to_reductions(kernel.body))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p), p.strides is None) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
-    strides = [
+    strides = tuple(
         (p.name, d)
         for p in kernel.inputs
         if p.strides is not None
         for d, s in enumerate(p.strides)
         if s is None
-    ]
-    out = Program(kernel.name, buffers, strides, [], [])
-    parameter_names = {b.name for b in buffers}
+    )
+    out = _Pieces(buffers)
     for piece in split_grouped_kernel(kernel):
-        intermediates = [
-            Buffer(p.name, p.dtype, True, _nbytes(p))
-            for p in piece.outputs
-            if p.name not in parameter_names
-        ]
-        out.partials += intermediates
-        out.buffers += intermediates
+        out.add_intermediates(piece)
         _add_phases(piece, out)
-    out.phases = [
+    phases = tuple(
         prune(
             block_rows(
                 unroll_small_windows(collapse_spatial(compute_at_windows(collapse(split_axes(p)))))
             )
         )
         for p in out.phases
-    ]
-    return out
+    )
+    return Program(kernel.name, (*buffers, *out.partials), strides, phases, tuple(out.partials))
 
 
-def _add_phases(kernel: k.Kernel, out: Program) -> None:
+class _Pieces:
+    """The phases of a program until now, and the arrays between them."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.buffers = buffers
+        self.partials: list[Buffer] = []
+        self.phases: list[Phase] = []
+
+    def builder(self, kernel: k.Kernel, phase: Phase) -> PhaseBuilder:
+        """Return a builder of a phase's items."""
+        return PhaseBuilder(kernel, phase, self.buffers)
+
+    def add(self, *built: PhaseBuilder) -> None:
+        """Add phases."""
+        self.phases += [x.phase() for x in built]
+
+    def add_intermediates(self, piece: k.Kernel) -> None:
+        """Add the results of a piece that are no results of the kernel."""
+        names = {b.name for b in self.buffers}
+        self.partials += [
+            Buffer(p.name, p.dtype, True, _nbytes(p)) for p in piece.outputs if p.name not in names
+        ]
+
+    def add_parts(
+        self,
+        name: str,
+        axes: Mapping[str, Index],
+        order: Sequence[str],
+        split: k.Split,
+        dtype: DType,
+    ) -> Access:
+        """Add a buffer that holds a state for each part of a split reduction.
+
+        Returns the access to the current part.
+        """
+        extents = tuple(axes[a] for a in order)
+        nbytes = product((split.parts, *extents, dtype.itemsize))
+        self.partials.append(Buffer(f"{name}.parts", dtype, True, nbytes))
+        offset: Index = axis(split.name, split.parts)
+        for a, n in zip(order, extents, strict=True):
+            offset = add(mul(offset, n), axis(a, n))
+        return Access(f"{name}.parts", offset)
+
+
+def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
     """Add the phases of a kernel that needs no further splitting."""
     lanes = _split_lanes_axis(kernel)
     kernel = split_rowwise(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
-    grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
+    grid = tuple(b.axis for b in kernel.grid if isinstance(b, k.Block))
     if splits(kernel) and not _split_reductions(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
         blocked = frozenset(_blocked_axes(kernel))
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), blocked_axes=blocked)
-        PhaseBuilder(kernel, phase, out).body(kernel.body)
-        out.phases.append(prune(phase))
+        builder = out.builder(kernel, phase)
+        builder.body(kernel.body)
+        out.add(builder)
 
 
 def _blocked_axes(kernel: k.Kernel) -> Iterator[str]:
@@ -136,7 +174,7 @@ def _before_and_after(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.State
 
 
 def _split_reductions(
-    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
+    kernel: k.Kernel, out: _Pieces, axes: dict[str, Index], grid: tuple[str, ...], lanes: str | None
 ) -> bool:
     """Add a phase that reduces each part, and one that merges the partial results.
 
@@ -152,30 +190,28 @@ def _split_reductions(
     reductions = {name: block_reduction(states[name], updates[name], stream) for name in updates}
     if more or block.stop or block.size or block.part != split.name or None in reductions.values():
         return False
-    first = Phase(f"{kernel.name}.parts", dict(axes), list(grid), lanes=lanes)
     length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
-    first.cut[split.axis] = (split.name, length)
-    first.axes[split.name] = split.parts
-    first.grid.append(split.name)
-    second = Phase(f"{kernel.name}.merge", {**axes, split.name: split.parts}, list(grid))
-    parts, merged = PhaseBuilder(kernel, first, out), PhaseBuilder(kernel, second, out)
+    cut, all_axes = {split.axis: (split.name, length)}, {**axes, split.name: split.parts}
+    first = Phase(f"{kernel.name}.parts", all_axes, (*grid, split.name), cut, lanes=lanes)
+    second = Phase(f"{kernel.name}.merge", all_axes, grid)
+    parts, merged = out.builder(kernel, first), out.builder(kernel, second)
     for s in before:
         parts.statement(s)
         merged.statement(s)
     for s in stream.body:
         reduction = reductions[s.state] if isinstance(s, k.Update) else None
         if isinstance(s, k.Update) and reduction is not None:
-            _store_partial(parts, merged, states[s.state], reduction, split, grid)
+            _store_partial(out, (parts, merged), states[s.state], reduction, split, grid)
         else:
             parts.statement(s)
     merged.body(after)
-    out.phases += [prune(first), prune(second)]
+    out.add(parts, merged)
     return True
 
 
 def _store_partial(
-    parts: PhaseBuilder,
-    merged: PhaseBuilder,
+    out: _Pieces,
+    builders: tuple[PhaseBuilder, PhaseBuilder],
     state: k.State,
     reduction: k.Reduce | k.Dot,
     split: k.Split,
@@ -185,6 +221,7 @@ def _store_partial(
 
     state' = state op reduction(..)
     """
+    parts, merged = builders
     if isinstance(reduction, k.Dot):
         row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], reduction.dtype.compute
         partial = parts.value(reduction)
@@ -195,29 +232,12 @@ def _store_partial(
             row, parts.value(reduction.arg), reduction.over, dtype, pairs=reduction.dtype != f64
         )
     order = (*grid, *(a for a in state.axes if a not in grid))
-    access = _buffer_of_parts(parts, state.name, order, split, dtype)
+    access = out.add_parts(state.name, parts.axes, order, split, dtype)
     axes = frozenset((split.name, *order))
-    parts.phase.stores.append(StoreItem(access, partial, None, axes))
+    parts.add_store(StoreItem(access, partial, None, axes))
     partials = merged.item("load", access, (), axes, dtype.compute)
     total = merged.reduce(row, partials, (split.name,), partials.dtype)
-    merged.names[state.name] = merged.convert(total, reduction.dtype.compute)
-
-
-def _buffer_of_parts(
-    parts: PhaseBuilder, name: str, order: Sequence[str], split: k.Split, dtype: DType
-) -> Access:
-    """Add a buffer that holds a state for each part of a split reduction.
-
-    Returns the access to the current part.
-    """
-    extents = tuple(parts.phase.axes[a] for a in order)
-    buffer = Buffer(f"{name}.parts", dtype, True, product((split.parts, *extents, dtype.itemsize)))
-    parts.program.partials.append(buffer)
-    parts.program.buffers.append(buffer)
-    offset: Index = axis(split.name, split.parts)
-    for a, n in zip(order, extents, strict=True):
-        offset = add(mul(offset, n), axis(a, n))
-    return Access(buffer.name, offset)
+    merged.define(state.name, merged.convert(total, reduction.dtype.compute))
 
 
 def _partial_dtype(dtype: DType) -> DType:
@@ -230,23 +250,21 @@ def _partial_dtype(dtype: DType) -> DType:
 
 
 def _split_stream(
-    kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
+    kernel: k.Kernel, out: _Pieces, axes: dict[str, Index], grid: tuple[str, ...], lanes: str | None
 ) -> None:
     """Add the phases of a split reduction: partial results, then their merge in order."""
     (split,) = splits(kernel)
-    first = Phase(
-        f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name], lanes=lanes
-    )
-    parts = PhaseBuilder(kernel, first, out)
+    merges = any(isinstance(s, k.Merge) for s in kernel.body)
+    name = f"{kernel.name}.parts" if merges else kernel.name
+    all_axes = {**axes, split.name: split.parts}
+    parts = out.builder(kernel, Phase(name, all_axes, (*grid, split.name), lanes=lanes))
     before, after = _before_and_after(kernel)
     rules = merge_rules(kernel)
     parts.body(s for s in kernel.body if not any(s is o for o in after))
-    if not any(isinstance(s, k.Merge) for s in kernel.body):
-        first.name = kernel.name
-        out.phases.append(prune(first))
+    if not merges:
+        out.add(parts)
         return
-    second = Phase(f"{kernel.name}.merge", dict(first.axes), list(grid))
-    merged = PhaseBuilder(kernel, second, out)
+    merged = out.builder(kernel, Phase(f"{kernel.name}.merge", all_axes, grid))
     merged.body(s for s in before if not isinstance(s, k.Store))
     states: dict[str, tuple[StreamState, Item]] = {}
     starts: list[tuple[StreamState, Item]] = []
@@ -255,10 +273,9 @@ def _split_stream(
     for name in rules:
         final = parts.names[name]
         order = tuple(a for a in axes if a in final.axes and a != split.name)
-        access = _buffer_of_parts(parts, name, order, split, final.dtype)
+        access = out.add_parts(name, all_axes, order, split, final.dtype)
         part_axes = frozenset((*order, split.name))
-        now = len(first.segments) - 1
-        first.stores.append(StoreItem(access, final, None, part_axes, now))
+        parts.add_store(StoreItem(access, final, None, part_axes, parts.now))
         if name in independent:
             partials[name] = merged.item("load", access, (), part_axes, final.dtype)
             continue
@@ -270,10 +287,8 @@ def _split_stream(
             )
         )
         states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
-    merged.names |= {
-        name: merged.reduce(independent[name], x, (split.name,), x.dtype)
-        for name, x in partials.items()
-    }
+    for name, x in partials.items():
+        merged.define(name, merged.reduce(independent[name], x, (split.name,), x.dtype))
     if starts:
         merged.open((Visit(split.name, 1, first=1),), starts)
     for name, rule in rules.items():
@@ -281,17 +296,17 @@ def _split_stream(
             continue
         sides: list[Item] = []
         for side in (merged.old, {n: other for n, (_, other) in states.items()}):
-            merged.names |= side
+            merged.define_all(side)
             sides.append(merged.value(rule.rescaled))
-        merged.names |= merged.old
+        merged.define_all(merged.old)
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
         combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
         merged.update(name, combined)
     if starts:
         merged.close()
-    merged.names |= {state.name: merged.read(state) for state, _ in starts}
+    merged.define_all({state.name: merged.read(state) for state, _ in starts})
     merged.body(after)
-    out.phases += [prune(first), prune(second)]
+    out.add(parts, merged)
 
 
 def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str, Combine]:

@@ -7,16 +7,15 @@ were that short; an axis that is visited one position at a time is a scalar ther
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Edge, Region, Visit
 from smelt.codegen.llvm.loops.poll import stream_loop
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
 
 Value = ir.Value
 BOUND_ALIGNMENT = 64
@@ -24,7 +23,7 @@ BOUND_ALIGNMENT = 64
 begin there."""
 
 
-def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -> int:
+def run_segments(home: Environment, region: Region | None = None, at: int = 0) -> int:
     """Emit a region's segments from `at` on; return the first segment after the region."""
     segments = home.s.phase.segments
     while at < len(segments):
@@ -41,7 +40,7 @@ def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -
     return at
 
 
-def _stream(home: NestEmitter, region: Region, at: int) -> int:
+def _stream(home: Environment, region: Region, at: int) -> int:
     """Emit all blocks of a stream; return the first segment after it.
 
     Its own first segment is `at`.
@@ -65,7 +64,7 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
     return after
 
 
-def _bounded(home: NestEmitter, region: Region) -> AbstractContextManager[None]:
+def _bounded(home: Environment, region: Region) -> AbstractContextManager[None]:
     """Narrow axes to the bounds of the current block, aligned to vector groups."""
     ranges = dict[str, tuple[Value, Value]]()
     for visit in region.bounds:
@@ -76,7 +75,7 @@ def _bounded(home: NestEmitter, region: Region) -> AbstractContextManager[None]:
     return home.narrowed(ranges)
 
 
-def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None:
+def _visit(home: Environment, region: Region, visit: Visit, inside: Any) -> None:
     """Emit a loop over the blocks of one axis."""
     b = home.b
     low, stop = _span(home, visit)
@@ -93,9 +92,9 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
         starts = {**home.starts, (region, visit.axis): at}
         steps = {**home.steps, visit: (block_start, begin)}
         with home.narrowed({visit.axis: (at, end)}), home.within(starts=starts, steps=steps):
-            for group_emitter in home.row_groups:
-                if group_emitter.groups.visit is visit:
-                    group_emitter.emit_ranges()
+            for row_groups in home.row_groups:
+                if row_groups.groups.visit is visit:
+                    emit_ranges(home, row_groups)
             inside()
 
     if region.parent is None and visit is region.visits[0]:
@@ -104,19 +103,19 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
         home.loop(begin, stop, size, block)
 
 
-def _first(home: NestEmitter, visit: Visit) -> Value:
+def _first(home: Environment, visit: Visit) -> Value:
     """Return where the first block of an axis begins."""
     low, _ = home.ranges[visit.axis]
     return home.b.add(low, number(visit.first)) if visit.first else low
 
 
-def _block_of(home: NestEmitter, visit: Visit, at: Value) -> Value:
+def _block_of(home: Environment, visit: Visit, at: Value) -> Value:
     """Return the start of the block that contains a position."""
     b = home.b
     return b.sub(at, b.srem(b.sub(at, _first(home, visit)), number(visit.size or 1)))
 
 
-def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
+def _span(home: Environment, visit: Visit) -> tuple[Value, Value]:
     """Return where the blocks of an axis begin and end in this task."""
     b = home.b
     _, stop = home.ranges[visit.axis]
@@ -131,7 +130,7 @@ def _span(home: NestEmitter, visit: Visit) -> tuple[Value, Value]:
     name, count = visit.part
     unit = number(visit.size or 1)
     blocks = _ceil(b, b.sub(last, first), unit)
-    each = b.mul(_ceil(b, blocks, home.home.index(count)), unit)
+    each = b.mul(_ceil(b, blocks, home.frame.index(count)), unit)
     begin = b.add(first, b.mul(home.top.axis(name), each))
     return _max(b, low, begin), _min(b, b.add(begin, each), stop)
 
@@ -148,7 +147,7 @@ def _max(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-def edge(home: NestEmitter, e: Edge) -> Value:
+def edge(home: Environment, e: Edge) -> Value:
     """Return the first position, last position or length of an axis' current block.
 
     The block may be a single position.

@@ -18,8 +18,9 @@ from typing import Any, Final, Protocol
 
 from smelt.codegen.triton.device_source import CompiledEntry, Entry
 from smelt.codegen.triton.resources import Resources
-from smelt.codegen.triton.worker_process import Worker, WorkerFailure
+from smelt.codegen.triton.worker_process import MAX_COMPILERS, Worker, WorkerFailure, Workers
 from smelt.errors import DeviceCompileError
+from smelt.machine.processor import usable_cores
 from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_version
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
@@ -28,7 +29,7 @@ __all__ = ["AheadProgram", "Store", "TritonCompiler"]
 
 _VERSION: Final = 3
 """Version of the stored form and of the options that programs are compiled with."""
-_WORKER: Final = Worker()
+_WORKERS: Final = Workers(min(usable_cores(), MAX_COMPILERS))
 _SCRATCH_ARGUMENTS: Final = 2
 """Addresses that Triton adds behind an entry's arguments: scratch memory, and a profiler's."""
 _MAX_PARAMETER_BYTES: Final = 4096
@@ -87,7 +88,7 @@ class AheadProgram:
 class TritonCompiler:
     """Compiles entries by Triton; `store` keeps the results."""
 
-    def __init__(self, store: Store | None = None, worker: Worker = _WORKER) -> None:
+    def __init__(self, store: Store | None = None, worker: Worker | Workers = _WORKERS) -> None:
         self.store, self.worker = store, worker
 
     @cached_property

@@ -19,7 +19,7 @@ from smelt.codegen.triton.free_axes import (
     with_state_axes,
 )
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
-from smelt.codegen.triton.refusal import refuse
+from smelt.codegen.triton.writer import refuse
 from smelt.kernel.ir import (
     Apply,
     Block,

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, Protocol
 from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.launcher import Stage
 from smelt.codegen.triton.members import DIVISOR
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
 from smelt.codegen.triton.source import print_stages
 from smelt.codegen.triton.statements import MIN_WIDE, WIDE
+from smelt.codegen.triton.writer import refuse
 from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
 from smelt.kernel.ir import Kernel, Param
 from smelt.python.dataclass import dataclass

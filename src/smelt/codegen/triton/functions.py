@@ -16,7 +16,7 @@ from typing import cast
 
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.writer import Text, Writer
-from smelt.ops.combine import Combine
+from smelt.ops.combine import EXTREMES, Combine
 from smelt.ops.machine import Predicate
 from smelt.ops.scalar import scalar
 from smelt.python.dataclass import dataclass
@@ -47,6 +47,12 @@ def combine_function(row: Combine, dtype: DType, kernel: str) -> Function:
     """Return the function that combines two elements of a reduction."""
     register = register_of(dtype)
     name = f"combine_{row.name}_{dtype.name}"
+    if dtype.is_float and row.name in EXTREMES:
+        writer = Writer({})
+        machine = TritonMachine(writer, kernel)
+        extreme = machine.least if row.name == EXTREMES[0] else machine.greatest
+        result = extreme(Text("a0", (), dtype), Text("a1", (), dtype))
+        return Function(name, _text(name, "a0, a1", writer, result), dtype)
     return _function(name, row.scalar, [dtype, dtype], [register, register], kernel)
 
 
@@ -73,8 +79,13 @@ def _function(
     else:
         result = row.apply(machine, dtypes, arguments)
     names = ", ".join(a.code for a in arguments)
-    lines = ["@triton.jit", f"def {name}({names}):", *writer.lines, f"    return {result.code}", ""]
-    return Function(name, "\n".join(lines), row.result(*dtypes).compute)
+    return Function(name, _text(name, names, writer, result), row.result(*dtypes).compute)
+
+
+def _text(name: str, arguments: str, writer: Writer, *results: Text) -> str:
+    returned = ", ".join(r.code for r in results)
+    head = ["@triton.jit", f"def {name}({arguments}):"]
+    return "\n".join([*head, *writer.lines, f"    return {returned}", ""])
 
 
 def pair_function(row: Combine, dtype: DType, kernel: str) -> Function:
@@ -96,11 +107,5 @@ def pair_function(row: Combine, dtype: DType, kernel: str) -> Function:
     take = m.or_(better, m.and_(tie, m.compare("lt", other_place, place)))
     results = m.select(take, other, value), m.select(take, other_place, place)
     name = f"combine_{row.name}_{dtype.name}"
-    lines = [
-        "@triton.jit",
-        f"def {name}(value, place, other, other_place):",
-        *writer.lines,
-        f"    return {', '.join(r.code for r in results)}",
-        "",
-    ]
-    return Function(name, "\n".join(lines), dtype)
+    arguments = "value, place, other, other_place"
+    return Function(name, _text(name, arguments, writer, *results), dtype)

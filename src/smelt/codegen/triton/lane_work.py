@@ -75,10 +75,13 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
     [0]
     """
     names = axes_of_body(launch.body)
-    has_doubles = any(p.dtype == f64 for p in (*launch.inputs, *launch.outputs))
+    values = [*_values(launch.body, Axes())]
+    has_doubles = any(p.dtype == f64 for p in (*launch.inputs, *launch.outputs)) or any(
+        isinstance(v, Reduce) and v.dtype == f64 for v, _ in values
+    )
     types = Env.after(launch) if has_doubles else None
     totals: dict[tuple[Axes, Axes], list[float]] = {}
-    for value, loops in _values(launch.body, Axes()):
+    for value, loops in values:
         cost, is_double = _cost(value)
         if cost:
             evaluated = value.arg if isinstance(value, Reduce | Scan) else value
@@ -90,6 +93,8 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
             if types is not None and isinstance(value, Apply):  # functions are polynomials
                 is_double = any(dtype_of(a, types) == f64 for a in value.args)
                 is_special &= not is_double
+            elif types is not None and isinstance(value, Reduce):  # blocks are added as they are
+                is_double = dtype_of(value.arg, types) == f64
             total[2 if is_special else is_double] += 1 if is_special else cost
     return tuple(
         LaneWork(axes, around, cost, double, int(specials))

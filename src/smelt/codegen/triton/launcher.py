@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.members import DIVISOR
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MAX_WARPS, STAGES, Schedule
 from smelt.codegen.triton.statements import WIDE, Program
 from smelt.codegen.triton.tensor_copies import COPY_BYTES, row_strides
+from smelt.codegen.triton.writer import refuse
 from smelt.kernel.ir import Kernel, Param
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index

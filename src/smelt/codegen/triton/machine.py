@@ -13,8 +13,9 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+import numpy as np
+
+from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.ops.coefficients import FITS
 from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate
@@ -150,6 +151,11 @@ class TritonMachine:
         near = self.copysign(self.sub(self.add(size, shifter), shifter), a)
         return self.select(self.compare("lt", size, shifter), near, a)
 
+    def rint_small(self, a: Text) -> Text:
+        """Add and subtract 1.5 · 2^p, between whole numbers of both signs."""
+        shifter = self.const(a.dtype, 1.5 * 2.0 ** _FORMATS[a.dtype.name][0])
+        return self.sub(self.add(a, shifter), shifter)
+
     def trunc(self, a: Text) -> Text:
         negative = self.compare("lt", a, self.const(a.dtype, 0.0))
         return self.select(negative, self.ceil(a), self.floor(a))
@@ -160,17 +166,27 @@ class TritonMachine:
     def greater(self, a: Text, b: Text) -> Text:
         return self.select(self.compare("gt", a, b), a, b)
 
-    def scale(self, a: Text, n: Text) -> Text:
-        half = self.floor(self.mul(n, self.const(a.dtype, 0.5)))
-        first = self.mul(a, self._power_of_two(half))
-        return self.mul(first, self._power_of_two(self.sub(n, half)))
+    def greatest(self, a: Text, b: Text) -> Text:
+        return self._line("tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)", a, b)
 
-    def _power_of_two(self, n: Text) -> Text:
-        """Return 2^n for an integral n in the range of normal numbers."""
-        bits = _bits(n.dtype)
-        width, maximum = (23, 127) if n.dtype == f32 else (52, 1023)
-        biased = self.add(self.convert(n, n.dtype, bits), self.const(bits, maximum))
-        return self.bitcast(self.shl(biased, self.const(bits, width)), n.dtype)
+    def least(self, a: Text, b: Text) -> Text:
+        return self._line("tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)", a, b)
+
+    def scale(self, a: Text, n: Text) -> Text:
+        bits, shifter = _bits(a.dtype), 1.5 * 2.0 ** _FORMATS[a.dtype.name][0]
+        # n as an integer without a conversion, which few lanes of a GPU do at once
+        near = self.bitcast(self.add(n, self.const(n.dtype, shifter)), bits)
+        offset = int(np.asarray(shifter, a.dtype.numpy).view(bits.numpy))
+        count = self.sub(near, self.const(bits, offset))
+        half = self.ashr(count, self.const(bits, 1))
+        first = self.mul(a, self._power_of_two(half, a.dtype))
+        return self.mul(first, self._power_of_two(self.sub(count, half), a.dtype))
+
+    def _power_of_two(self, n: Text, dtype: DType) -> Text:
+        """Return 2^n for an integer n in the range of normal numbers."""
+        width, maximum = (23, 127) if dtype == f32 else (52, 1023)
+        biased = self.add(n, self.const(n.dtype, maximum))
+        return self.bitcast(self.shl(biased, self.const(n.dtype, width)), dtype)
 
     def scale_any(self, a: Text, n: Text) -> Text:
         limit = 250.0 if a.dtype == f32 else 2040.0

@@ -8,8 +8,7 @@ elements are read in vectors.
 
 from __future__ import annotations
 
-from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.writer import Writer, type_name
+from smelt.codegen.triton.writer import Writer, refuse, type_name
 from smelt.kernel.ir import Each, Kernel, Param
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import sizes_of

@@ -21,10 +21,10 @@ from smelt.codegen.triton.device_source import (
     source_of_stages,
 )
 from smelt.codegen.triton.launcher import Stage
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.resources import can_run, gate, spills_around_loops
 from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.source import print_file, print_stage
+from smelt.codegen.triton.writer import refuse
 from smelt.errors import DeviceCompileError
 from smelt.kernel.device_code import DeviceCode
 from smelt.kernel.ir import Kernel

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.members import Members, members_of
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic, selects_visits
 from smelt.codegen.triton.values import ValuePrinter
-from smelt.codegen.triton.writer import Text, Writer, full, type_name
+from smelt.codegen.triton.writer import Text, Writer, full, refuse, type_name
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
 from smelt.kernel.ir import (
     PUT,

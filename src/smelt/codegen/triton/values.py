@@ -17,9 +17,8 @@ from smelt.codegen.triton.indices import IndexPrinter, element_strides, known_of
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.narrow_products import matrix_axes, narrow_products, operand_loads
-from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.tensor_copies import row_strides
-from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
     Apply,
@@ -43,7 +42,7 @@ from smelt.kernel.walk import positions_of
 from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import scalar
-from smelt.types.dtype import DType, bool_, f32, i8, i32, i64
+from smelt.types.dtype import DType, bool_, f32, f64, i8, i32, i64
 from smelt.types.expr import Atom, Index, sub
 
 __all__ = ["ValuePrinter"]
@@ -389,11 +388,14 @@ class ValuePrinter:
         axes = self.writer.sorted((*x.axes, *(a for a in v.over if self._index_of(a).axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
-        dtype = v.dtype.compute
+        # Floats of a block are added in their own type, sums of blocks in the wider one: few lanes
+        # of a GPU convert and add doubles at once.
+        is_narrow = row.name == SUM_OF_PRODUCTS[0] and x.dtype == f32 and v.dtype == f64
+        dtype = f32 if is_narrow else v.dtype.compute
         x = self.broadcast(self.cast(x, dtype), axes)
         x = self._masked(x, v.over, row.identity(dtype))
         over = [a for a in v.over if a in axes]
-        return self._combined(row, x, over, dtype) if over else x
+        return self.cast(self._combined(row, x, over, dtype) if over else x, v.dtype.compute)
 
     @contextmanager
     def projected(self, over: Sequence[str]) -> Generator[None]:

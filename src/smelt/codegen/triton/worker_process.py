@@ -4,7 +4,7 @@
     answer = worker.request({"text": ..., "symbol": ..., "arch": "sm_90", ...})
 
 Triton's compiler may crash or hang, so it never runs in the caller's process. A worker is used by
-one thread at a time, and ends with its caller.
+one thread at a time, and ends with its caller; `Workers` are as many as threads need at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from typing import IO, Any, Final
 
 from smelt.knobs import child_environment
 
-__all__ = ["Worker", "WorkerFailure"]
+__all__ = ["MAX_COMPILERS", "Worker", "WorkerFailure", "Workers"]
 
 _SCRIPT: Final = Path(__file__).with_name("worker.py")
 _VARIABLES: Final = {"TRITON_INTERPRET": None, "TRITON_DISABLE_LINE_INFO": "1"}
 """Variables of Triton: programs are compiled, without the names of temporary files."""
 _MAX_ERROR_BYTES: Final = 4096
+MAX_COMPILERS: Final = 8
+"""Most processes at once: each has a copy of Triton, of some hundred megabytes."""
 
 
 class WorkerFailure(Exception):
@@ -139,3 +141,21 @@ class Worker:
 
     def __del__(self) -> None:
         self._end()
+
+
+class Workers:
+    """Processes that compile side by side, at most `limit`, started when they are needed."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = threading.Semaphore(limit)
+        self._idle: list[Worker] = []
+
+    def request(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of a worker to a request; raise WorkerFailure without one."""
+        with self._free:
+            # the last one that was used has Triton loaded
+            worker = self._idle.pop() if self._idle else Worker()
+            try:
+                return worker.request(data)
+            finally:
+                self._idle.append(worker)

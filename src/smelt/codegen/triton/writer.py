@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 
+from smelt.errors import DeviceKernelError
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32
 
-__all__ = ["Text", "Writer", "full", "literal", "type_name"]
+__all__ = ["Text", "Writer", "full", "literal", "refuse", "type_name"]
 
 _TYPE_NAMES = {"bool": "int1", "bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -146,3 +148,8 @@ class Writer:
         if text.axes == axes or not text.axes:
             return text.code if is_argument else text.operand
         return f"{text.operand}[{', '.join(':' if a in text.axes else 'None' for a in axes)}]"
+
+
+def refuse(kernel: str, missing: str) -> NoReturn:
+    """Raise DeviceKernelError: the kernel needs `missing`, which Triton's printer lacks."""
+    raise DeviceKernelError(kernel=kernel, missing=missing)

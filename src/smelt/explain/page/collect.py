@@ -5,6 +5,7 @@ data = replace(report.data, page=collect(report.data, compiled, code=True))
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from smelt.backend import backend_of
@@ -14,15 +15,15 @@ from smelt.explain.data import ReportData
 from smelt.explain.page.accesses import access_patterns
 from smelt.explain.page.layout import layout_of
 from smelt.explain.page.small_run import small_run
-from smelt.explain.page.transfers import transfers
-from smelt.explain.page_data import AccessPattern, Code, PageData
-from smelt.explain.unfused import unfused_clusters
+from smelt.explain.page_data import AccessPattern, Code, PageData, Transfer
+from smelt.explain.unfused import UnfusedCluster, unfused_clusters
+from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import KernelStep
 from smelt.types.expr import evaluate
 
-__all__ = ["collect"]
+__all__ = ["collect", "transfers"]
 
 MAX_CODE = 40_000
 """Most characters of a generated text."""
@@ -100,3 +101,47 @@ def _tasks(step: KernelStep | None, data: ReportData) -> tuple[int, ...]:
         return ()
     sizes = step.sizes(data.sizes)
     return tuple(int(evaluate(f.tasks, sizes)) for f in step.loaded.compiled.functions)
+
+
+def transfers(
+    data: ReportData, nodes: tuple[Node, ...], unfused: list[UnfusedCluster]
+) -> tuple[Transfer, ...]:
+    """Return a row for each value in memory, in the order of the graph."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for k in data.kernels:
+        if k.within is None and k.kind != "check":
+            for p in k.params:
+                if p.node is not None:
+                    counts[p.node, f"{p.role}"] += 1
+                    counts[p.node, f"{p.role} bytes"] += p.touched_bytes
+    number = {node: k for k, node in enumerate(nodes)}
+    for cluster in unfused:
+        if data.kernels[cluster.home].kind == "check":
+            continue
+        sides = ("in", cluster.inputs, cluster.read), ("out", cluster.outputs, cluster.written)
+        for role, values, bytes_of_values in sides:
+            for value, nbytes in zip(values, bytes_of_values, strict=True):
+                counts[number[value], f"{role} unfused"] += 1
+                counts[number[value], f"{role} bytes unfused"] += nbytes
+    return tuple(
+        Transfer(
+            node=n,
+            reads=counts[n, "in"],
+            read_bytes=counts[n, "in bytes"],
+            writes=counts[n, "out"],
+            written_bytes=counts[n, "out bytes"],
+            reads_unfused=counts[n, "in unfused"],
+            read_bytes_unfused=counts[n, "in bytes unfused"],
+            writes_unfused=counts[n, "out unfused"],
+            written_bytes_unfused=counts[n, "out bytes unfused"],
+            least_bytes=_least_bytes(data, n, counts),
+        )
+        for n in sorted({node for node, _ in counts})
+    )
+
+
+def _least_bytes(data: ReportData, n: int, counts: Counter[tuple[int, str]]) -> int:
+    """Return the bytes of an input, read once, or of a result, written once."""
+    if data.nodes[n].kind == "input":
+        return min(counts[n, "in bytes"], data.nodes[n].nbytes)
+    return data.nodes[n].nbytes if data.nodes[n].output else 0

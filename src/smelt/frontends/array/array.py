@@ -13,6 +13,7 @@ Array([1., 3., 5.])
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import weakref
@@ -60,7 +61,8 @@ from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value, number
-from smelt.frontends.array.subscript import get, hashable_key, plain_key
+from smelt.frontends.array.small_results import numpys_own
+from smelt.frontends.array.subscript import get, hashable_key, is_element, plain_key
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -131,6 +133,10 @@ class Array(Operators):
         elif node.scope is not (scope := STATE.scope) and scope is not None:
             scope.created[id(array)] = weakref.ref(array)  # a step computed it around its loop
         return array
+
+    def handed_out(self) -> Any:
+        """Return this small result as NumPy's own array or scalar; views stay as they are."""
+        return numpys_own(self)
 
     def _wait(self) -> None:
         state = STATE
@@ -319,11 +325,13 @@ class Array(Operators):
         plain = method == "__call__" and ufunc in OPERATORS
         if plain and is_complex(inputs[0]):
             if not options:
-                return OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
+                result = OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
+                return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
-                return OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
+                result = OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
+                return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             if is_in_place(ufunc, inputs, options) and self._has_no_values():
                 use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:
@@ -436,16 +444,41 @@ class Array(Operators):
     def __contains__(self, x: Any) -> bool:
         return bool((self == x)._read("x in array").any())
 
-    def __getitem__(self, key: Any) -> Array:
-        if key.__class__ is int and self.ndim == 1:
-            return Array.of(get(self.node, key))  # an element, which is never a view
+    def __getitem__(self, key: Any) -> Any:
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        is_view = follows_numpy(frame.f_globals)
+        if is_view and STATE.small_elements and not STATE.following:
+            few = self._few(key)
+            if few is not None:
+                return few
+        if key.__class__ is int and self.ndim == 1:  # an element, which is never a view
+            return _for_caller(Array.of(get(self.node, key)), frame)
         if key.__class__ is Array:
-            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             update: Any = select_for_update(self.node, key, frame, _read_masked)
             if update is not None:
                 return update
-        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return self.part(key, follows_numpy(names))
+        return _for_caller(self.part(key, is_view), frame)
+
+    def _few(self, key: Any) -> Any:
+        """Return an element or a few rows of a computed array; None for other keys."""
+        kind = key.__class__
+        is_rows = kind is list or (kind is np.ndarray and key.dtype.kind in "iu")
+        indices = key if kind is tuple else (key,)
+        if not is_element(key if kind is list else () if is_rows else indices):
+            return None
+        place = self.place
+        node = self.node if place is None else place.memory.node
+        data = None if node.scope is not None else node.current_buffer()
+        if data is None or data.dtype.kind == "V":
+            return None
+        try:
+            data = data if place is None else place.of(data)
+            if is_rows:
+                count = np.size(key) * math.prod(data.shape[1:])
+                return data[key] if data.ndim and count <= STATE.small_elements else None
+            return data[key] if data.ndim == len(indices) else None
+        except (IndexError, ValueError):  # ours is raised, or the elements are in another order
+            return None
 
     def part(self, key: Any, is_view: bool) -> Any:
         """Return x[key], as a view if NumPy's rules hold and the key allows it."""
@@ -546,6 +579,12 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _for_caller(result: Any, frame: Any) -> Any:
+    """Return a result for code of a frame: small ones as NumPy's own where it has NumPy's rules."""
+    is_ours = isinstance(result, Array) and result.is_small
+    return result.handed_out() if is_ours and follows_numpy(frame.f_globals) else result
 
 
 def _read_masked(x: Value, mask: Value) -> Array:

@@ -59,8 +59,15 @@ class Predictions:
     """To write or read a byte of an array below `cached_bytes`."""
     memory_byte: float = 0.00008
     cached_bytes: int = 1 << 20
+    vector_bytes: int = 64
+    """Bytes that a scalar operator computes in the cycles of its row."""
+    cycle: float = 0.0004
     compile_program: float = 12_000.0
     compile_operator: float = 6_200.0
+
+    def move(self, nbytes: int) -> float:
+        """Return the time to write or read so many bytes."""
+        return nbytes * (self.cached_byte if nbytes < self.cached_bytes else self.memory_byte)
 
 
 PREDICTED: Final = Predictions()

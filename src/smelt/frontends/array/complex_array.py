@@ -2,7 +2,7 @@
 
 Every operator on a complex array records operators on its real and imaginary parts, so that
 programs with complex numbers fuse as others do.  The memory of NumPy's complex arrays is read in
-place: parts are its views.
+place: parts are its views.  What NumPy computes at once stays whole until parts are needed.
 
 >>> z = complex_array(np.asarray([1 + 2j, 3.0]))
 >>> z, z.dtype, z.real
@@ -20,14 +20,18 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
 from smelt.frontends.array.aliasing import follows_numpy, own_part
 from smelt.frontends.array.array import Array, number_or_value
-from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex
+from smelt.frontends.array.at_once import view_of
+from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import flush, flush_readers
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators, keep_order
+from smelt.frontends.array.operators import Operators, finished, keep_order
 from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.small_results import in_order, is_view
+from smelt.frontends.array.subscript import plain_key
 from smelt.frontends.array.tree import register_pair
-from smelt.frontends.array.value import STATE, Buffer, Value, copied, leaf
+from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
@@ -38,6 +42,7 @@ __all__ = [
     "complex_array",
     "from_memory",
     "is_complex_like",
+    "of_whole",
     "pair",
 ]
 
@@ -53,10 +58,11 @@ class ComplexArray(Array):
     It has the interface of `sm.Array`.
     """
 
-    __slots__ = ("_imag", "_real")
+    __slots__ = ("_parts", "whole")
 
-    _real: Array
-    _imag: Array
+    _parts: tuple[Array, Array] | None
+    whole: Buffer | None
+    """Elements that NumPy computed, in memory of their own, as long as there are no parts."""
 
     @property
     def node(self) -> Any:
@@ -66,33 +72,80 @@ class ComplexArray(Array):
     @property
     def parts(self) -> tuple[Array, Array]:
         """Real and imaginary parts, the arrays themselves."""
-        return self._real, self._imag
+        if self._parts is None:
+            assert self.whole is not None
+            real, imag = (Array.of(leaf(x.copy())) for x in (self.whole.real, self.whole.imag))
+            self._parts, self.whole = (real, imag), None
+        return self._parts
+
+    @property
+    def _scope(self) -> Scope | None:
+        """The recording that the array belongs to."""
+        return None if self._parts is None else self._parts[0].node.scope
+
+    def computed(self) -> Buffer | None:
+        """Return the elements, which may not be written, if they are computed, else None.
+
+        None also for an array whose order in memory may not be that of rows.
+        """
+        if self.whole is not None:
+            return self.whole
+        places = [x.place for x in self.parts]
+        if any(p is not None and p.is_permuted for p in places):
+            return None
+        real, imag = (None if x.node.scope is not None else view_of(x.node) for x in self.parts)
+        if real is None or imag is None:
+            return None
+        data = np.empty(real.shape, self.dtype.numpy)
+        data.real, data.imag = real, imag
+        return data
 
     def replace_parts(self, other: ComplexArray) -> None:
         """Make the elements of another array the newest version of this one."""
+        if self.whole is not None and other.whole is not None:
+            self.whole[...] = other.whole
+            return
         part = PART_OF[self.dtype]
-        self._real.replace_value(cast(other.parts[0].node, part))
-        self._imag.replace_value(cast(other.parts[1].node, part))
+        for mine, new in zip(self.parts, other.parts, strict=True):
+            mine.replace_value(cast(new.node, part))
 
     @property
     def dtype(self) -> DType:
         """Dtype of the elements."""
-        return COMPLEX_OF[self._real.dtype]
+        if self.whole is not None:
+            return from_numpy(self.whole.dtype)
+        return COMPLEX_OF[self.parts[0].dtype]
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """Sizes of the dimensions; inside `jit` they are symbolic integers."""
-        return self._real.shape
+        return self.parts[0].shape if self.whole is None else self.whole.shape
 
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return self._real.ndim
+        return len(self.shape)
 
     @property
     def size(self) -> Any:
         """Number of elements."""
-        return self._real.size
+        return self.parts[0].size if self.whole is None else self.whole.size
+
+    @property
+    def is_small(self) -> bool:
+        """Whether NumPy's users get this result as NumPy's own, unless it is a view."""
+        if self.whole is not None:
+            return self.whole.size <= STATE.small_elements
+        return self.parts[0].is_small
+
+    def handed_out(self) -> Any:
+        """Return this small result as NumPy's own array or scalar; views stay as they are."""
+        if STATE.following or (self.whole is None and any(map(is_view, self.parts))):
+            return self
+        data, place = self.elements("a result"), self.parts[0].place if self._parts else None
+        if place is not None and place.memory.order is not None:
+            return in_order(data, place.memory.order)
+        return data if data.ndim else data[()]
 
     def matrix_transpose(self, is_view: bool) -> Array:
         """Return the transpose of each matrix, as a view if NumPy's rules hold."""
@@ -106,11 +159,12 @@ class ComplexArray(Array):
     @property
     def type_text(self) -> str:
         """Type for messages: `c64[3,4]`."""
-        text: str = self._real.node.type_text
-        return self.dtype.name + text[len(self._real.dtype.name) :]
+        real = self.parts[0]
+        text: str = real.node.type_text
+        return self.dtype.name + text[len(real.dtype.name) :]
 
     def __hash__(self) -> int:
-        if self._real.node.scope is not None:
+        if self._scope is not None:
             return id(self)
         return hash(complex(self) if not self.ndim else self.parts[0])
 
@@ -121,7 +175,9 @@ class ComplexArray(Array):
 
         Raises TracerError inside `jit`, GradientError under differentiation.
         """
-        scope = self._real.node.scope
+        if self.whole is not None:
+            return self.whole.copy()
+        scope = self._scope
         if scope is not None and scope.check_open(self.type_text):
             raise TracerError(use=use, value=self.type_text)
         flush(*(x.node for x in self.parts if x.node.data is None))
@@ -172,7 +228,7 @@ class ComplexArray(Array):
         return data.item(*index)
 
     def _check_may_leave(self, use: str) -> None:
-        for x in self.parts:
+        for x in self._parts or ():
             x._check_may_leave(use)  # pyright: ignore[reportPrivateUsage]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
@@ -198,11 +254,12 @@ class ComplexArray(Array):
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
     def _is_readable(self) -> bool:
-        return self._real.node.scope is None
+        return self._scope is None
 
     def __repr__(self) -> str:
         if not self._is_readable():
-            return f"Array(<{self.dtype}{str(self._real.node.type)[len(self._real.dtype.name) :]}>)"
+            real = self.parts[0]
+            return f"Array(<{self.dtype}{str(real.node.type)[len(real.dtype.name) :]}>)"
         data = self.elements("repr(x)")
         body = np.array2string(data, prefix="Array(", separator=", ", threshold=1000)
         plain = data.dtype == np.complex128 and data.size
@@ -221,9 +278,17 @@ class ComplexArray(Array):
     def __contains__(self, x: Any) -> bool:
         return bool(np.asarray(self == x).any())
 
-    def __getitem__(self, key: Any) -> Array:
-        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return self.part(key, follows_numpy(names))
+    def __getitem__(self, key: Any) -> Any:
+        is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
+        items = plain_key(key) if is_view and self.whole is not None else None
+        if items is not None and (_is_copied(items) or len(items) == self.ndim):
+            try:
+                data = np.asarray(self.whole[items])  # type: ignore[index]
+                if _is_copied(items) or not data.ndim:
+                    return finished(of_whole(data))
+            except IndexError:
+                pass  # ours is raised
+        return finished(self.part(key, is_view))
 
     def part(self, key: Any, is_view: bool) -> Any:
         """Return x[key], as a view if NumPy's rules hold and the key allows it."""
@@ -243,13 +308,31 @@ class ComplexArray(Array):
             own_part(x, self)
 
     def __setitem__(self, key: Any, x: Any) -> None:
+        if self.whole is not None and is_at_once() and self._write_whole(key, x):
+            return
+        real, imag = self.parts
         if is_complex_like(x):
             other = complex_array(x)
             part = PART_OF[self.dtype]
-            self._real[key], self._imag[key] = (Array.of(cast(p.node, part)) for p in other.parts)
+            real[key], imag[key] = (Array.of(cast(p.node, part)) for p in other.parts)
         else:
-            self._real[key] = x
-            self._imag[key] = 0.0
+            real[key] = x
+            imag[key] = 0.0
+
+    def _write_whole(self, key: Any, x: Any) -> bool:
+        """Write elements that NumPy computed; return whether that was possible."""
+        items = plain_key(key)
+        if isinstance(x, ComplexArray):
+            x = x.computed()
+        elif isinstance(x, Operators):
+            x = None if x.node.scope is not None else view_of(x.node)
+        if items is None or not isinstance(x, (np.ndarray, np.generic, int, float, complex)):
+            return False
+        try:
+            self.whole[items] = x  # type: ignore[index]
+        except (ValueError, TypeError, IndexError):
+            return False  # the error is that of the parts
+        return True
 
     @property
     def at(self) -> Any:
@@ -257,6 +340,8 @@ class ComplexArray(Array):
         raise ComplexOperand("x.at[...] of complex numbers", hint="Update x.real and x.imag.")
 
     def __copy__(self) -> ComplexArray:
+        if self.whole is not None:
+            return of_whole(self.whole.copy())
         return _of(*(x.__copy__() for x in self.parts))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ComplexArray:
@@ -268,13 +353,13 @@ class ComplexArray(Array):
     # Operators
 
     def __neg__(self) -> Any:
-        return COMPLEX["negative"](self)
+        return finished(_call("negative", self))
 
     def __pos__(self) -> Any:
-        return self.__copy__()
+        return finished(self.__copy__())
 
     def __abs__(self) -> Any:
-        return COMPLEX["abs"](self)
+        return finished(_call("abs", self))
 
     def __invert__(self) -> Any:
         return call_complex("bitwise_invert", self)
@@ -287,8 +372,30 @@ def _is_same_memory(x: Buffer, y: Buffer) -> bool:
 
 def _of(real: Array, imag: Array) -> ComplexArray:
     result = ComplexArray.__new__(ComplexArray)
-    result._real, result._imag = real, imag  # pyright: ignore[reportPrivateUsage]
+    result._parts = real, imag  # pyright: ignore[reportPrivateUsage]
+    result.whole = None
     return result
+
+
+def of_whole(data: Buffer) -> ComplexArray:
+    """Return the complex array of elements that nobody else sees."""
+    result = ComplexArray.__new__(ComplexArray)
+    is_own = data.base is None and data.flags.c_contiguous and data.flags.writeable
+    result.whole = data if is_own else np.array(data, order="C")
+    result._parts = None  # pyright: ignore[reportPrivateUsage]
+    return result
+
+
+def _is_copied(items: tuple[Any, ...]) -> bool:
+    """Return whether NumPy's x[items] is a copy: some are masks or positions."""
+    return any(isinstance(item, np.ndarray) for item in items)
+
+
+def _call(name: str, *args: Any) -> Any:
+    """Call a function for the caller of an operator: as a whole where NumPy's rules hold."""
+    names = sys._getframe(2).f_globals  # pyright: ignore[reportPrivateUsage]
+    is_whole = STATE.small_elements > 0 and follows_numpy(names)
+    return (call_whole if is_whole else call_complex)(name, *args)
 
 
 def pair(real: Any, imag: Any) -> ComplexArray:
@@ -362,6 +469,8 @@ def from_memory(data: Buffer, private: bool = False) -> ComplexArray:
     from_numpy(data.dtype)
     if not data.dtype.isnative:
         data, private = data.astype(data.dtype.newbyteorder("=")), True
+    if private and STATE.small_elements and is_at_once():
+        return of_whole(data)
     return _of(
         *(Array.of(leaf(p.copy()) if private else from_host(p)) for p in (data.real, data.imag))
     )
@@ -371,19 +480,21 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
     def forward(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
-        return _in_order(call_complex(name, self, other), self, other)
+        return finished(_in_order(_call(name, self, other), self, other))
 
     def reflected(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
-        return _in_order(call_complex(name, other, self), self, other)
+        return finished(_in_order(_call(name, other, self), self, other))
 
     def in_place(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
-            return forward(self, other)
-        result = call_complex(name, self, other)
+            return finished(forward(self, other))
+        result = _call(name, self, other)
+        if isinstance(result, np.ndarray) and result.dtype.kind == "c":
+            result = of_whole(result)
         if not isinstance(result, ComplexArray) or result.shape != self.shape:
             raise ShapeError(
                 op=name,
@@ -398,7 +509,9 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
 
 def _in_order(result: Any, *operands: Any) -> Any:
     """Give the parts of an elementwise result the order in memory that NumPy's has."""
-    for k, part in enumerate(result.parts if isinstance(result, ComplexArray) else ()):
+    if not isinstance(result, ComplexArray) or result.whole is not None:
+        return result  # NumPy gave it its order
+    for k, part in enumerate(result.parts):
         keep_order(part, *[x.parts[k] if isinstance(x, ComplexArray) else x for x in operands])
     return result
 

@@ -15,13 +15,24 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from smelt.errors import DTypeError, UnsupportedError
 
-__all__ = ["COMPLEX", "ComplexOperand", "call_complex", "refusal", "takes_complex"]
+__all__ = [
+    "COMPLEX",
+    "WHOLE",
+    "ComplexOperand",
+    "call_complex",
+    "call_whole",
+    "refusal",
+    "takes_complex",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 COMPLEX: Final[dict[str, Callable[..., Any]]] = {}
 """Function -> the one for complex operands, with the same parameters."""
+
+WHOLE: Final[dict[str, Callable[..., Any]]] = {}
+"""Function -> NumPy's for whole arrays, which may return NotImplemented; `smelt.numpy` sets it."""
 
 _ORDERED: Final = """
     less less_equal greater greater_equal maximum minimum clip max min argmax argmin sort argsort
@@ -60,6 +71,13 @@ def call_complex(name: str, *args: Any, **kwargs: Any) -> Any:
     if reason:
         raise DTypeError(f"{name}: {reason}", hint="Use abs(x), x.real or x.imag.")
     raise UnsupportedError(f"{name} of complex numbers")
+
+
+def call_whole(name: str, *args: Any) -> Any:
+    """Call a function at once by NumPy if that is possible, else as `call_complex` does."""
+    function = WHOLE.get(name)
+    result = NotImplemented if function is None else function(args, {})
+    return call_complex(name, *args) if result is NotImplemented else result
 
 
 def takes_complex(function: Callable[P, R]) -> Callable[P, R]:

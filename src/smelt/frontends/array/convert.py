@@ -208,15 +208,6 @@ def usable(data: Buffer) -> Buffer:
     return data
 
 
-_SMALL = [0]
-"""Elements of the largest array of NumPy whose elements operators copy."""
-
-
-def snapshot_small(elements: int) -> None:
-    """Let operators copy NumPy's arrays up to this size, which programs may write to."""
-    _SMALL[0] = elements
-
-
 def operand_of_numpy(x: Any) -> Value:
     """Return the value of NumPy's array as an operand.
 
@@ -224,7 +215,7 @@ def operand_of_numpy(x: Any) -> Value:
 
     Raises the errors of `from_host`.
     """
-    is_small = x.__class__ is np.ndarray and x.size <= _SMALL[0] and STATE.scope is None
+    is_small = x.__class__ is np.ndarray and x.size <= STATE.small_elements and STATE.scope is None
     return leaf(usable(x).copy()) if is_small and not STATE.tapes else from_host(x)
 
 

@@ -23,7 +23,7 @@ from smelt.errors import (
     SmeltError,
     raised_by_signal_handler,
 )
-from smelt.frontends.array.at_once import is_view, view_of
+from smelt.frontends.array.at_once import PREDICTED, is_view, view_of
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
@@ -35,13 +35,15 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
-from smelt.frontends.array.program import Program
+from smelt.frontends.array.program import Program, operands_first
 from smelt.frontends.array.program_cache import PlannedProgram, find, program_key, remember
 from smelt.frontends.array.structure import end_epochs
 from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
+from smelt.ops.elementwise import Cast, Map
+from smelt.ops.view import View
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
 
@@ -138,8 +140,10 @@ def waiting_value(array: Any) -> Value | None:
     return node if node is not None and node.is_pending else None
 
 
-def evaluate(value: Value) -> Buffer:
+def evaluate(value: Value, others: bool = True) -> Buffer:
     """Return the elements of a value, computing everything that is pending in this thread.
+
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
     """
@@ -156,7 +160,7 @@ def evaluate(value: Value) -> Buffer:
         data = np.array(copied, order="C")
         value.set_elements(data)
     if data is None:
-        flush(value)
+        flush(value, others=others)
         data = value.buffer()
         assert data is not None
     return data
@@ -168,13 +172,15 @@ def written_elements(value: Value) -> Buffer:
     return evaluate(value) if data is None else data
 
 
-def flush(*values: Value) -> None:
+def flush(*values: Value, others: bool = True) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
+
+    Without `others`, other values wait, except for those that `_stored` tells.
 
     Raises the errors of `values`.  Other values that cannot be computed raise their error when they
     are read.
     """
-    errors = _flush(values, ())
+    errors = _flush(values, (), others)
     try:
         for x in values:
             if x in errors:
@@ -200,7 +206,9 @@ def flush_readers(*memory: Buffer) -> None:
         errors.clear()  # as in `flush`
 
 
-def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value, Exception]:
+def _flush(
+    values: tuple[Value, ...], memory: tuple[Buffer, ...], others: bool = True
+) -> dict[Value, Exception]:
     """Compute values and what is pending; return the errors of what stays pending.
 
     While a function is recorded, what it would record again rather than capture stays pending.
@@ -215,8 +223,11 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     if STATE.loop is not None and STATE.loop[0].start:
         STATE.loop = Loop(0, STATE.loop[0].period), STATE.loop[1]
     outputs: Iterable[Value] = values
+    behind: list[Value] = []
     if pending:
         scope, waits = STATE.scope, _waiting_values(pending, memory)
+        if not others:
+            waits, behind = _stored(values, tuple(waits))
         if scope is not None and not memory:
             waits = [x for x in waits if not scope.is_recomputed(x)]
         outputs = dict.fromkeys((*values, *waits))
@@ -226,7 +237,8 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     errors: dict[Value, Exception] = {}
     try:
         if outputs:
-            _compute_each(tuple(outputs), errors)
+            _compute_each(tuple(outputs), errors, behind)
+            STATE.passed.update([x for x in behind if x.data is None])
     finally:
         waiting = pending and [
             r for r in pending if (a := r()) is not None and waiting_value(a) is not None
@@ -258,6 +270,37 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
         if node not in STATE.deferred or (memory and _reads(node, memory)):
             values[node] = None
     return reversed(values)
+
+
+def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[Value], list[Value]]:
+    """Return the waiting values to compute along with small ones, and others that these need.
+
+    What a reader computes again in less time than writing and reading it takes stays virtual, until
+    a second small value needs it.
+    """
+    needed = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
+    costly = {x for x in needed if not isinstance(x.op, (Map, Cast, View))}
+    for x in operands_first(waits):
+        if x.data is None and not costly.isdisjoint(x.inputs):
+            costly.add(x)
+    virtual = [
+        x
+        for x in waits
+        if x in needed and not (x in costly or x in STATE.passed or _pays_to_store(x))
+    ]
+    return [x for x in waits if x in costly or (x in needed and x not in virtual)], virtual
+
+
+def _pays_to_store(value: Value) -> bool:
+    """Return whether storing and reading a value is faster than computing it again."""
+    reads, cycles = 0, 0.0
+    nbytes: Any = value.type.nbytes
+    for x in _upstream(value):
+        if x.data is not None:
+            reads += x.data.nbytes
+        elif isinstance(x.op, Map):
+            cycles += x.op.row.cost * nbytes / PREDICTED.vector_bytes
+    return PREDICTED.move(2 * nbytes) < PREDICTED.move(reads) + cycles * PREDICTED.cycle
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
@@ -293,15 +336,19 @@ def waiting_operators(value: Value) -> int:
     return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
-def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
+def _compute_each(
+    outputs: tuple[Value, ...], errors: dict[Value, Exception], behind: Sequence[Value] = ()
+) -> None:
     """Compute as many outputs as possible, in smaller parts after failures.
+
+    Values `behind` the outputs get their elements where NumPy computes them on the way.
 
     An output with a permanent error fails for good, since the memory that it reads may be written
     from now on.  Other failures are added to `errors`: the outputs may succeed later, with more
     memory or under other settings.
     """
     try:
-        _run(outputs)
+        _run(outputs, behind)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
@@ -475,7 +522,7 @@ def _flush_before(start: int) -> None:
         errors.clear()  # as in `flush`
 
 
-def _run(outputs: tuple[Value, ...]) -> None:
+def _run(outputs: tuple[Value, ...], behind: Sequence[Value] = ()) -> None:
     epoch = STATE.epochs.current
     key = program_key(outputs, epoch)
     bound = None if key is None else find(key, epoch)
@@ -486,18 +533,21 @@ def _run(outputs: tuple[Value, ...]) -> None:
         results, checks = _run_planned(planned, buffers, constants, outputs), planned.lifted.bounds
     else:
         program = Program(outputs)
-        results = by_numpy(program)
+        results = by_numpy(program, behind)
         if results is None:
             planned = _plan(program)
             results = _run_planned(planned, program.buffers, program.constants, outputs)
             checks = planned.lifted.bounds
             if key is not None:
                 remember(key, planned, program, epoch)
+        else:
+            outputs = (*outputs, *behind)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
-    end_epochs()
     for node, data in zip(outputs, results, strict=False):
         node.data = data
+    end_epochs()  # before operands are dropped, whose memory may be written then
+    for node in outputs:
         if STATE.tapes:
             STATE.retained.append(node)
         elif STATE.scope is None or node not in STATE.scope.volatile_values:

@@ -39,11 +39,13 @@ from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
-from smelt.frontends.array.operators import keep_order
+from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import axes_of
 
-__all__ = ["METHODS", "PROPERTIES", "attach"]
+__all__ = ["METHODS", "NUMPYS", "PROPERTIES", "attach"]
 
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
@@ -110,7 +112,23 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
     def method(x: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(x, *args, **kwargs)
         names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
-        return as_view(x, result, how) if follows_numpy(names) else result
+        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+
+    return method
+
+
+def _for_users(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method whose small results are NumPy's own where its rules hold."""
+
+    @wraps(function)
+    def method(x: Any, *args: Any, **kwargs: Any) -> Any:
+        names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        if not STATE.small_elements or STATE.following or not follows_numpy(names):
+            return function(x, *args, **kwargs)
+        result = NUMPYS.get(name, function)(x, *args, **kwargs)
+        arguments = [id(y) for y in (x, *args, *kwargs.values())]
+        del x, args, kwargs  # an operand that only this call holds is not stored
+        return result if id(result) in arguments else hand_out(result, ())
 
     return method
 
@@ -394,8 +412,8 @@ class Flat:
     def __iter__(self) -> Iterator[Array]:
         return iter(ravel(self._array))
 
-    def __getitem__(self, key: Any) -> Array:
-        return ravel(self._array)[key]
+    def __getitem__(self, key: Any) -> Any:
+        return finished(ravel(self._array)[key])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         flat = ravel(self._array).__copy__()
@@ -642,6 +660,9 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 """Method -> function that is called with the array first."""
 
+NUMPYS: Final[dict[str, Callable[..., Any]]] = {}
+"""Method -> function of `smelt.numpy` that is called in its place where NumPy's rules hold."""
+
 PROPERTIES: Final[dict[str, property]] = {
     "T": property(_viewed(transpose), doc="The array with its dimensions in reverse order."),
     "real": property(real_part, set_real, doc="The real parts, which can be written."),
@@ -656,7 +677,15 @@ PROPERTIES: Final[dict[str, property]] = {
 """Attribute -> property."""
 
 
+_MAKE_VIEWS: Final = frozenset(
+    ("diagonal", "ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")
+)
+"""Methods that look at their caller's rules themselves."""
+
+
 def attach() -> None:
     """Give `Array` the methods and properties of both tables."""
-    for name, member in (METHODS | PROPERTIES).items():
+    for name, function in METHODS.items():
+        setattr(Array, name, function if name in _MAKE_VIEWS else _for_users(name, function))
+    for name, member in PROPERTIES.items():
         setattr(Array, name, member)

@@ -21,6 +21,7 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
 from smelt.frontends.array.creation import full
@@ -64,7 +65,11 @@ def array(x: Any, what: str) -> Array:
     """Return an argument (an array, a number or nested lists) as an array."""
     if isinstance(x, Array):
         return x
-    return complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
+    result = complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
+    if isinstance(x, np.ndarray) and not x.flags.writeable:  # nor are views that functions make
+        for part in result.parts if isinstance(result, ComplexArray) else (result,):
+            own(part).is_writeable = False
+    return result
 
 
 def is_default(option: Any) -> bool:
@@ -90,6 +95,7 @@ def store(result: Any, out: Any) -> Any:
     if not isinstance(out, Array):
         np.copyto(out, np.asarray(result), casting="same_kind")
         return out
+    result = array(result, "out")
     if result.shape != out.shape:
         raise ArgumentError(
             op="out", argument="out", value=f"shape {out.shape}", expected=f"shape {result.shape}"

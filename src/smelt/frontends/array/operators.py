@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
-from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
@@ -20,10 +20,11 @@ from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
 from smelt.frontends.array.promote import cast, default_value
-from smelt.frontends.array.value import Value
+from smelt.frontends.array.value import STATE, Value
 from smelt.frontends.array.views import shape_of
+from smelt.types.expr import product
 
-__all__ = ["Operators", "is_complex", "keep_order", "list_operand", "operand"]
+__all__ = ["Operators", "finished", "is_complex", "keep_order", "list_operand", "operand"]
 
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
@@ -72,6 +73,20 @@ class Operators:
     @staticmethod
     def of(node: Value) -> Any:
         """Return the array that stands for a recorded value."""
+        raise NotImplementedError
+
+    @property
+    def is_small(self) -> bool:
+        """Whether NumPy's users get this result as NumPy's own, unless it is a view."""
+        node = self.node
+        data = node.data
+        if data is not None:
+            return data.size <= STATE.small_elements
+        count: Any = product(node.type.shape)
+        return node.scope is None and count <= STATE.small_elements
+
+    def handed_out(self) -> Any:
+        """Return this small result as NumPy's own array or scalar; see `small_results`."""
         raise NotImplementedError
 
     def replace_value(self, node: Value) -> None:
@@ -206,19 +221,19 @@ class Operators:
 
     def __matmul__(self, other: Any) -> Self:
         if is_complex(other):
-            return call_complex("matmul", self, other)
+            return finished(call_complex("matmul", self, other))
         y = operand(other)
         if not isinstance(y, Value):
             return NotImplemented
-        return self.of(matmul(self.node, y))
+        return finished(self.of(matmul(self.node, y)))
 
     def __rmatmul__(self, other: Any) -> Self:
         if is_complex(other):
-            return call_complex("matmul", other, self)
+            return finished(call_complex("matmul", other, self))
         x = operand(other)
         if not isinstance(x, Value):
             return NotImplemented
-        return self.of(matmul(x, self.node))
+        return finished(self.of(matmul(x, self.node)))
 
     def __imatmul__(self, other: Any) -> Self:
         y = operand(other)
@@ -227,19 +242,34 @@ class Operators:
         return _replace(self, "matmul", matmul(self.node, y))
 
     def __neg__(self) -> Self:
-        return keep_order(self.of(UNARY["negative"](self.node)), self)
+        return finished(keep_order(self.of(UNARY["negative"](self.node)), self))
 
     def __pos__(self) -> Self:
-        return keep_order(self.of(self.node), self)
+        return finished(keep_order(self.of(self.node), self))
 
     def __abs__(self) -> Self:
-        return keep_order(self.of(UNARY["abs"](self.node)), self)
+        return finished(keep_order(self.of(UNARY["abs"](self.node)), self))
 
     def __invert__(self) -> Self:
-        return keep_order(self.of(UNARY["bitwise_invert"](self.node)), self)
+        return finished(keep_order(self.of(UNARY["bitwise_invert"](self.node)), self))
 
 
 T = TypeVar("T", bound=Operators)
+
+
+def finished(result: Any, depth: int = 2) -> Any:
+    """Return a result to the caller at a depth of frames: small ones as NumPy's by its rules."""
+    if STATE.small_elements and isinstance(result, Operators) and result.is_small:
+        names = sys._getframe(depth).f_globals  # pyright: ignore[reportPrivateUsage]
+        return result.handed_out() if follows_numpy(names) else result
+    return result
+
+
+def _call_complex(name: str, *args: Any) -> Any:
+    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+    names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
+    is_whole = STATE.small_elements > 0 and follows_numpy(names)
+    return (call_whole if is_whole else call_complex)(name, *args)
 
 
 def _forward(family: Binary, x: T, other: Any) -> T:
@@ -248,28 +278,28 @@ def _forward(family: Binary, x: T, other: Any) -> T:
         result = x.of(family(x.node, other.node))
         if x.place is not None or other.place is not None:
             keep_order(result, x, other)
-        return result
+        return finished(result, 3)
     if kind is float or kind is int:
         result = x.of(family(x.node, other))
         if x.place is not None:
             keep_order(result, x)
-        return result
+        return finished(result, 3)
     if is_complex(other):
-        return call_complex(family.what, x, other)
+        return finished(_call_complex(family.what, x, other), 3)
     # NumPy's scalars have their dtype, which Python's floats have not.
     if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
         other = np.asarray(other)
     y = operand(other)
-    return y if y is NotImplemented else keep_order(x.of(family(x.node, y)), x, other)
+    return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is float or other.__class__ is int:
-        return keep_order(x.of(family(other, x.node)), x)
+        return finished(keep_order(x.of(family(other, x.node)), x), 3)
     if is_complex(other):
-        return call_complex(family.what, other, x)
+        return finished(_call_complex(family.what, other, x), 3)
     y = operand(other)
-    return y if y is NotImplemented else keep_order(x.of(family(y, x.node)), x, other)
+    return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
 
 
 def keep_order(result: T, *operands: Any) -> T:
@@ -287,7 +317,7 @@ def keep_order(result: T, *operands: Any) -> T:
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
     if not x.node.type.shape:  # a sum or an element, which NumPy's program may hold by other names
-        return _forward(family, x, other)
+        return finished(_forward(family, x, other), 3)
     try:
         y = operand(other)
     except ComplexOperand:

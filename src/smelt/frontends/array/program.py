@@ -27,7 +27,16 @@ from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
 from smelt.types.number import number_text
 
-__all__ = ["ATTRIBUTES", "Map", "Program", "leaf", "np", "record", "replace_numbers"]
+__all__ = [
+    "ATTRIBUTES",
+    "Map",
+    "Program",
+    "leaf",
+    "np",
+    "operands_first",
+    "record",
+    "replace_numbers",
+]
 
 Numbers = tuple[int, ...]
 
@@ -43,7 +52,7 @@ class Program:
         Raises DonatedError and ChangedError for leaves that cannot be read any more.
         """
         self.outputs = tuple(outputs)
-        order = _walk(self.outputs)
+        order = operands_first(self.outputs)
         self.leaves = [x for x in order if x.data is not None or isinstance(x.op, Input)]
         self.buffers: list[Buffer] = []
         for x in self.leaves:
@@ -86,7 +95,7 @@ class Program:
         self.constants = tuple(constants)
 
 
-def _walk(outputs: tuple[Value, ...]) -> list[Value]:
+def operands_first(outputs: tuple[Value, ...]) -> list[Value]:
     """Return every value that has to be computed or read, operands before users."""
     order: list[Value] = []
     seen: set[Value] = set()

@@ -133,6 +133,12 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
     return tuple(items)
 
 
+def is_element(items: Sequence[Any]) -> bool:
+    """Return whether the items of a key are integers."""
+    return all(i.__class__ in _INTEGERS for i in items)
+
+
+_INTEGERS = frozenset((int, np.int64, np.intp))
 _PLAIN_ITEMS = (int, slice, type(Ellipsis))
 
 

@@ -15,7 +15,7 @@ clock or the disk, so equal programs take equal decisions in every process.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,8 +80,11 @@ def _row(place: str, tier: str, operators: int, x: Any, price: float) -> TierRow
     return TierRow(place, tier, operators, x.runs, x.paid, price, reason)
 
 
-def by_numpy(program: Program) -> list[Buffer] | None:
-    """Return the results if NumPy computes this execution, None if compiled code does."""
+def by_numpy(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | None:
+    """Return the results if NumPy computes this execution, None if compiled code does.
+
+    Elements of values `behind` the outputs follow, which NumPy computes on the way.
+    """
     mode = tier()
     if mode == "fused":
         return None
@@ -95,7 +98,7 @@ def by_numpy(program: Program) -> list[Buffer] | None:
     account.runs += 1
     if mode == "auto" and not _stays(account, program):
         return None
-    return compute(program)
+    return compute(program, behind)
 
 
 def _open(program: Program) -> Account:
@@ -129,13 +132,15 @@ def _sighting(x: Any) -> at_once.Sighting:
     return sighting(x.op, tuple([i.type for i in x.inputs]))
 
 
-def compute(program: Program) -> list[Buffer] | None:
+def compute(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | None:
     """Compute a program operator by operator; intermediates are dropped after their last use.
+
+    Returns the elements of its outputs, and of the intermediates `behind` them.
 
     None where NumPy cannot compute it, or where compiled code raises an error of ours.
     """
     values: dict[Any, Buffer] = dict(zip(program.leaves, program.buffers, strict=True))
-    kept = {*program.outputs, *program.leaves}
+    kept = {*program.outputs, *behind, *program.leaves}
     uses: dict[Any, int] = {}
     for x in program.nodes:
         for i in x.inputs:
@@ -152,7 +157,7 @@ def compute(program: Program) -> list[Buffer] | None:
                 if not uses[i] and i not in kept:
                     values.pop(i, None)
     results: list[Buffer] = []
-    for x in program.outputs:
+    for x in (*program.outputs, *behind):
         data = _value(values, x)
         is_private = data.base is None and data.flags.c_contiguous and data.flags.writeable
         shared = [*program.buffers, *results]

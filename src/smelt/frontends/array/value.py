@@ -150,8 +150,9 @@ class Value(Node):
 
     def set_elements(self, data: Buffer) -> None:
         """Make a pending value one that has elements."""
-        end_epochs()
-        self.data, self.inputs = data, ()
+        self.data = data
+        end_epochs()  # before operands are dropped, whose memory may be written then
+        self.inputs = ()
 
     def as_operand(self) -> Value:
         """Return the operand for an operator that is recorded now and reads the elements later."""
@@ -200,10 +201,10 @@ class Value(Node):
 
     def invalidate(self, where: str) -> None:
         """Make reading raise DonatedError from now on, whatever names the value has."""
-        end_epochs()
         self.__class__ = Donated  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
+        end_epochs()
 
 
 class Foreign(Value):
@@ -390,6 +391,8 @@ class State(threading.local):
     scope: Scope | None
     default_tier: ClassVar[str] = "fused"
     """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
+    small_elements: ClassVar[int] = 0
+    """Elements of the largest result that NumPy's users get as NumPy's own; 0 if none is."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -413,6 +416,8 @@ class State(threading.local):
         """Values with a few remembered elements, until the pending operators have run."""
         self.deferred = weakref.WeakSet[Value]()
         """Pending values that could not be computed, and wait until they are read."""
+        self.passed = weakref.WeakSet[Value]()
+        """Pending values that small ones were computed from without storing them."""
         self.following = 0
         """Number of recordings and differentiations in progress.
 
@@ -620,6 +625,11 @@ def tier() -> str:
 def set_default_tier(tier: str) -> None:
     """Set who computes operators by default, in all threads."""
     State.default_tier = tier
+
+
+def set_small_elements(elements: int) -> None:
+    """Set the size of the largest result that is NumPy's own, in all threads."""
+    State.small_elements = elements
 
 
 def is_at_once() -> bool:

@@ -84,7 +84,7 @@ EXPORT i64 smelt_device_call(const struct device_call *call, i64 *addresses, voi
 {
     bool pushed, launches = !frame;
     if (launches)
-        frame = __builtin_alloca(8 * (call->frame_words + call->most_arguments));
+        frame = __builtin_alloca(8 * (call->frame_words + call->max_arguments));
     if (!enter(call, &pushed))
         return DECLINED;
     i64 result = run(call, addresses, stream, frame, launches);

@@ -44,7 +44,7 @@ struct device_call {
     i64 launches;
     const i64 *frame;
     i64 frame_words;
-    i64 most_arguments;
+    i64 max_arguments;
     const struct device_patch *patches;
     i64 patch_count;
     const i64 *blocks; /* bytes of each block to allocate */

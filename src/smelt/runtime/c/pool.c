@@ -328,8 +328,8 @@ static bool await(struct pool *pool, struct run *run, i32 goal)
 static void publish(struct pool *pool, struct run *run, char *frame)
 {
     i64 batch = run->end - run->row;
-    if (batch > pool->most_chunks)
-        batch = pool->most_chunks;
+    if (batch > pool->max_chunks)
+        batch = pool->max_chunks;
     i32 limit = (i32)run->threads;
     STORE(&pool->finished, 0, relaxed);
     STORE(&pool->job_first, run->row, relaxed);

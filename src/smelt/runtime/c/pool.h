@@ -84,7 +84,7 @@ struct pool {
     i64 scratch; /* bytes that every active slot has */
     i64 spin; /* nanoseconds that an idle helper spins */
     i64 poll; /* nanoseconds between two pauses, 0 for never */
-    i64 most_chunks; /* a launch of more is published in parts */
+    i64 max_chunks; /* a launch of more is published in parts */
     void *(*helper)(struct slot *); /* smelt_helper */
 
     /* constants and functions of the system's C library */

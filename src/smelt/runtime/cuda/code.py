@@ -24,6 +24,8 @@ __all__ = ["find_loaded", "store_code", "stored_code"]
 _LOCK: Final = threading.Lock()
 _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
 """Code in use by any plan, by the context it is loaded in and its key."""
+_SEARCHES: Final = WeakValueDictionary[bytes, threading.Lock]()
+"""Held by a thread that looks for code, by its name: the others find what it has compiled."""
 
 
 def find_loaded(
@@ -39,6 +41,18 @@ def find_loaded(
     The journal records where the code came from. Raises what `prepare` and the compiler raise,
     and DriverCallError for an image that the driver refuses.
     """
+    with _LOCK:
+        search = _SEARCHES.setdefault(name, threading.Lock())
+    with search:
+        return _find_or_compile(device, name, prepare, journal)
+
+
+def _find_or_compile(
+    device: Device,
+    name: bytes,
+    prepare: Callable[[], tuple[bytes, Callable[[], DeviceCode]]],
+    journal: Journal,
+) -> LoadedCode:
     store = Cache.default() if knobs.CACHE.get() else None
     named = None if store is None else store.get(name)
     if named is not None and (key := _key_of(named.meta)) is not None:

@@ -64,6 +64,7 @@ SIGNATURES: Final = {
     "cuModuleGetFunction": "pps",
     "cuFuncSetAttribute": "pii",
     "cuFuncSetCacheConfig": "pi",
+    "cuFuncLoad": "p",
     "cuLaunchKernel": "puuuuuuuppp",
     "cuStreamCreate": "pu",
     "cuStreamDestroy_v2": "p",
@@ -86,6 +87,8 @@ SIGNATURES: Final = {
     "cuEventDestroy_v2": "p",
     "cuMemAllocAsync": "pqp",
     "cuMemFreeAsync": "pp",
+    "cuMemAlloc_v2": "pq",
+    "cuMemFree_v2": "p",
     "cuMemHostAlloc": "pqu",
     "cuMemGetInfo_v2": "pp",
     "cuMemcpyHtoDAsync_v2": "ppqp",
@@ -132,6 +135,8 @@ ERROR_LOG_BYTES: Final = 6
 _LOG_BYTES: Final = 4096
 READS_PAGEABLE_MEMORY: Final = 88
 """Attribute of a device: whether it reads the host's memory that is not pinned by itself."""
+MEMORY_POOLS: Final = 115
+"""Attribute of a device: whether memory is allocated in stream order, which vGPUs may lack."""
 
 
 class Library(Protocol):
@@ -208,6 +213,10 @@ class Driver:
         code = self.result(name, *arguments)
         if code:
             raise self.error(name, code)
+
+    def has(self, name: str) -> bool:
+        """Return whether the driver has a function, which older ones may lack."""
+        return name in self.addresses or bool(self._library.address(name))
 
     def address(self, name: str) -> int:
         """Return the address of a function, for native code."""
@@ -292,6 +301,9 @@ class Module:
                 driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
             if shared_bytes > PLAIN_SHARED_BYTES:  # as many programs of a processor as fit
                 driver.call("cuFuncSetCacheConfig", handle, PREFER_SHARED)
+            # Else the first launch loads the code, which waits for the whole device.
+            if driver.has("cuFuncLoad"):
+                driver.call("cuFuncLoad", handle)
         self._functions[symbol] = handle, shared_bytes
         return handle
 
@@ -312,6 +324,8 @@ class Device:
         self.multiprocessors = self.attribute(MULTIPROCESSORS)
         self.reads_pageable_memory = bool(self.attribute(READS_PAGEABLE_MEMORY))
         """Whether copies of the host's memory may begin after they are queued."""
+        self.has_pools = bool(self.attribute(MEMORY_POOLS))
+        """Whether memory is allocated and freed in stream order."""
         self.words: array[int] | None = None
         """The driver's functions and the context, for native code; see `native_call`."""
         self.fill: Module | None = None

@@ -67,7 +67,11 @@ class _DriverBlock:
 
 
 class DriverMemory:
-    """Blocks from the device's default pool (`cuMemAllocAsync`)."""
+    """Blocks from the device's default pool (`cuMemAllocAsync`).
+
+    A device without pools, such as a part of a virtual one, has `cuMemAlloc` and `cuMemFree`. The
+    latter waits for the device, so that a block is free for every stream.
+    """
 
     is_capturable = False
 
@@ -77,14 +81,20 @@ class DriverMemory:
         """Bytes of blocks that are referenced; a plain sum."""
         self._words = device_words(device)
         self._free = native_calls().free
-        driver, keep = device.driver, ctypes.c_uint64((1 << 64) - 1)
-        with device.current():
-            self._pool = driver.word("cuDeviceGetDefaultMemPool", device.handle)
-            # By default a pool returns what is free to the device whenever the host waits, and the
-            # next call would map it again.
-            driver.call(
-                "cuMemPoolSetAttribute", self._pool, status.RELEASE_THRESHOLD, ctypes.byref(keep)
-            )
+        self._pool = self._keeping_pool() if device.has_pools else None
+
+    def _keeping_pool(self) -> int:
+        """Return the device's pool, which keeps a share of the memory that is free.
+
+        By default it returns everything to the device whenever the host waits, and the next call
+        would map it again. Without a limit other allocators, such as torch's, would miss it.
+        """
+        driver, keep = self.device.driver, self.device.memory()[1] // _KEPT_DIVISOR
+        with self.device.current():
+            pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
+            place = ctypes.byref(ctypes.c_uint64(keep))
+            driver.call("cuMemPoolSetAttribute", pool, status.RELEASE_THRESHOLD, place)
+        return pool
 
     def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
         """Return a block of at least one byte; see `Memory.allocate`.
@@ -93,20 +103,26 @@ class DriverMemory:
         """
         driver, size = self.device.driver, max(nbytes, 1)
         place = ctypes.c_uint64()
+        call, *rest = ("cuMemAlloc_v2",) if self._pool is None else ("cuMemAllocAsync", stream)
         with self.device.current():
             if self.device.is_capturing(stream):
                 raise CaptureError(reason="memory of the driver's pool would be part of the graph")
-            code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
+            code = driver.result(call, ctypes.byref(place), size, *rest)
             if code == status.OUT_OF_MEMORY:
                 with self.device.relaxed():
                     driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
-                    driver.call("cuMemPoolTrimTo", self._pool, 0)
-                code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
+                    self.trim()
+                code = driver.result(call, ctypes.byref(place), size, *rest)
         if code == status.OUT_OF_MEMORY:
             raise self.shortage(nbytes)
         if code:
-            raise driver.error("cuMemAllocAsync", code)
+            raise driver.error(call, code)
         return self.adopt(place.value, size, stream)
+
+    def trim(self) -> None:
+        """Return what is free to the device, for other allocators."""
+        if self._pool is not None:
+            self.device.driver.call("cuMemPoolTrimTo", self._pool, 0)
 
     def adopt(self, address: int, nbytes: int, stream: int) -> DeviceBlock:
         """Return the block of memory that native code has allocated from the pool."""
@@ -168,7 +184,12 @@ class TorchMemory:
         """Return a block of torch's current stream, which must be `stream`."""
         torch = self._torch
         try:
-            tensor = torch.empty(max(nbytes, 1), dtype=self._type, device=self._place)
+            try:
+                tensor = torch.empty(max(nbytes, 1), dtype=self._type, device=self._place)
+            except torch.OutOfMemoryError:
+                with self.device.current(), self.device.relaxed():
+                    driver_memory(self.device).trim()
+                tensor = torch.empty(max(nbytes, 1), dtype=self._type, device=self._place)
         except torch.OutOfMemoryError as error:
             free, total = self.device.memory()
             raise DeviceMemoryError(
@@ -180,6 +201,8 @@ class TorchMemory:
         return _TorchBlock(torch, tensor)
 
 
+_KEPT_DIVISOR: Final = 16
+"""A pool keeps this share of the device's memory for later calls while it is free."""
 _LOCK: Final = threading.Lock()
 _MEMORIES: Final = WeakKeyDictionary[Device, DriverMemory]()
 

@@ -47,6 +47,12 @@ FUNCTIONS: Final = (
     "cuGraphLaunch",
 )
 """The driver's functions, whose addresses are the first words of a description."""
+_WITHOUT_POOLS: Final = {"cuMemAllocAsync": "cuMemAlloc_v2", "cuMemFreeAsync": "cuMemFree_v2"}
+"""What a device without pools has instead.
+
+Native code passes the stream as a last argument, which these do not read: callers clean up, and
+arguments lie in registers, by the calling conventions of x86-64 and AArch64.
+"""
 _SYMBOLS: Final = (
     "smelt_launch",
     "smelt_device_call",
@@ -90,6 +96,7 @@ def device_words(device: Device) -> array[int]:
     They are the device's own, and what `free` and `replay` need.
     """
     if device.words is None:
-        addresses = [device.driver.address(name) for name in FUNCTIONS]
+        names = FUNCTIONS if device.has_pools else [_WITHOUT_POOLS.get(n, n) for n in FUNCTIONS]
+        addresses = [device.driver.address(name) for name in names]
         device.words = array("q", [*addresses, device.context])
     return device.words

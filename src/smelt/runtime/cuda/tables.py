@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -28,6 +30,7 @@ from smelt.runtime.cuda.array_tables import (
 from smelt.runtime.cuda.driver import Device, Module
 from smelt.runtime.cuda.native_call import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
+from smelt.runtime.quota import cpu_budget
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
@@ -45,6 +48,8 @@ __all__ = [
 
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
 """Most elements of an array: offsets in programs have 32 bits."""
+MAX_SEARCHES: Final = 8
+"""Most threads that look for code, or wait for its compiler, at once."""
 MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
 """Most programs along each dimension of a grid."""
 
@@ -218,7 +223,8 @@ class _Builder:
         results = self._results()
         if results and not any(nbytes for *_, nbytes, _ in results):
             groups = ()  # index expressions assume sizes of at least 1
-        ready = [[self._ready(steps) for steps in self._families(group)] for group in groups]
+        ready = self._all_ready([self._families(group) for group in groups])
+        self.codes = [r.code for group in ready for r in group if r.code is not None]
         plain = [[r.layout for r in group] for group in ready]
         places = place_values(self.values, plain, arena, self.sizes)
         for time, group in enumerate(ready):
@@ -282,13 +288,29 @@ class _Builder:
         """Return the elements of each array of a step, whose other values are numbers."""
         return math.prod(next(self.shapes[n] for n in step.arrays if self.shapes[n]))
 
+    def _all_ready(
+        self, groups: Sequence[Sequence[Sequence[DeviceStep | HostStep]]]
+    ) -> list[list[_Ready]]:
+        """Return all steps ready for these sizes; missing code is compiled side by side."""
+        if sum(map(len, groups)) < 2:
+            return [[self._ready(steps) for steps in group] for group in groups]
+        pool = ThreadPoolExecutor(min(cpu_budget().threads, MAX_SEARCHES), "smelt code")
+        try:
+            # each in a copy of the context, which has the settings
+            queued = [
+                [pool.submit(copy_context().run, self._ready, steps) for steps in group]
+                for group in groups
+            ]
+            return [[future.result() for future in group] for group in queued]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
     def _ready_table(self, steps: Sequence[DeviceStep]) -> _Ready:
         """Return steps that do the same to flat arrays, with their code and its tables."""
         first, elements = steps[0], [self._elements(s) for s in steps]
         assert first.table_at is not None
         is_divided = all(n % DIVISOR == 0 for n in elements)
         loaded = first.table_at(padded(len(steps)), DIVISOR if is_divided else 1)
-        self.codes.append(loaded)
         code, arrays = loaded.code, [s.arrays for s in steps]
         grids = [launch.grid[0] for launch in code.launches]
         workspaces = [nbytes for _, nbytes in code.workspaces]
@@ -310,7 +332,6 @@ class _Builder:
         layout = _layout_step(step, loaded)
         if not loaded.code.is_wide:
             self._check_elements({*step_values(layout)})
-        self.codes.append(loaded)
         return _Ready(step, loaded, None, layout)
 
     def _add_part(self, ready: _Ready, places: Layout, workspace: int) -> None:

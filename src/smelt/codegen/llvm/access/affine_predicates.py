@@ -9,21 +9,17 @@ comparing two vectors of 64-bit positions (strength reduction).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.permute_gather import lane_test
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.kernel.bounds import COMPARISONS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, add, mul, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 FAR = 1 << 40
@@ -65,7 +61,7 @@ def _affine_index(item: Item) -> Index | None:
     return total
 
 
-def compare_lanes(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
+def compare_lanes(home: Environment, item: Item, scope: Scope) -> Value | None:
     """Emit the lanes for which a comparison of positions holds.
 
     None if it is no such comparison, or its gap does not change by 1 from lane to lane.

@@ -15,35 +15,22 @@ All lanes have a fixed stride, so that two vectors are equal if their first lane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, is_repeated, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.python.dataclass import dataclass
+from smelt.codegen.llvm.nests.environment import CachedGather, Environment
 from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 NOWHERE = -(1 << 62)
 """An offset that no element has."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedGather:
-    """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
-
-    vectors: Mapping[int, tuple[Value, Value]]
-    low: Value | None
-    """The position of the first of several adjacent vectors; None if there is one."""
-
-
-def cache_gathers(home: NestEmitter, row: str, side: int = 0) -> dict[Item, CachedGather]:
+def cache_gathers(home: Environment, row: str, side: int = 0) -> dict[Item, CachedGather]:
     """Allocate a cache for each load of a nest whose vectors consecutive rows share.
 
     A loop over square tiles of `side` gets several adjacent vectors.  All are empty at first.
@@ -55,7 +42,7 @@ def cache_gathers(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Cach
             continue
         vectors = dict[int, tuple[Value, Value]]()
         for count, slots in sorted(vectors_of.items()):
-            kind = LLVMMachine(b, count, home.home.target).register_type(item.dtype)
+            kind = LLVMMachine(b, count, home.frame.target).register_type(item.dtype)
             with b.goto_entry_block():
                 address, offset = (b.alloca(t, size=number(slots)) for t in (kind, I64))
             vectors[count] = address, offset
@@ -65,12 +52,12 @@ def cache_gathers(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Cach
     return caches
 
 
-def _is_shared(home: NestEmitter, item: Item, row: str) -> bool:
+def _is_shared(home: Environment, item: Item, row: str) -> bool:
     """Return whether a load is strided along lanes and repeated along neighbouring rows."""
     access, v = item.payload, home.nest.vector
     if not isinstance(access, Access) or item.kind != "load" or v is None:
         return False
-    dtype = home.home.dtypes[access.buffer]
+    dtype = home.frame.dtypes[access.buffer]
     return (
         not access.limits
         and _is_unconverted(dtype, item.dtype)
@@ -86,7 +73,7 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
 
 
 def read_cached(
-    home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
+    home: Environment, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
     """Read a vector of a load through its gather cache.
 

@@ -9,8 +9,7 @@ leaves no gap they are plain loads, which the hardware prefetcher follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -26,29 +25,14 @@ from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.python.dataclass import dataclass
+from smelt.codegen.llvm.nests.environment import Environment, InterleavedLoads, LoadGroup
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, sub, terms_of
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
 MAX_STEP = 16
 """Largest stride of a group that is read as vectors, if at least every second element is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadGroup:
-    """A group of loads with a common stride and constant offsets within one stride.
-
-    The offsets are distances from the `first` load.
-    """
-
-    first: Access
-    step: int
-    offsets: tuple[int, ...]
 
 
 def is_dense(step: int, teeth: int) -> bool:
@@ -61,8 +45,9 @@ def constant_term(e: Index) -> int:
     return next((c for m, c in terms_of(e) if not m), 0)
 
 
-InterleavedLoads = Mapping[Access, tuple[LoadGroup, int]]
-"""The group of each load that belongs to one, and its distance from the first."""
+def nest_load_groups(home: Environment, items: Iterable[Item]) -> InterleavedLoads:
+    """Return the groups of interleaved loads among items of the current nest."""
+    return group_loads(items, lambda a: home.step(a, home.nest.vector or ""))
 
 
 def group_loads(
@@ -96,7 +81,7 @@ def group_loads(
 
 
 def read_group(
-    home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
+    home: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of a load that belongs to a group; None for others."""
     group = home.load_groups.get(access)
@@ -104,7 +89,7 @@ def read_group(
         return None
     comb, tooth = group
     assert comb.first in home.accesses, "the offset of another place would be read"
-    base = home.home.buffers[access.buffer]
+    base = home.frame.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
     raw = _select_offset(
         m, address, comb.step, comb.offsets, tooth, dtype, scope.lanes.mask, PREFETCH_BYTES

@@ -10,7 +10,6 @@ suffices.  Write-combining buffers, one for each result, join pieces into full l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
@@ -18,12 +17,10 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 MIN_PEEL_ITERATIONS = 8
@@ -35,7 +32,7 @@ MAX_PEEL_UNROLL = 4
 
 
 def main_loop(
-    home: NestEmitter, low: Value, step: int, walk: Callable[[], None], scope: Scope
+    home: Environment, low: Value, step: int, walk: Callable[[], None], scope: Scope
 ) -> None:
     """Emit the loop `walk` over full vectors from `low` on.
 
@@ -67,7 +64,7 @@ Loop = Callable[[Value, Value], None]
 
 
 def align_peel(
-    home: NestEmitter,
+    home: Environment,
     bounds: tuple[Value, Value],
     step: int,
     loops: tuple[Loop, Callable[[Value, Value, bool], None]],
@@ -91,7 +88,7 @@ def align_peel(
         main_loop(home, low, step, lambda: walk(low, middle), scope)
         return middle
     first, *others = _addresses(home, stores, low, scope)
-    size = home.home.dtypes[stores[0].buffer].itemsize
+    size = home.frame.dtypes[stores[0].buffer].itemsize
     lead_bytes = b.and_(b.sub(number(0), first), number(CACHE_LINE - 1))
     differ: Value = b.and_(first, number(size - 1))
     for address in others:
@@ -119,7 +116,7 @@ def align_peel(
     return end
 
 
-def _run_unequal(home: NestEmitter, addresses: Sequence[Value], walk: Callable[[], None]) -> None:
+def _run_unequal(home: Environment, addresses: Sequence[Value], walk: Callable[[], None]) -> None:
     """Emit a loop that cannot be peeled to full cache lines.
 
     Its stores are not equally far from a line, or it is too short.  A single store would be in
@@ -136,13 +133,13 @@ def _run_unequal(home: NestEmitter, addresses: Sequence[Value], walk: Callable[[
             _run_prefetching(home, walk)
 
 
-def _run_nontemporal(home: NestEmitter, walk: Callable[[], None], alignment: int) -> None:
+def _run_nontemporal(home: Environment, walk: Callable[[], None], alignment: int) -> None:
     """Emit a loop whose stores are non-temporal, to addresses of a known alignment."""
     with home.within(nontemporal=alignment):
         walk()
 
 
-def _is_compute_bound(home: NestEmitter) -> bool:
+def _is_compute_bound(home: Environment) -> bool:
     """Return whether a body computes for longer than memory moves.
 
     More loops around it would only cost registers.
@@ -150,12 +147,12 @@ def _is_compute_bound(home: NestEmitter) -> bool:
     return bool(home.nest.stages) or home.nest.unroll > MAX_PEEL_UNROLL
 
 
-def _run_prefetching(home: NestEmitter, walk: Callable[[], None]) -> None:
+def _run_prefetching(home: Environment, walk: Callable[[], None]) -> None:
     with home.within(prefetches_stores=not _is_compute_bound(home)):
         walk()
 
 
-def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: int) -> None:
+def prefetch_for_write(home: Environment, address: Value, dtype: DType, lanes: int) -> None:
     """Prefetch the cache lines that a store will write one page later.
 
     No cache has the lines of a large result, and stores across lines wait for two of them.
@@ -166,24 +163,24 @@ def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: i
 
 
 def _addresses(
-    home: NestEmitter, stores: list[Access], low: Value, scope: Scope
+    home: Environment, stores: list[Access], low: Value, scope: Scope
 ) -> Iterator[Value]:
     """Yield the addresses at which stores begin, as integers."""
     b = home.b
     for access in stores:
-        base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
         first = b.add(scope.offset(access), low)
         yield b.ptrtoint(element_address(b, base, first, dtype), I64)
 
 
-def _can_start_anywhere(home: NestEmitter, stores: list[Access]) -> bool:
+def _can_start_anywhere(home: Environment, stores: list[Access]) -> bool:
     """Return whether the loop may begin at any position.
 
     Its loads must be contiguous, its indices affine and its results rounded alike wherever vectors
     begin; and stores of one element size keep their distance from cache lines.
     """
     axis = home.nest.vector or ""
-    sizes = {home.home.dtypes[a.buffer].itemsize for a in stores}
+    sizes = {home.frame.dtypes[a.buffer].itemsize for a in stores}
     steps = [
         None if home.vector_position(a.offset) else coefficient(a.offset, axis)
         for a in home.accesses
@@ -195,15 +192,15 @@ def _can_start_anywhere(home: NestEmitter, stores: list[Access]) -> bool:
     return plain and len(sizes) == 1 and all(i.kind != "scan" for i in home.items)
 
 
-def _nontemporal_stores(home: NestEmitter, step: int) -> list[Access]:
+def _nontemporal_stores(home: Environment, step: int) -> list[Access]:
     """Return the stores that write full cache lines here, if this variant is non-temporal."""
     stores = [s.access for s in home.nest.stores if s.where is None]
     are_full_lines = all(
-        step * home.home.dtypes[a.buffer].itemsize % CACHE_LINE == 0
+        step * home.frame.dtypes[a.buffer].itemsize % CACHE_LINE == 0
         and home.step(a, home.nest.vector or "") == 1
         for a in stores
     )
-    return stores if home.home.streaming and are_full_lines and not home.nest.reductions else []
+    return stores if home.frame.streaming and are_full_lines and not home.nest.reductions else []
 
 
 __all__ = ["align_peel", "main_loop", "prefetch_for_write"]

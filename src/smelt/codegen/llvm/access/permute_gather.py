@@ -8,7 +8,7 @@ no lane reads are not touched.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -24,13 +24,11 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.tables import LINE, table
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
@@ -61,7 +59,7 @@ def can_permute_one(target: Target, lanes: int) -> bool:
     return one or can_permute(target, lanes)
 
 
-def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | None:
+def lane_period(home: Environment, e: Index, scope: Scope) -> PeriodicIndex | None:
     """Return the periodic pattern of an index along the lanes of a vector.
 
     None if it does not repeat, or is affine.
@@ -72,7 +70,7 @@ def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | No
     return find_period(e, lanes.axis) if coefficient(e, lanes.axis) is None else None
 
 
-def lane_index(home: NestEmitter, e: Index, scope: Scope) -> Value | None:
+def lane_index(home: Environment, e: Index, scope: Scope) -> Value | None:
     """Emit a periodic index in all lanes; None if it is not periodic."""
     period = lane_period(home, e, scope)
     if period is None or scope.lanes is None:
@@ -84,7 +82,7 @@ def lane_index(home: NestEmitter, e: Index, scope: Scope) -> Value | None:
     return b.add(splat(b, base, count), offsets64)
 
 
-def lane_test(home: NestEmitter, gap: Index, scope: Scope) -> Value | None:
+def lane_test(home: Environment, gap: Index, scope: Scope) -> Value | None:
     """Emit in which lanes a periodic gap is >= 0.
 
     None if the gap is not purely periodic: it grows from period to period, or depends on other
@@ -96,7 +94,7 @@ def lane_test(home: NestEmitter, gap: Index, scope: Scope) -> Value | None:
     return _periodic_mask(home, [x + period.first >= 0 for x in period.offsets], scope)
 
 
-def lane_limits(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value | None:
+def lane_limits(home: Environment, e: Index, n: Index, scope: Scope) -> Value | None:
     """Emit in which lanes a periodic index is in 0 .. n-1.
 
     None if the index is not purely periodic.
@@ -105,7 +103,7 @@ def lane_limits(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value | 
     return None if inside is None else _periodic_mask(home, inside, scope)
 
 
-def inside_positions(home: NestEmitter, e: Index, n: Index, scope: Scope) -> list[bool] | None:
+def inside_positions(home: Environment, e: Index, n: Index, scope: Scope) -> list[bool] | None:
     """Return for each position in the period whether an index is in 0 .. n-1, or None."""
     period = lane_period(home, e, scope)
     if period is None or period.step or not isinstance(period.first, int) or not isinstance(n, int):
@@ -114,7 +112,7 @@ def inside_positions(home: NestEmitter, e: Index, n: Index, scope: Scope) -> lis
 
 
 def read_permuted(
-    home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
+    home: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of an access in all lanes by permutations, zero out of bounds.
 
@@ -128,7 +126,7 @@ def read_permuted(
     period = lane_period(home, loose, scope)
     if lanes is None or lanes.mask is not None or lanes.count % native:
         return None
-    if period is None or not can_permute(home.home.target, native):
+    if period is None or not can_permute(home.frame.target, native):
         return None
     inside_at = [True] * period.period
     for e, n in access.limits:
@@ -149,7 +147,7 @@ def read_permuted(
 
 
 def _read_register(
-    home: NestEmitter,
+    home: Environment,
     access: Access,
     period: PeriodicIndex,
     inside_at: list[bool],
@@ -179,7 +177,7 @@ def _read_register(
     kind = ir.VectorType(raw, lanes)
     above = scope.offset(access)
     offset = b.add(base, first) if above is None else b.add(above, b.add(base, first))
-    buffer = home.home.buffers[access.buffer]
+    buffer = home.frame.buffers[access.buffer]
     _prefetch_later(home, access, period, scope, dtype, at, offset)
     windows: list[Value] = []
     for w in range(1 if all(x < 1 << lanes for x in masks_at) else 2):
@@ -230,7 +228,7 @@ def _run_length(masks: list[int], firsts: Collection[int]) -> int:
 
 
 def _prefetch_later(
-    home: NestEmitter,
+    home: Environment,
     access: Access,
     period: PeriodicIndex,
     scope: Scope,
@@ -244,7 +242,7 @@ def _prefetch_later(
     if not period_bytes or (access.buffer, at) in scope.lanes.prefetched:
         return
     scope.lanes.prefetched.add((access.buffer, at))
-    b, buffer = home.b, home.home.buffers[access.buffer]
+    b, buffer = home.b, home.frame.buffers[access.buffer]
     address = element_address(b, buffer, offset, dtype)
     for k in range(0, max(period_bytes * MAX_PERMUTE_LANES // period.period, 1), LINE):
         distance = PREFETCH_DISTANCE_BYTES + k if period.step > 0 else -PREFETCH_DISTANCE_BYTES - k
@@ -301,7 +299,7 @@ def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
 
 
 def _base_and_offset(
-    home: NestEmitter, index: PeriodicIndex, scope: Scope, at: int
+    home: Environment, index: PeriodicIndex, scope: Scope, at: int
 ) -> tuple[Value, Value]:
     """Return the index at the period of lane `at`, and the lane's position in it."""
     assert scope.lanes is not None
@@ -315,7 +313,7 @@ def _base_and_offset(
     return b.add(home.index(index.first, scope), increment), phase
 
 
-def _periodic_mask(home: NestEmitter, truths: list[bool], scope: Scope) -> Value:
+def _periodic_mask(home: Environment, truths: list[bool], scope: Scope) -> Value:
     """Emit a periodic truth value as a mask of all lanes."""
     assert scope.lanes is not None
     b, count, period, alignment = home.b, scope.lanes.count, len(truths), scope.lanes.alignment

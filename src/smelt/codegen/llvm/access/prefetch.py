@@ -11,22 +11,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, enclosing_regions
+from smelt.codegen.llvm.nests.environment import Environment, RowShare
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
 PACK_PREFETCH_ROWS = 4
@@ -40,7 +36,7 @@ LINE_STORED = 4.0
 
 
 def prefetch_ahead(
-    home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
+    home: Environment, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
     """Prefetch what a load will read in the next block, row or page.
 
@@ -53,12 +49,12 @@ def prefetch_ahead(
         if _is_run(home, access):
             _fetch_lines(home, address, dtype, lanes, PREFETCH_BYTES)
         return
-    distance = home.far.get(step) or home.home.index(step)
+    distance = home.far.get(step) or home.frame.index(step)
     _fetch_lines(home, element_address(home.b, address, distance, dtype), dtype, lanes)
 
 
 def prefetch_masked(
-    home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
+    home: Environment, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
     """Prefetch one page ahead of a masked load, for consecutive rows.
 
@@ -69,7 +65,7 @@ def prefetch_masked(
 
 
 def _fetch_lines(
-    home: NestEmitter, address: Value, dtype: DType, lanes: int, behind: int = 0
+    home: Environment, address: Value, dtype: DType, lanes: int, behind: int = 0
 ) -> None:
     """Prefetch the cache lines of `lanes` lanes, `behind` bytes after an address.
 
@@ -84,7 +80,7 @@ PREFETCH_BYTES = 4096
 """Distance of prefetches in bytes: a page, since no hardware prefetcher crosses one."""
 
 
-def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
+def _is_run(home: Environment, access: Access, *, masked: bool = False) -> bool:
     """Return whether a reduction nest is the first to stream through an array.
 
     For a `masked` load, any nest that reads an array row by row qualifies.  Vectors across cache
@@ -93,7 +89,7 @@ def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
     """
     nest, s = home.nest, home.s
     reductions = bool(nest.reductions) and not nest.stores and not nest.saves
-    if not (reductions or masked) or s.products or home.home.shares.get(nest) or not nest.order:
+    if not (reductions or masked) or s.products or home.frame.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
@@ -114,7 +110,7 @@ More if so many are read together.
 """
 
 
-def _next_run(home: NestEmitter, access: Access) -> Index | None:
+def _next_run(home: Environment, access: Access) -> Index | None:
     """Return the elements from a piece of a row to that of a later row.
 
     Rows are further apart than the hardware prefetcher follows.
@@ -128,7 +124,7 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
     return mul(step, max(PREFETCH_ROWS, home.together))
 
 
-def prefetch_distances(home: NestEmitter) -> dict[Index, Value]:
+def prefetch_distances(home: Environment) -> dict[Index, Value]:
     """Emit the distances of the prefetches of rows that are read together.
 
     They are opaque, so that LLVM keeps no address register for each row.
@@ -137,11 +133,11 @@ def prefetch_distances(home: NestEmitter) -> dict[Index, Value]:
     for access in home.accesses if home.prefetch_enabled else ():
         step = _next_block(home, access) or _next_run(home, access)
         if step is not None and step not in distances:
-            distances[step] = opaque(home.b, home.home.index(step))
+            distances[step] = opaque(home.b, home.frame.index(step))
     return distances
 
 
-def _next_block(home: NestEmitter, access: Access) -> Index | None:
+def _next_block(home: Environment, access: Access) -> Index | None:
     """Return the elements between what a stream's block and the next one read.
 
     None unless this nest is the last to read it, but not the first.
@@ -160,7 +156,7 @@ def _next_block(home: NestEmitter, access: Access) -> Index | None:
     return mul(step, region.visits[-1].size or 1)
 
 
-def next_task(home: NestEmitter, access: Access) -> Index | None:
+def next_task(home: Environment, access: Access) -> Index | None:
     """Return the elements between what a task and the next one read, if a number."""
     free = [g for g in home.s.phase.grid if g not in home.s.local]
     if not free:
@@ -171,7 +167,7 @@ def next_task(home: NestEmitter, access: Access) -> Index | None:
     return step
 
 
-def next_task_reads(home: NestEmitter) -> list[tuple[Access, Index]]:
+def next_task_reads(home: Environment) -> list[tuple[Access, Index]]:
     """Return the loads of what only the next task reads, with their distances.
 
     There is one load for each part of an array.  Parts that this task reads as well are left out.
@@ -191,15 +187,6 @@ def next_task_reads(home: NestEmitter) -> list[tuple[Access, Index]]:
 
 
 # ---- the next row --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RowShare:
-    """A nest's share of an array's next row: its begin and size as fractions of the row."""
-
-    access: Access
-    begin: Fraction
-    share: Fraction
 
 
 def assign_row_shares(s: Schedule) -> dict[Nest, list[RowShare]]:
@@ -289,14 +276,14 @@ class RowPrefetch:
     `nest` is the nest whose shares are prefetched, by default the current one.
     """
 
-    def __init__(self, home: NestEmitter, scope: Scope, nest: Nest | None = None) -> None:
-        self.home, self.row_shares = home, home.home.shares.get(nest or home.nest, [])
+    def __init__(self, home: Environment, scope: Scope, nest: Nest | None = None) -> None:
+        self.home, self.row_shares = home, home.frame.shares.get(nest or home.nest, [])
         self.starts = [self._start(ask, scope) for ask in self.row_shares]
         self.before: Value = number(0)
         """Elements of the row before those of its inner axis."""
         if self.row_shares and len(self._axes()) > 1:
             outer, inner = self._axes()
-            extent = home.home.index(home.s.phase.axes[inner])
+            extent = home.frame.index(home.s.phase.axes[inner])
             self.before = home.b.mul(scope.axis(outer), extent)
 
     def _axes(self) -> tuple[str, ...]:
@@ -307,7 +294,7 @@ class RowPrefetch:
     def _start(self, ask: RowShare, scope: Scope) -> Value:
         home, b, s = self.home, self.home.b, self.home.s
         row_atoms = {Atom("axis", a) for a in self._axes()}
-        dtype, base = home.home.dtypes[ask.access.buffer], home.home.buffers[ask.access.buffer]
+        dtype, base = home.frame.dtypes[ask.access.buffer], home.frame.buffers[ask.access.buffer]
         task = _task_axis(s)
         assert task is not None
         row_part = depth_terms(ask.access.offset, lambda a: int(a in row_atoms), 2)[0]
@@ -322,7 +309,7 @@ class RowPrefetch:
         b, step = self.home.b, self.home.s.lanes * self.home.nest.unroll
         position = b.add(self.before, position)
         for ask, start in zip(self.row_shares, self.starts, strict=True):
-            itemsize = self.home.home.dtypes[ask.access.buffer].itemsize
+            itemsize = self.home.frame.dtypes[ask.access.buffer].itemsize
             part = ask.share
             done = b.lshr(
                 b.mul(position, number(itemsize * part.numerator)),
@@ -335,7 +322,7 @@ class RowPrefetch:
 
 
 def prefetch_packed_rows(
-    home: NestEmitter,
+    home: Environment,
     pack: Nest,
     scope: Scope,
     rows: int = PACK_PREFETCH_ROWS,
@@ -355,7 +342,7 @@ def prefetch_packed_rows(
 
 
 def prefetch_later(
-    home: NestEmitter,
+    home: Environment,
     access: Access,
     axis: str,
     positions: int,
@@ -368,7 +355,7 @@ def prefetch_later(
     b, offset, step = home.b, scope.offset(access), coefficient(access.offset, axis)
     if offset is None or step is None or step == 0:
         return
-    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+    dtype, base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
     next_offset = b.add(offset, b.mul(home.index(step, scope), number(positions)))
     for k in range(0, lanes, max(CACHE_LINE // dtype.itemsize, 1)):
         prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -17,16 +16,14 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Clamp, accesses_of
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, atoms, axes_of, nonnegative
 
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-
 Value = ir.Value
-Limit = tuple[Index, Index]
 MIN_TESTED_LOADS = 2
 """Fewest tested loads for which rows in bounds are worth loops of their own."""
 
@@ -45,7 +42,7 @@ class LaneBounds:
 
 
 def inside_limits(
-    home: NestEmitter, access: Access, scope: Scope, vector: bool
+    home: Environment, access: Access, scope: Scope, vector: bool
 ) -> LaneBounds | None:
     """Emit which lanes of an access are in bounds; None if nothing needs a test."""
     result: LaneBounds | None = None
@@ -67,7 +64,7 @@ def inside_limits(
 
 
 def clamp_position(
-    home: NestEmitter, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
+    home: Environment, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
 ) -> Value:
     """Clamp a computed position into its extent."""
     limit = home.b.sub(home.index(to.extent, scope), number(1))
@@ -77,12 +74,12 @@ def clamp_position(
     return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
 
 
-def test_lanes(home: NestEmitter, e: Index, n: Index, scope: Scope) -> LaneBounds:
+def test_lanes(home: Environment, e: Index, n: Index, scope: Scope) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1, for several accesses."""
     return _test(home, e, n, scope, vector=True)
 
 
-def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, LaneBounds]:
+def known_limits(home: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
     """Emit the bounds checks that do not depend on loops inside of this scope."""
     inner = {a for a in home.nest.order if scope.axis(a) is None}
     pairs = dict.fromkeys(
@@ -102,7 +99,7 @@ def separates_rows(e: Index, axis: str) -> bool:
 
 
 def run_within_rows(
-    home: NestEmitter, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
+    home: Environment, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
 ) -> None:
     """Emit a body, twice if bounds checks separate rows of an axis.
 
@@ -123,7 +120,7 @@ def run_within_rows(
             body()
 
 
-def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
+def row_limits(home: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
     """Emit whether all bounds checks that do not move along the vector axis hold.
 
     If several loads have such checks.  Returns the checks, and the condition or None.
@@ -145,19 +142,19 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     return frozenset(tests), all_hold
 
 
-def _is_fixed(home: NestEmitter, e: Index) -> bool:
+def _is_fixed(home: Environment, e: Index) -> bool:
     """Return whether an index has one value for all positions of the vector axis."""
     read = [home.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
     return not read and home.nest.vector not in axes_of(e)
 
 
-def _scalar_test(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
+def _scalar_test(home: Environment, e: Index, n: Index, scope: Scope) -> Value:
     b, at = home.b, home.index(e, scope)
     test = b.icmp_signed("<", at, home.index(n, scope))
     return test if nonnegative(e) else b.and_(test, b.icmp_signed(">=", at, number(0)))
 
 
-def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> LaneBounds:
+def _test(home: Environment, e: Index, n: Index, scope: Scope, vector: bool) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1.
 
     By comparing lane numbers if the index has a small stride, by a table if it is periodic, else in
@@ -188,7 +185,7 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     return LaneBounds(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
 
 
-def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:
+def _lane_step(home: Environment, e: Index, axis: str) -> int | None:
     """Return the increment of an index from lane to lane, if a small constant.
 
     Else None.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_group
 from smelt.codegen.llvm.access.memory import (
@@ -22,17 +20,15 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.types.dtype import DType, i16, i32
 from smelt.types.expr import Index
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
 
 def read_lanes(
-    home: NestEmitter,
+    home: Environment,
     access: Access,
     scope: Scope,
     m: LLVMMachine,
@@ -42,7 +38,7 @@ def read_lanes(
     """Read all lanes of an access; lanes out of bounds or masked are zero."""
     lanes = scope.lanes
     assert lanes is not None
-    b, base = home.b, home.home.buffers[access.buffer]
+    b, base = home.b, home.frame.buffers[access.buffer]
     mask = and_masks(b, lanes.mask, inside and inside.mask)
     step = home.step(access, lanes.axis)
     if step == 1:
@@ -65,20 +61,20 @@ def read_lanes(
     if permuted_lanes is not None:
         return permuted_lanes
     offsets = lane_offsets(home, access, step, scope)
-    picked = pick_from(m, dtype, base, home.home.lengths.get(access.buffer, 0), offsets)
+    picked = pick_from(m, dtype, base, home.frame.lengths.get(access.buffer, 0), offsets)
     if picked is None:
         return gather(m, base, offsets, dtype, mask)
     zero = ir.Constant(m.register_type(dtype), None)
     return picked if mask is None else b.select(mask, picked, zero)
 
 
-def read_pairs(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
+def read_pairs(home: Environment, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
     """Read pairs of short numbers that are contiguous from lane to lane, or return None."""
     b, lanes, pair = home.b, scope.lanes, contiguous_pair(item)
     if lanes is None or m.lanes is None or pair is None or home.step(pair[0], lanes.axis) != 2:
         return None
     first, second = pair
-    dtype, base = home.home.dtypes[first.buffer], home.home.buffers[first.buffer]
+    dtype, base = home.frame.dtypes[first.buffer], home.frame.buffers[first.buffer]
     address = element_address(b, base, scope.offset(first), dtype)
     inside = inside_limits(home, first, scope, True)
     if inside is not None:
@@ -96,7 +92,7 @@ def read_pairs(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> V
     return b.bitcast(load_vector(wide, address, i16, mask), m.register_type(i32))
 
 
-def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: Scope) -> Value:
+def lane_offsets(home: Environment, access: Access, step: Index | None, scope: Scope) -> Value:
     """Return the offsets of all lanes of an access that is not contiguous."""
     assert scope.lanes is not None
     lanes = scope.lanes.count

@@ -165,6 +165,8 @@ class LLVMMachine:
     def rint(self, a: Value) -> Value:
         return self._intrinsic("rint", a)
 
+    rint_small = rint
+
     def trunc(self, a: Value) -> Value:
         return self._intrinsic("trunc", a)
 

@@ -4,7 +4,7 @@ Used wherever a value is needed at other positions than its own: the image of a 
 packed by input position instead of by (output, tap), and a small reduction is unrolled into one
 clone of its element for each position.
 
-    Cloner(phase, user, {"u": 0}).of(item)      the item at u = 0, inserted before `user`
+    Cloner(draft, user, {"u": 0}).of(item)      the item at u = 0, inserted before `user`
 
 Also: inserting items, common subexpression elimination and dead code elimination.
 """
@@ -25,6 +25,7 @@ from smelt.codegen.llvm.loopir.items import (
     Reduction,
     WindowRead,
 )
+from smelt.codegen.llvm.loopir.rewrite import Draft, rebuild
 from smelt.ops.combine import Combine
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, f64
@@ -47,12 +48,12 @@ class Cloner:
 
     def __init__(
         self,
-        phase: Phase,
+        draft: Draft,
         user: Item,
         at: Mapping[str, Index],
         limits: Mapping[str, tuple[Index, Index]] | None = None,
     ) -> None:
-        self.phase, self.user, self.at, self.limits = phase, user, at, limits or {}
+        self.draft, self.user, self.at, self.limits = draft, user, at, limits or {}
         self.clones: dict[Item, Item] = {}
         self.names: dict[str, Index] = {}
 
@@ -68,7 +69,7 @@ class Cloner:
             clone = self.clones[item] = self._unroll_scan(item, item.payload.row, along, at)
         if clone is None:
             args = tuple(self.of(a) for a in item.args)
-            payload = self._payload(item)
+            payload = self.payload(item)
             axes = frozenset[str]().union(*(a.axes for a in args))
             if isinstance(payload, WindowRead):
                 axes -= {a for a, _ in payload.at}
@@ -77,11 +78,10 @@ class Cloner:
                 axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)
-            clone = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
+            clone = Item(item.kind, payload, args, axes, item.dtype, item.time)
             if isinstance(payload, Clamp):
-                self.phase.positions[payload.name] = clone
-            self.phase.items.insert(self.phase.items.index(self.user), clone)
-            self.clones[item] = clone
+                self.draft.name_position(payload.name, clone)
+            self.clones[item] = self.draft.insert(self.user, clone)
         return clone
 
     def _unroll_scan(self, scan: Item, row: Combine, along: str, last: int) -> Item:
@@ -93,24 +93,24 @@ class Cloner:
         dtype = f64 if row.wide and scan.dtype.is_float else scan.dtype
         positions = [{**self.at, along: k} for k in range(last + 1)]
         total, *terms = [
-            self._cast(Cloner(self.phase, self.user, at).of(arg), dtype) for at in positions
+            self._cast(Cloner(self.draft, self.user, at).of(arg), dtype) for at in positions
         ]
         for term in terms:
-            total = insert_before(self.phase, self.user, "apply", row.scalar, (total, term), dtype)
+            total = insert_before(self.draft, self.user, "apply", row.scalar, (total, term), dtype)
         return self._cast(total, scan.dtype)
 
     def _cast(self, item: Item, dtype: DType) -> Item:
         if item.dtype == dtype:
             return item
-        return insert_before(self.phase, self.user, "cast", Conversion(dtype), (item,), dtype)
+        return insert_before(self.draft, self.user, "cast", Conversion(dtype), (item,), dtype)
 
     def _axes(self, e: Index) -> frozenset[str]:
-        return dependent_axes((e,), lambda name: self.phase.positions[name].axes)
+        return dependent_axes((e,), lambda name: self.draft.phase.positions[name].axes)
 
     def _substitute(self, e: Index) -> Index:
         return substitute(substitute(e, self.at), self.names, "value")
 
-    def _payload(self, item: Item) -> Payload:
+    def payload(self, item: Item) -> Payload:
         """Return an item's payload with axes and computed positions replaced."""
         payload = item.payload
         if isinstance(payload, Access):
@@ -128,21 +128,30 @@ class Cloner:
 
     def _position_name(self, payload: Clamp) -> str:
         name = f"{payload.name}.at"
-        while name in self.phase.positions:
+        while name in self.draft.phase.positions:
             name += "'"
         self.names[payload.name] = value_of(name, payload.extent)
         return name
 
 
 def insert_before(
-    phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
+    draft: Draft,
+    user: Item,
+    kind: Kind,
+    payload: Payload,
+    args: tuple[Item, ...],
+    dtype: DType,
+    axes: frozenset[str] | None = None,
 ) -> Item:
-    """Insert a new item just before `user`, and return it."""
-    axes = frozenset[str]().union(*(a.axes for a in args))
-    item = Item(0, kind, payload, args, axes, dtype, user.time)
-    phase.items.insert(phase.items.index(user), item)
+    """Insert a new item just before `user`, and return it.
+
+    `axes` are by default those of its operands.
+    """
+    if axes is None:
+        axes = frozenset[str]().union(*(a.axes for a in args))
+    item = draft.insert(user, Item(kind, payload, args, axes, dtype, user.time))
     if dtype == f64 != user.dtype:
-        phase.widened.add(item)
+        draft.widen(item)
     return item
 
 
@@ -176,31 +185,22 @@ def depends_on_reduction(root: Item, axes: set[str]) -> bool:
     return any(i.kind in FIXED_POSITION_KINDS for i in dependencies(root, axes))
 
 
-def merge_equal_items(phase: Phase) -> None:
+def merge_equal_items(phase: Phase) -> Phase:
     """Merge equal items (common subexpression elimination)."""
     canonical: dict[object, Item] = {}
-    replacement: dict[Item, Item] = {}
-    for item in phase.items:
-        item.args = tuple(replacement.get(a, a) for a in item.args)
+
+    def first_equal(_: Item, item: Item) -> Item:
         number = item.payload.other if isinstance(item.payload, Access) else item.payload
         exact = repr(number) if isinstance(number, float) else None  # 0.0 is not -0.0
         key = (item.kind, item.payload, exact, item.args, item.dtype, item.time, item.axes)
-        replacement[item] = canonical.setdefault(key, item)
-    phase.stores[:] = [
-        replace(s, value=replacement[s.value], where=s.where and replacement[s.where])
-        for s in phase.stores
-    ]
-    phase.items[:] = [i for i in phase.items if replacement[i] is i]
+        return canonical.setdefault(key, item)
 
-
-def renumber(phase: Phase) -> None:
-    """Number the items of a phase in order."""
-    for number, item in enumerate(phase.items):
-        item.number = number
+    merged = rebuild(phase, first_equal)
+    return replace(merged, items=tuple(dict.fromkeys(merged.items)))
 
 
 def prune(phase: Phase) -> Phase:
-    """Remove dead items and updates of states that nothing reads, and renumber."""
+    """Remove dead items and updates of states that nothing reads."""
     while True:
         live: set[Item] = set()
         pending = phase.roots()
@@ -210,10 +210,7 @@ def prune(phase: Phase) -> Phase:
                 live.add(item)
                 pending.extend(item.args)
         read = {i.payload for i in live if i.kind == "state"}
-        updates = [s for s in phase.state_updates if s.state in read]
+        updates = tuple(s for s in phase.state_updates if s.state in read)
         if len(updates) == len(phase.state_updates):
-            break
-        phase.state_updates = updates
-    phase.items = [i for i in phase.items if i in live]
-    renumber(phase)
-    return phase
+            return replace(phase, items=tuple(i for i in phase.items if i in live))
+        phase = replace(phase, state_updates=updates)

@@ -13,6 +13,7 @@ Register tiles are full then, wherever rows end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 
@@ -26,6 +27,7 @@ from smelt.codegen.llvm.loopir.items import (
     StoreItem,
     Visit,
 )
+from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.blocks import ROW_BLOCK
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
@@ -50,13 +52,13 @@ def collapse(phase: Phase) -> Phase:
         changed = False
         for name, extent in list(phase.axes.items()):
             if extent == 1 and name not in phase.cut and not is_bound(phase, name):
-                substitute_axes(phase, {name: 0}, drop=(name,))
+                phase = substitute_axes(phase, {name: 0}, drop=(name,))
         for names in _axes_used_alike(phase):
             for a in names:
                 for b in names:
                     both = a != b and a in phase.axes and b in phase.axes
                     if both and _can_collapse(phase, a, b):
-                        _collapse_pair(phase, a, b)
+                        phase = _collapse_pair(phase, a, b)
                         changed = True
     return phase
 
@@ -174,26 +176,35 @@ def _reduction_axes(phase: Phase) -> frozenset[str]:
     return frozenset(name for f in reductions for name in f.over)
 
 
-def _collapse_pair(phase: Phase, a: str, b: str) -> None:
+def _collapse_pair(phase: Phase, a: str, b: str) -> Phase:
     """Replace axis b by a*extent(b) + b, and remove axis a."""
-    extent = mul(phase.axes[a], phase.axes[b])
-    phase.lanes = b if phase.lanes == a else phase.lanes
-    if a in phase.cut:  # parts of so many rows are parts of so many elements
-        number, length = phase.cut.pop(a)
-        phase.cut[b] = number, mul(length, phase.axes[b])
+    extent, cut = mul(phase.axes[a], phase.axes[b]), dict(phase.cut)
+    if a in cut:  # parts of so many rows are parts of so many elements
+        number, length = cut.pop(a)
+        cut[b] = number, mul(length, phase.axes[b])
     is_row = all(coefficient(offset, b) == 1 for offset, axes in _offsets(phase) if b in axes)
-    for visit in _visits(phase):
-        if visit.axis == a:
-            visit.axis = b
-            visit.size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
-    substitute_axes(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
-    phase.axes[b] = extent
+
+    def along_b(visit: Visit) -> Visit:
+        if visit.axis != a:
+            return visit
+        size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
+        return replace(visit, axis=b, size=size)
+
+    lanes = b if phase.lanes == a else phase.lanes
+    walked = rebuild(replace(phase, lanes=lanes, cut=cut), visit=along_b)
+    merged = substitute_axes(walked, {a: 0, b: axis(b, extent)}, drop=(a,))
+    return replace(merged, axes={**merged.axes, b: extent})
 
 
-def substitute_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
-    """Substitute expressions for axes in all items and stores, in place.
+def substitute_axes(
+    phase: Phase,
+    values: dict[str, Index],
+    drop: tuple[str, ...],
+    check: Callable[[tuple[Index, Index]], tuple[Index, Index]] | None = None,
+) -> Phase:
+    """Substitute expressions for axes in all items and stores.
 
-    The axes of `drop` are removed.
+    The axes of `drop` are removed; `check` substitutes in bounds checks instead, if given.
     """
 
     def put(e: Index) -> Index:
@@ -205,38 +216,46 @@ def substitute_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...
         )
 
     dropped = frozenset(drop)
-    for item in phase.items:
-        item.axes -= dropped
-        if isinstance(item.payload, Access):
-            item.payload = item.payload.map_indices(put)
-        elif isinstance(item.payload, Reduction):
-            over = tuple(x for x in item.payload.over if x not in dropped)
-            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
-            _drop_empty_reduction(item)
-        elif item.kind == "index" and isinstance(item.payload, Expr):
-            item.payload = put(item.payload)
-    phase.stores = [
+
+    def substituted(_: Item, item: Item) -> Item:
+        payload, axes = item.payload, item.axes - dropped
+        if isinstance(payload, Access):
+            access = payload.map_indices(put)
+            if check is not None:
+                access = replace(access, limits=tuple(map(check, payload.limits)))
+            return replace(item, payload=access, axes=axes)
+        if isinstance(payload, Reduction):
+            over = tuple(x for x in payload.over if x not in dropped)
+            folding = replace(payload, over=over, positions=put(payload.positions))
+            return _without_empty_reduction(replace(item, payload=folding, axes=axes))
+        if item.kind == "index" and isinstance(payload, Expr):
+            return replace(item, payload=put(payload), axes=axes)
+        return item if len(axes) == len(item.axes) else replace(item, axes=axes)
+
+    rebuilt = rebuild(
+        phase, substituted, state=lambda state: replace(state, axes=state.axes - dropped)
+    )
+    stores = tuple(
         StoreItem(s.access.map_indices(put), s.value, s.where, s.axes - dropped, s.time)
-        for s in phase.stores
-    ]
-    for state in {s.state for s in phase.state_updates}:
-        state.axes -= dropped
-    for name in drop:
-        del phase.axes[name]
-    phase.grid = [g for g in phase.grid if g not in dropped]
+        for s in rebuilt.stores
+    )
+    return replace(
+        rebuilt,
+        stores=stores,
+        axes={a: n for a, n in phase.axes.items() if a not in dropped},
+        grid=tuple(g for g in phase.grid if g not in dropped),
+    )
 
 
-def _drop_empty_reduction(item: Item) -> None:
-    """Replace a reduction without axes by its element (argmin, argmax: by position 0)."""
+def _without_empty_reduction(item: Item) -> Item:
+    """Return the element of a reduction without axes (argmin, argmax: position 0)."""
     if not isinstance(item.payload, Reduction) or item.payload.over:
-        return
+        return item
     if item.kind == "dot":
-        item.kind, item.payload = "apply", SUM_OF_PRODUCTS[1]
-    elif item.payload.row.positional:
-        item.kind, item.payload, item.args = "const", 0, ()
-        item.axes = frozenset()
-    else:
-        item.kind, item.payload = "cast", Conversion(item.dtype)
+        return replace(item, kind="apply", payload=SUM_OF_PRODUCTS[1])
+    if item.payload.row.positional:
+        return replace(item, kind="const", payload=0, args=(), axes=frozenset())
+    return replace(item, kind="cast", payload=Conversion(item.dtype))
 
 
 def _as_expr(atom: Atom) -> Index:
@@ -257,7 +276,7 @@ def collapse_spatial(phase: Phase) -> Phase:
             and all(_are_columns(i, a, b) for i in dots)
             and _is_contiguous(phase, a, b)
         ):
-            _collapse(phase, a, b)
+            phase = _collapse(phase, a, b)
     return phase
 
 
@@ -310,17 +329,16 @@ def _is_padding_check(e: Index, n: Index, a: str, b: str) -> bool:
     return not axes or (len(axes_of(e)) == 1 and coefficient(e, axes.pop()) == 1)
 
 
-def _collapse(phase: Phase, a: str, b: str) -> None:
+def _collapse(phase: Phase, a: str, b: str) -> Phase:
     """Replace axis b by a*extent(b) + b, and remove axis a."""
     inner, extent = phase.axes[b], mul(phase.axes[a], phase.axes[b])
     position = axis(b, extent)
     parts: dict[str, Index] = {a: floordiv(position, inner), b: mod(position, inner)}
-    limits_of = {i: i.payload.limits for i in phase.items if isinstance(i.payload, Access)}
-    phase.lanes = b if phase.lanes == a else phase.lanes
-    substitute_axes(phase, {a: 0, b: position}, drop=(a,))
-    for item, limits in limits_of.items():
-        access = item.payload
-        assert isinstance(access, Access)
-        checks = tuple((substitute(e, parts), n) for e, n in limits)
-        item.payload = Access(access.buffer, access.offset, checks, access.other)
-    phase.axes[b] = extent
+    merged = substitute_axes(
+        phase,
+        {a: 0, b: position},
+        drop=(a,),
+        check=lambda limit: (substitute(limit[0], parts), limit[1]),
+    )
+    lanes = b if phase.lanes == a else phase.lanes
+    return replace(merged, lanes=lanes, axes={**merged.axes, b: extent})

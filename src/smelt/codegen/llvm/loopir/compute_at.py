@@ -16,11 +16,12 @@ back by the step (as in `smelt.codegen.llvm.loopir.input_tile`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
-from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, indices, renumber
-from smelt.codegen.llvm.loopir.input_tile import add_axis
+from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, indices
 from smelt.codegen.llvm.loopir.items import Conversion, Item, Phase, Reach, Reduction, WindowRead
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
 from smelt.ops.windows import window_steps
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
@@ -33,13 +34,15 @@ def compute_at_windows(phase: Phase) -> Phase:
     """Give contractions that reductions read through windows axes of their own positions."""
     if phase.regions() or phase.cut:
         return phase
+    draft = Draft(phase)
     for reduction in [i for i in phase.items if i.kind == "reduce"]:
         assert isinstance(reduction.payload, Reduction)
-        for dot in _contractions_of(reduction.args[0]):
-            pairs = _window_pairs(phase, dot, reduction.payload.over)
-            if pairs and dot not in phase.roots():  # a stored result keeps its own positions
-                _read_through_windows(phase, dot, pairs)
-    return phase
+        for original in _contractions_of(draft.latest(reduction).args[0]):
+            dot = draft.latest(original)
+            pairs = _window_pairs(draft.phase, dot, reduction.payload.over)
+            if pairs and dot not in draft.phase.roots():  # a stored result keeps its positions
+                _read_through_windows(draft, dot, pairs)
+    return draft.phase
 
 
 def _contractions_of(root: Item) -> list[Item]:
@@ -96,46 +99,36 @@ def _is_reduced(item: Item, name: str, tap: str) -> bool:
     return isinstance(item.payload, Reduction) and not {name, tap}.isdisjoint(item.payload.over)
 
 
-def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
+def _read_through_windows(draft: Draft, dot: Item, pairs: list[Pair]) -> None:
     """Replace the contraction by reads at window positions."""
     at: dict[str, Index] = {}
     peeks: list[tuple[str, Index]] = []
     for name, tap, step, dilation in pairs:
-        taps, extent = phase.axes[tap], phase.axes[name]
+        taps, extent = draft.axes[tap], draft.axes[name]
         assert isinstance(taps, int)
         reach = Reach(name, step, (taps - 1) * dilation + 1)
         extent_of_positions = add(mul(sub(extent, 1), step), reach.length)
-        name_of_axis = add_axis(phase, f"{name}.near", extent_of_positions)
-        phase.window_positions[name_of_axis] = reach
+        name_of_axis = draft.add_axis(f"{name}.near", extent_of_positions)
+        draft.add_window(name_of_axis, reach)
         position = axis(name_of_axis, extent_of_positions)
         at |= {name: 0, tap: position} if dilation == 1 else {name: position, tap: 0}
         read_position = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
         peeks.append((name_of_axis, read_position))
-    moved = Cloner(phase, dot, at).of(dot)
-    window_reads = Item(
-        0, "window", WindowRead(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time
-    )
-    phase.items.insert(phase.items.index(dot), window_reads)
-    for item in phase.items:
-        item.args = tuple(window_reads if a is dot else a for a in item.args)
-    phase.items.remove(dot)
-    renumber(phase)
+    moved = Cloner(draft, dot, at).of(dot)
+    draft.replace(dot, replace(dot, kind="window", payload=WindowRead(tuple(peeks)), args=(moved,)))
 
 
-def finish_sums(phase: Phase) -> None:
+def finish_sums(draft: Draft) -> None:
     """Convert accumulators that windows read to the type of their result.
 
     Contractions which became plain reductions are accumulated in several parts.
     """
-    for window in [i for i in phase.items if i.kind == "window" and i.args[0].kind == "reduce"]:
-        (reduction,) = window.args
-        conversion = Conversion(reduction.dtype)
-        result = Item(
-            0, "cast", conversion, (reduction,), reduction.axes, reduction.dtype, reduction.time
-        )
-        phase.items.insert(phase.items.index(window), result)
-        window.args = (result,)
-    renumber(phase)
+    windows = [i for i in draft.phase.items if i.kind == "window"]
+    for original in (i for i in windows if i.args[0].kind == "reduce"):
+        window = draft.latest(original)
+        (sums,) = window.args
+        result = Item("cast", Conversion(sums.dtype), (sums,), sums.axes, sums.dtype, sums.time)
+        draft.replace(window, replace(window, args=(draft.insert(window, result),)))
 
 
 # ---- task blocks ---------------------------------------------------------------------------------
@@ -146,7 +139,7 @@ def window_task_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
     max_columns = window_columns(itemsize)
     blocks: dict[str, Index] = {}
     width: Index = 0
-    for reach in reversed(phase.window_positions.values()):
+    for reach in reversed([*phase.window_positions.values()]):
         if reach.axis not in phase.grid:
             continue
         extent = phase.axes[reach.axis]

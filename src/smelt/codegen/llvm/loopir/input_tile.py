@@ -13,13 +13,14 @@ s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS, Cloner, dependencies, indices
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Item, Payload, Phase
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -156,7 +157,7 @@ def _is_invariant_by_substitution(
     return substitute(e, {a: add(axis(a, extent), n) for a, extent, n in moves}) == e
 
 
-def index_by_position(phase: Phase, user: Item, operand: Item, columns: list[WindowAxis]) -> Item:
+def index_by_position(draft: Draft, user: Item, operand: Item, columns: list[WindowAxis]) -> Item:
     """Clone an operand with position axes instead of columns and taps.
 
     The entries of `columns` are replaced by ones which name the new axes.
@@ -166,13 +167,13 @@ def index_by_position(phase: Phase, user: Item, operand: Item, columns: list[Win
     for k, c in enumerate(columns):
         if not c.tap:
             continue
-        extent = phase.axes[c.axis]
-        position_axis = add_axis(phase, f"{c.axis}.at", add(extent, c.halo))
+        extent = draft.axes[c.axis]
+        position_axis = draft.add_axis(f"{c.axis}.at", add(extent, c.halo))
         at[c.axis] = axis(position_axis, add(extent, c.halo))
         at[c.tap] = 0
         remainder_axis = NO_AXIS
         if c.step > 1:
-            remainder_axis = add_axis(phase, f"{c.axis}.by", c.step)
+            remainder_axis = draft.add_axis(f"{c.axis}.by", c.step)
             at[c.tap] = axis(remainder_axis, c.step)
             last = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
             position = add(mul(at[c.axis], c.step), at[c.tap])
@@ -182,11 +183,33 @@ def index_by_position(phase: Phase, user: Item, operand: Item, columns: list[Win
         )
     if not at:
         return operand
-    return Cloner(phase, user, at, limits).of(operand)
+    return Cloner(draft, user, at, limits).of(operand)
+
+
+class _RowCloner(Cloner):
+    """Clones what a row is computed from, with bounds checks of its elements."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        user: Item,
+        at: Mapping[str, Index],
+        limits: Mapping[str, tuple[Index, Index]],
+        check: Callable[[tuple[Index, Index]], tuple[Index, Index]],
+    ) -> None:
+        super().__init__(draft, user, at, limits)
+        self.check = check
+
+    def payload(self, item: Item) -> Payload:
+        """Return an item's payload with axes, computed positions and checks replaced."""
+        payload = super().payload(item)
+        if not isinstance(payload, Access):
+            return payload
+        return replace(payload, limits=tuple(map(self.check, payload.limits)))
 
 
 def flatten_row_channels(
-    phase: Phase, user: Item, operand: Item, c: WindowAxis, depth: str, channels: int
+    draft: Draft, user: Item, operand: Item, c: WindowAxis, depth: str, channels: int
 ) -> tuple[Item, str, WindowAxis]:
     """Clone an operand with one axis over a whole row: `channels` for each position.
 
@@ -194,8 +217,8 @@ def flatten_row_channels(
 
     Returns the operand, the new axis, and what replaces the column: its own axis counts positions.
     """
-    extent = mul(add(phase.axes[c.axis], c.halo), c.step * channels)
-    name = add_axis(phase, f"{c.axis}.in", extent)
+    extent = mul(add(draft.axes[c.axis], c.halo), c.step * channels)
+    name = draft.add_axis(f"{c.axis}.in", extent)
     q = axis(name, extent)
     position = floordiv(q, channels)
     at: dict[str, Index] = {depth: mod(q, channels), c.axis: 0}
@@ -204,14 +227,11 @@ def flatten_row_channels(
     at[c.tap if c.step > 1 else c.axis] = position
     limits: dict[str, tuple[Index, Index]] = {}
     if c.step > 1:
-        last = add(mul(sub(phase.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
+        last = add(mul(sub(draft.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
         limits[c.axis] = (position, last)
-    cloner = Cloner(phase, user, at, limits)
-    clone = cloner.of(operand)
-    for item in cloner.clones.values():
-        if isinstance(item.payload, Access):
-            checks = tuple(_row_check(pair, q, name, channels) for pair in item.payload.limits)
-            item.payload = replace(item.payload, limits=checks)
+    clone = _RowCloner(
+        draft, user, at, limits, lambda pair: _row_check(pair, q, name, channels)
+    ).of(operand)
     remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
     return (
         clone,
@@ -221,22 +241,22 @@ def flatten_row_channels(
 
 
 def flatten_row(
-    phase: Phase, user: Item, operand: Item, c: WindowAxis
+    draft: Draft, user: Item, operand: Item, c: WindowAxis
 ) -> tuple[Item, str, WindowAxis]:
     """Clone an operand with one axis over all positions of a row.
 
     Steps of windows are ignored: also skipped positions are included.  Returns the operand, the new
     axis, and what replaces the column.
     """
-    extent = mul(add(phase.axes[c.axis], c.halo), c.step)
-    name = add_axis(phase, f"{c.axis}.in", extent)
+    extent = mul(add(draft.axes[c.axis], c.halo), c.step)
+    name = draft.add_axis(f"{c.axis}.in", extent)
     at: dict[str, Index] = {c.axis: 0, **({c.tap: 0} if c.tap else {})}
     at[c.tap if c.step > 1 else c.axis] = axis(name, extent)
     limits: dict[str, tuple[Index, Index]] = {}
     if c.step > 1:
-        last = add(mul(sub(phase.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
+        last = add(mul(sub(draft.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
         limits[c.axis] = (axis(name, extent), last)
-    clone = Cloner(phase, user, at, limits).of(operand)
+    clone = Cloner(draft, user, at, limits).of(operand)
     remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
     return (
         clone,
@@ -263,7 +283,7 @@ def _row_check(
 
 
 def flatten_reduction(
-    phase: Phase, user: Item, operand: Item, summed: Sequence[str]
+    draft: Draft, user: Item, operand: Item, summed: Sequence[str]
 ) -> tuple[Item, str]:
     """Clone an operand with one axis over all of `summed`, and return that axis.
 
@@ -271,20 +291,11 @@ def flatten_reduction(
     """
     if len(summed) == 1:
         return operand, summed[0]
-    extent = product(phase.axes[a] for a in summed)
-    name = add_axis(phase, "k", extent)
+    extent = product(draft.axes[a] for a in summed)
+    name = draft.add_axis("k", extent)
     at: dict[str, Index] = {}
     quotient: Index = axis(name, extent)
     for a in summed[:0:-1]:
-        at[a], quotient = mod(quotient, phase.axes[a]), floordiv(quotient, phase.axes[a])
+        at[a], quotient = mod(quotient, draft.axes[a]), floordiv(quotient, draft.axes[a])
     at[summed[0]] = quotient
-    return Cloner(phase, user, at).of(operand), name
-
-
-def add_axis(phase: Phase, base: str, extent: Index) -> str:
-    """Add an axis inside every task, and return its name."""
-    name, k = base, 1
-    while name in phase.axes:
-        name, k = f"{base}{k}", k + 1
-    phase.axes[name] = extent
-    return name
+    return Cloner(draft, user, at).of(operand), name

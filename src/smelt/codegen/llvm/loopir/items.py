@@ -9,7 +9,7 @@ several where a stream is split over tasks or a kernel is split.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -46,6 +46,7 @@ Kind = Literal[
 """
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Item:
     """An SSA value.
 
@@ -53,24 +54,15 @@ class Item:
     segment of the phase in which it can be computed.
     """
 
-    __slots__ = ("args", "axes", "dtype", "kind", "number", "payload", "time")
-
-    def __init__(
-        self,
-        number: int,
-        kind: Kind,
-        payload: Payload,
-        args: tuple[Item, ...],
-        axes: frozenset[str],
-        dtype: DType,
-        time: int = 0,
-    ) -> None:
-        self.number, self.payload = number, payload
-        self.kind: Kind = kind
-        self.args, self.axes, self.dtype, self.time = args, axes, dtype, time
+    kind: Kind
+    payload: Payload
+    args: tuple[Item, ...]
+    axes: frozenset[str]
+    dtype: DType
+    time: int = 0
 
     def __repr__(self) -> str:
-        return f"%{self.number}:{self.kind}"
+        return f"%{self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +151,7 @@ class Edge:
     axis: str
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Visit:
     """A region's walk along an axis.
 
@@ -176,7 +168,7 @@ class Visit:
     start: Item | None = None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """The body of a stream, inside `parent`.
 
@@ -235,7 +227,7 @@ def bounded_axes(region: Region | None) -> set[str]:
     return {v.axis for r in enclosing_regions(region) for v in r.bounds}
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StreamState:
     """A state that a stream carries: an array over `axes`, declared in `region` outside the
     stream."""
@@ -246,7 +238,7 @@ class StreamState:
     region: Region | None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StateUpdate:
     """The new value of a carried state, assigned at the end of segment `time`."""
 
@@ -316,7 +308,7 @@ class Buffer:
     """Whether its elements follow one another: not those of an argument with strides."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Phase:
     """Work over a grid of independent tasks.
 
@@ -327,24 +319,23 @@ class Phase:
     """
 
     name: str
-    axes: dict[str, Index]
-    grid: list[str]
-    cut: dict[str, tuple[str, Index]] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
-    stores: list[StoreItem] = field(default_factory=list)
-    positions: dict[str, Item] = field(default_factory=dict)
-    segments: list[Region | None] = field(default_factory=lambda: [None])
-    state_updates: list[StateUpdate] = field(default_factory=list)
-    dtypes: dict[str, DType] = field(default_factory=dict)
+    axes: Mapping[str, Index]
+    grid: tuple[str, ...]
+    cut: Mapping[str, tuple[str, Index]] = field(default_factory=dict[str, tuple[str, Index]])
+    items: tuple[Item, ...] = ()
+    stores: tuple[StoreItem, ...] = ()
+    positions: Mapping[str, Item] = field(default_factory=dict[str, Item])
+    segments: tuple[Region | None, ...] = (None,)
+    state_updates: tuple[StateUpdate, ...] = ()
+    dtypes: Mapping[str, DType] = field(default_factory=dict[str, DType])
     """Element types of the kernel's arrays, as they are stored."""
-    aliases: dict[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Second names of arrays that are read as elements of another type."""
     lanes: str | None = None
     blocked_axes: frozenset[str] = frozenset()
-    window_positions: dict[str, Reach] = field(default_factory=dict)
+    window_positions: Mapping[str, Reach] = field(default_factory=dict[str, Reach])
     """Position axes that windows of other axes reach: the task's part follows from theirs."""
-
-    widened: set[Item] = field(default_factory=set[Item])
+    widened: frozenset[Item] = frozenset()
     """Items that are float64 only because accumulators are, while all else is narrower."""
 
     def regions(self) -> list[Region]:
@@ -379,12 +370,12 @@ class Phase:
         )
 
 
-@dataclass
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A kernel ready to be scheduled."""
 
     name: str
-    buffers: list[Buffer]
-    strides: list[tuple[str, int]]
-    phases: list[Phase]
-    partials: list[Buffer]
+    buffers: tuple[Buffer, ...]
+    strides: tuple[tuple[str, int], ...]
+    phases: tuple[Phase, ...]
+    partials: tuple[Buffer, ...]

@@ -7,11 +7,14 @@ computes without the stream's axes and states is computed once, before the strea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
+from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.items import (
     Access,
+    Buffer,
     Clamp,
     Conversion,
     Edge,
@@ -19,7 +22,6 @@ from smelt.codegen.llvm.loopir.items import (
     Kind,
     Payload,
     Phase,
-    Program,
     Reduction,
     Region,
     StateUpdate,
@@ -53,8 +55,14 @@ from smelt.types.expr import (
 class PhaseBuilder:
     """Builds the items of one phase, equal ones once."""
 
-    def __init__(self, kernel: k.Kernel, phase: Phase, program: Program) -> None:
-        self.kernel, self.phase, self.program = kernel, phase, program
+    def __init__(self, kernel: k.Kernel, phase: Phase, buffers: Sequence[Buffer]) -> None:
+        """`phase` has no items yet; `buffers` are all arrays but those between phases."""
+        self.kernel, self.axes = kernel, phase.axes
+        self._phase, self.segments = phase, list[Region | None]([None])
+        self.items: list[Item] = []
+        self.stores: list[StoreItem] = []
+        self.positions: dict[str, Item] = {}
+        self.state_updates: list[StateUpdate] = []
         self.items_by_key: dict[object, Item] = {}
         self.names: dict[str, Item] = {}
         self.old: dict[str, Item] = {}
@@ -64,12 +72,34 @@ class PhaseBuilder:
         self.states: dict[str, StreamState] = {}
         self.fixed = {e.axis for e in kernel.grid if isinstance(e, k.Block) and e.size == 1}
         self.guarded = False
-        params = (*kernel.inputs, *kernel.outputs)
-        phase.dtypes = {p.name: p.dtype for p in params}
-        between = {b.name for b in program.partials}
-        self.all_single_precision = not any(
-            b.dtype == f64 for b in program.buffers if b.name not in between
+        self.all_single_precision = not any(b.dtype == f64 for b in buffers)
+
+    def phase(self) -> Phase:
+        """Return the phase that has been built, without what nothing reads."""
+        params = (*self.kernel.inputs, *self.kernel.outputs)
+        return prune(
+            replace(
+                self._phase,
+                items=tuple(self.items),
+                stores=tuple(self.stores),
+                positions=self.positions,
+                segments=tuple(self.segments),
+                state_updates=tuple(self.state_updates),
+                dtypes={p.name: p.dtype for p in params},
+            )
         )
+
+    def define(self, name: str, item: Item) -> None:
+        """Let a name of the kernel stand for an item."""
+        self.names[name] = item
+
+    def define_all(self, items: Mapping[str, Item]) -> None:
+        """Let names of the kernel stand for items."""
+        self.names |= items
+
+    def add_store(self, store: StoreItem) -> None:
+        """Add a store of an item."""
+        self.stores.append(store)
 
     def item(
         self,
@@ -94,9 +124,9 @@ class PhaseBuilder:
         )
         item = self.items_by_key.get(key)
         if item is None:
-            item = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
+            item = Item(kind, payload, args, frozenset(axes), dtype, time)
             self.items_by_key[key] = item
-            self.phase.items.append(item)
+            self.items.append(item)
         return item
 
     def _segment_of(self, kind: Kind, axes: Iterable[str], args: tuple[Item, ...]) -> int:
@@ -118,16 +148,16 @@ class PhaseBuilder:
     @property
     def now(self) -> int:
         """The number of the current segment."""
-        return len(self.phase.segments) - 1
+        return len(self.segments) - 1
 
     def index_axes(self, *index: Index) -> frozenset[str]:
         """Return the axes of index expressions, through computed positions."""
-        return dependent_axes(index, lambda name: self.phase.positions[name].axes)
+        return dependent_axes(index, lambda name: self.positions[name].axes)
 
     def index_args(self, *index: Index) -> tuple[Item, ...]:
         """Return the computed positions that index expressions read."""
         names = dict.fromkeys(a.name for e in index for a in atoms(e) if a.kind == "value")
-        return tuple(self.phase.positions[n] for n in names)
+        return tuple(self.positions[n] for n in names)
 
     def value(self, value: k.Value) -> Item:
         """Return the item of a kernel value."""
@@ -171,7 +201,7 @@ class PhaseBuilder:
 
     def _reduce_block(self, combine: str, item: Item) -> Item:
         """Return the reduction of an item over the current block."""
-        over = tuple(a for a in self.phase.axes if a in item.axes - self.fixed)
+        over = tuple(a for a in self.axes if a in item.axes - self.fixed)
         return self.reduce(COMBINES[combine], item, over, item.dtype)
 
     def _extreme(self, item: Item, largest: bool) -> Item:
@@ -244,11 +274,11 @@ class PhaseBuilder:
         def edge(what: Literal["first", "length"], name: str, extent: Index) -> Index:
             bound = self.item("edge", Edge(what, name), (), (), i64)
             edges.append(bound)
-            self.phase.positions[f"{name}.{what}.{bound.time}"] = bound
+            self.positions[f"{name}.{what}.{bound.time}"] = bound
             return value(f"{name}.{what}.{bound.time}", extent)
 
         for name in over:
-            length = extent = self.phase.axes[name]
+            length = extent = self.axes[name]
             position: Index = axis(name, extent)
             if name in visited_axes(self.region):
                 length = edge("length", name, extent)
@@ -302,7 +332,7 @@ class PhaseBuilder:
         axes = self.index_axes(*s.index) | stored.axes | (where.axes if where else frozenset())
         if not s.join:
             axes |= visited_axes(self.region)
-        self.phase.stores.append(StoreItem(access, stored, where, axes, self.now))
+        self.stores.append(StoreItem(access, stored, where, axes, self.now))
 
     def _combine_with_stored(self, s: k.Store, access: Access, new: Item) -> Item:
         """Return a value combined with what is stored at its destination."""
@@ -310,7 +340,6 @@ class PhaseBuilder:
             return new
         axes = self.index_axes(*s.index)
         old = Item(
-            len(self.phase.items),
             "load",
             access,
             self.index_args(access.offset),
@@ -318,7 +347,7 @@ class PhaseBuilder:
             new.dtype,
             self.now,
         )
-        self.phase.items.append(old)  # never shared with another load: the destination changes
+        self.items.append(old)  # never shared with another load: the destination changes
         return self.item("apply", s.join, (old, new), old.axes | new.axes, new.dtype)
 
     def _before_rounding(self, item: Item, dtype: DType) -> Item:
@@ -343,7 +372,7 @@ class PhaseBuilder:
             case k.Position(name=name, value=value, extent=extent):
                 arg = self.convert(self.value(value), i64)
                 clamping = Clamp(name, extent, self._is_inside(arg, extent))
-                self.phase.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
+                self.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
             case k.Store():
                 self.store(s)
             case k.Update(state=name, value=value):
@@ -372,7 +401,7 @@ class PhaseBuilder:
         """Return whether a value is a bound of an axis, or of its current block."""
         edge = item.payload
         if item.kind == "edge" and isinstance(edge, Edge):
-            axis_extent = self.phase.axes.get(edge.axis)
+            axis_extent = self.axes.get(edge.axis)
             return edge.what == ("last" if last else "first") and axis_extent == extent
         end = sub(extent, 1) if last else 0
         return item.kind in ("const", "index") and item.dtype == i64 and edge == end
@@ -432,7 +461,7 @@ class PhaseBuilder:
     def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[StreamState, Item]]) -> None:
         """Set the initial values of states and enter the body of a stream."""
         for state, init in starts:
-            self.phase.state_updates.append(StateUpdate(state, init, self.now))
+            self.state_updates.append(StateUpdate(state, init, self.now))
         self.region = Region(self.region, visits)
         self._segment()
         self.states = {state.name: state for state, _ in starts}
@@ -442,7 +471,7 @@ class PhaseBuilder:
     def update(self, name: str, new: Item) -> None:
         """Set the new value of a state of the innermost stream."""
         self.new[name] = new
-        self.phase.state_updates.append(StateUpdate(self.states[name], new, -1))
+        self.state_updates.append(StateUpdate(self.states[name], new, -1))
 
     def close(self) -> None:
         """Leave the body of a stream; its states are updated here."""
@@ -452,12 +481,13 @@ class PhaseBuilder:
         self._segment()
 
     def _time_updates(self) -> None:
-        for setting in self.phase.state_updates:
-            if setting.time < 0 and setting.state in self.states.values():
-                setting.time = self.now
+        self.state_updates = [
+            replace(s, time=self.now) if s.time < 0 and s.state in self.states.values() else s
+            for s in self.state_updates
+        ]
 
     def _segment(self) -> None:
-        self.phase.segments.append(self.region)
+        self.segments.append(self.region)
         self.latest[self.region] = self.now
 
 

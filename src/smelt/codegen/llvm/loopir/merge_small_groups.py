@@ -15,41 +15,40 @@ n//O*O + c.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from smelt.codegen.llvm.loopir.clone import dependencies, depends_on_reduction, indices
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 
 
-def merge_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> bool:
+def merge_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> Phase | None:
     """Merge the group axis of contractions into the `stored` axis.
 
-    All of `dots` must have both axes, and the stored one at most `most` positions.  Returns whether
-    it did.
+    All of `dots` must have both axes, and the stored one at most `most` positions.  None if they
+    do not.
     """
     each = phase.axes.get(stored or "")
     if stored is None or phase.window_positions or not isinstance(each, int) or each > most:
-        return False
+        return None
     groups = {_group_axis(phase, i, stored, each) for i in dots}
     (group, *more) = groups
     if more or group is None or not {group, stored} <= {*phase.grid}:
-        return False
+        return None
     reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Reduction)]
     if any({group, stored} & {*over} for over in reductions):
-        return False
+        return None
     extent = mul(phase.axes[group], each)
     position = axis(stored, extent)
-    for item in phase.items:
-        if group in item.axes:
-            item.axes |= {stored}
-    substitute_axes(
-        phase, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,)
+    both = rebuild(phase, lambda _, i: replace(i, axes=i.axes | {stored}) if group in i.axes else i)
+    merged = substitute_axes(
+        both, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,)
     )
-    phase.axes[stored] = extent
-    phase.lanes = stored if phase.lanes == group else phase.lanes
-    return True
+    lanes = stored if phase.lanes == group else phase.lanes
+    return replace(merged, axes={**merged.axes, stored: extent}, lanes=lanes)
 
 
 def _group_axis(phase: Phase, item: Item, stored: str, each: int) -> str | None:

@@ -17,56 +17,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.codegen.llvm.loopir.clone import Cloner, insert_before
-from smelt.codegen.llvm.loopir.input_tile import add_axis
-from smelt.codegen.llvm.loopir.items import Access, Conversion, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 
 
 def pack_operand_pair(
-    phase: Phase, user: Item, operands: tuple[Item, Item], name: str, short: DType
+    draft: Draft, user: Item, operands: tuple[Item, Item], name: str, short: DType
 ) -> tuple[tuple[Item, Item], str]:
     """Pack both operands of a contraction in pairs along the reduced axis `name`.
 
     Returns them with the axis of pairs.  They are rounded to the `short` type if they were not.
     """
-    (first, second), along = pack_pairs(phase, user, operands, name, short)
+    (first, second), along = pack_pairs(draft, user, operands, name, short)
     return (first, second), along
 
 
 def pack_pairs(
-    phase: Phase, user: Item, operands: Sequence[Item], name: str, short: DType
+    draft: Draft, user: Item, operands: Sequence[Item], name: str, short: DType
 ) -> tuple[list[Item], str]:
     """Pack operands in pairs along an axis, and return the axis of pairs."""
-    along = add_axis(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
-    return _pack(phase, user, operands, (name, along), short), along
+    along = draft.add_axis(f"{name}.2", floordiv(add(draft.axes[name], 1), 2))
+    return _pack(draft, user, operands, (name, along), short), along
 
 
 def _pack(
-    phase: Phase, user: Item, operands: Sequence[Item], names: tuple[str, str], short: DType
+    draft: Draft, user: Item, operands: Sequence[Item], names: tuple[str, str], short: DType
 ) -> list[Item]:
     """Pack operands in pairs; `names` are the axis and the axis of pairs."""
-    (name, along), extent = names, phase.axes[names[0]]
-    at = mul(2, axis(along, phase.axes[along]))
+    (name, along), extent = names, draft.axes[names[0]]
+    at = mul(2, axis(along, draft.axes[along]))
     ends = {} if mod(extent, 2) == 0 else {name: (add(at, 1), extent)}
     units: list[Item] = []
     for x in operands:
         pair = [
-            Cloner(phase, user, {name: at}).of(x),
-            Cloner(phase, user, {name: add(at, 1)}, ends).of(x),
+            Cloner(draft, user, {name: at}).of(x),
+            Cloner(draft, user, {name: add(at, 1)}, ends).of(x),
         ]
-        unit = _load_pair(phase, user, pair, short)
+        unit = _load_pair(draft, user, pair, short)
         if unit is None:
-            pair = [_round(phase, user, y, short) for y in pair]
+            pair = [_round(draft, user, y, short) for y in pair]
             if ends and x.kind != "load":  # a value computed out of bounds may be anything
-                pair += [insert_before(phase, user, "index", e, (), i64) for e in ends[name]]
-                pair[2].axes = frozenset({along})
-            unit = insert_before(phase, user, "unit", 0, tuple(pair), i32)
+                end, stop = ends[name]
+                pair.append(insert_before(draft, user, "index", end, (), i64, frozenset({along})))
+                pair.append(insert_before(draft, user, "index", stop, (), i64))
+            unit = insert_before(draft, user, "unit", 0, tuple(pair), i32)
         units.append(unit)
     return units
 
 
-def _round(phase: Phase, user: Item, x: Item, short: DType) -> Item:
+def _round(draft: Draft, user: Item, x: Item, short: DType) -> Item:
     """Round an operand to the `short` type, by a cast inserted before its user.
 
     Loads and conversions to that type stay as they are.
@@ -74,24 +75,25 @@ def _round(phase: Phase, user: Item, x: Item, short: DType) -> Item:
     payload = x.payload
     if isinstance(payload, Access) or (isinstance(payload, Conversion) and payload.dtype == short):
         return x
-    return insert_before(phase, user, "cast", Conversion(short), (x,), x.dtype)
+    return insert_before(draft, user, "cast", Conversion(short), (x,), x.dtype)
 
 
-def _load_pair(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item | None:
+def _load_pair(draft: Draft, user: Item, pair: list[Item], short: DType) -> Item | None:
     """Return a load of a pair that is contiguous and aligned in memory, or None."""
     first, second = (x.payload for x in pair)
     if not isinstance(first, Access) or not isinstance(second, Access) or first.positions:
         return None
     side_by_side = sub(second.offset, first.offset) == 1 and mod(first.offset, 2) == 0
-    if not side_by_side or first.limits != second.limits or phase.dtypes[first.buffer] != short:
+    if (
+        not side_by_side
+        or first.limits != second.limits
+        or draft.phase.dtypes[first.buffer] != short
+    ):
         return None
     name = f"{first.buffer}.units"
-    phase.aliases[name] = first.buffer
-    phase.dtypes[name] = i32
+    draft.alias(name, first.buffer, i32)
     access = Access(name, floordiv(first.offset, 2), first.limits)
-    unit = insert_before(phase, user, "load", access, (), i32)
-    unit.axes = pair[0].axes
-    return unit
+    return insert_before(draft, user, "load", access, (), i32, pair[0].axes)
 
 
 def contiguous_pair(unit: Item) -> tuple[Access, Access] | None:

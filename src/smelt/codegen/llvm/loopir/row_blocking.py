@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import renumber
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Conversion,
@@ -36,19 +35,23 @@ from smelt.codegen.llvm.loopir.items import (
     Visit,
     enclosing_regions,
 )
+from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.blocks import STREAM_ROW_BLOCK
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import f64
+from smelt.types.dtype import DType, f64
 
 
 def block_rows(phase: Phase) -> Phase:
     """Block the rows of each stream's contractions, where that is legal and pays."""
-    for region in phase.regions():
-        for axis in list(phase.axes):
-            parts = _classify(phase, region, axis)
-            if parts is not None:
-                _split_segment(phase, region, axis, parts)
-                break
+    regions, number = phase.regions(), 0
+    while number < len(regions):
+        region = regions[number]
+        classified = ((axis, _classify(phase, region, axis)) for axis in phase.axes)
+        axis, parts = next((x for x in classified if x[1] is not None), ("", None))
+        if parts is not None:
+            phase = _split_segment(phase, region, axis, parts)
+            regions, number = phase.regions(), number + 1  # the row blocks are a region too
+        number += 1
     return phase
 
 
@@ -127,60 +130,92 @@ def _over(item: Item) -> tuple[str, ...]:
     return item.payload.over if isinstance(item.payload, Reduction) else ()
 
 
-def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems) -> None:
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """A reduction that is carried from row block to row block.
+
+    `last` has the items of its final value, of which the last one is read.
+    """
+
+    first: Item
+    old: Item
+    new: Item
+    last: tuple[Item, ...]
+    updates: tuple[StateUpdate, StateUpdate]
+
+
+def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems) -> Phase:
     """Split a segment in three: before the row blocks, in them, and after them."""
     time, inner = parts.time, Region(region, (Visit(axis, STREAM_ROW_BLOCK),))
-    phase.segments[time : time + 1] = [region, inner, region]
-    inside, carried = {*parts.along, *parts.ended}, dict[Item, Item]()
-    for item in phase.items:
-        if item.time > time or item in parts.after:
-            item.time += 2
-        elif item in inside:
-            item.time += 1
-    for s in phase.state_updates:
-        if s.time > time or (s.time == time and s.value in parts.after):
-            s.time += 2
-        elif s.time == time:
-            s.time += 1 if axis in s.state.axes else 2
-    for reduction in parts.ended:
-        carried[reduction] = _carry(phase, region, reduction, time)
-    for item in (i for i in phase.items if i.time > time + 1):
-        item.args = tuple(carried.get(a, a) for a in item.args)
-    for s in (s for s in phase.state_updates if s.time > time + 1):
-        s.value = carried.get(s.value, s.value)
-    phase.stores = [
+    segments = (*phase.segments[:time], region, inner, region, *phase.segments[time + 1 :])
+    inside, carried = {*parts.along, *parts.ended}, dict[Item, _Carried]()
+
+    def final(item: Item) -> Item:
+        return carried[item].last[-1] if item in carried else item
+
+    def moved(before: Item, item: Item) -> Item:
+        after = item.time > time or before in parts.after
+        at = item.time + (2 if after else before in inside)
+        if at > time + 1:
+            return replace(item, time=at, args=tuple(map(final, item.args)))
+        item = item if at == item.time else replace(item, time=at)
+        if before in parts.ended:
+            assert isinstance(item.payload, Reduction)
+            sums = item
+            if item.kind == "reduce" and item.payload.row.wide and item.dtype.is_float:
+                sums = replace(item, dtype=f64)  # partial sums are not rounded, only the total is
+            name = f"swath.{phase.items.index(before)}"
+            carried[sums] = _carry(sums, item.dtype, name, region, time)
+            return sums
+        return item
+
+    late = {s: s.time > time or s.value in parts.after for s in phase.state_updates}
+    moved_phase = rebuild(replace(phase, segments=segments), moved)
+    updates = list[StateUpdate]()
+    for before, s in zip(phase.state_updates, moved_phase.state_updates, strict=True):
+        if s.time >= time and (late[before] or axis not in s.state.axes):
+            updates.append(replace(s, value=final(s.value), time=s.time + 2))
+        else:
+            updates.append(replace(s, time=s.time + 1) if s.time == time else s)
+    stores = tuple(
         replace(
             s,
-            value=carried.get(s.value, s.value),
-            where=s.where and carried.get(s.where, s.where),
+            value=final(s.value),
+            where=s.where and final(s.where),
             time=s.time + (0 if s.time < time else 1 if s.time == time and axis in s.axes else 2),
         )
-        for s in phase.stores
+        for s in moved_phase.stores
+    )
+    chains = [*carried.values()]
+    items = [
+        *(i for c in reversed(chains) for i in c.last),
+        *moved_phase.items,
+        *(i for c in chains for i in (c.first, c.old, c.new)),
     ]
-    phase.items.sort(key=lambda i: i.time)
-    renumber(phase)
+    widened = {
+        i for s, c in carried.items() if len(c.last) > 1 for i in (s, c.old, c.new, c.last[0])
+    }
+    return replace(
+        moved_phase,
+        items=tuple(sorted(items, key=lambda i: i.time)),
+        stores=stores,
+        state_updates=(*updates, *(u for c in chains for u in c.updates)),
+        widened=moved_phase.widened | widened,
+    )
 
 
-def _carry(phase: Phase, region: Region, reduction: Item, time: int) -> Item:
-    """Carry a reduction from row block to row block, and return its final value."""
-    assert isinstance(reduction.payload, Reduction)
-    row, result = reduction.payload.row, reduction.dtype
-    if reduction.kind == "reduce" and row.wide and result.is_float:
-        reduction.dtype = f64  # partial sums are not rounded, only the total is
-    state = StreamState(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
-    first = Item(0, "const", row.identity(reduction.dtype), (), frozenset(), reduction.dtype, time)
-    old = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 1)
-    new = Item(0, "apply", row.scalar, (old, reduction), reduction.axes, reduction.dtype, time + 1)
-    last = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 2)
-    phase.state_updates += [StateUpdate(state, first, time), StateUpdate(state, new, time + 1)]
-    phase.items += [first, old, new]
-    phase.items.insert(0, last)
-    if result == reduction.dtype:
-        return last
-    rounded = Item(0, "cast", Conversion(result), (last,), reduction.axes, result, time + 2)
-    phase.items.insert(1, rounded)
-    phase.widened |= {reduction, old, new, last}
-    return rounded
+def _carry(sums: Item, result: DType, name: str, region: Region, time: int) -> _Carried:
+    """Carry a reduction from row block to row block, and round the last to `result`."""
+    assert isinstance(sums.payload, Reduction)
+    row, axes, dtype = sums.payload.row, sums.axes, sums.dtype
+    state = StreamState(name, axes, dtype, region)
+    first = Item("const", row.identity(dtype), (), frozenset(), dtype, time)
+    old = Item("state", state, (), axes, dtype, time + 1)
+    new = Item("apply", row.scalar, (old, sums), axes, dtype, time + 1)
+    last = Item("state", state, (), axes, dtype, time + 2)
+    rounded = Item("cast", Conversion(result), (last,), axes, result, time + 2)
+    updates = StateUpdate(state, first, time), StateUpdate(state, new, time + 1)
+    return _Carried(first, old, new, (last,) if result == dtype else (last, rounded), updates)
 
 
 __all__ = ["block_rows"]

@@ -24,6 +24,7 @@ from smelt.codegen.llvm.loopir.items import (
     StreamState,
     visited_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
@@ -45,7 +46,7 @@ def split_axes(phase: Phase) -> Phase:
     for name in list(phase.axes):
         step = _divisor(phase, name)
         if step is not None:
-            _split(phase, name, step)
+            phase = _split(phase, name, step)
     return phase
 
 
@@ -97,7 +98,7 @@ def _indices(phase: Phase) -> list[Index]:
     return indices + [s.access.offset for s in phase.stores]
 
 
-def _split(phase: Phase, name: str, step: Index) -> None:
+def _split(phase: Phase, name: str, step: Index) -> Phase:
     """Replace an axis by outer*step + inner everywhere."""
     outer, inner = f"{name}.0", f"{name}.1"
     count = floordiv(phase.axes[name], step)
@@ -110,20 +111,24 @@ def _split(phase: Phase, name: str, step: Index) -> None:
     axes: dict[str, Index] = {}
     for a, n in phase.axes.items():
         axes |= {outer: count, inner: step} if a == name else {a: n}
-    phase.axes = axes
-    phase.grid = [x for g in phase.grid for x in pair.get(g, (g,))]
-    for state in {s.state for s in phase.state_updates}:
-        state.axes = frozenset(x for a in state.axes for x in pair.get(a, (a,)))
-    for item in phase.items:
-        if isinstance(item.payload, Access):
-            item.payload = item.payload.map_indices(put)
-        elif isinstance(item.payload, Reduction):
-            over = tuple(x for o in item.payload.over for x in pair.get(o, (o,)))
-            item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
-        elif isinstance(item.payload, Expr):
-            item.payload = put(item.payload)
-        item.axes = _axes(item)
-    phase.stores = [
+
+    def split(_: Item, item: Item) -> Item:
+        payload = item.payload
+        if isinstance(payload, Access):
+            item = replace(item, payload=payload.map_indices(put))
+        elif isinstance(payload, Reduction):
+            over = tuple(x for o in payload.over for x in pair.get(o, (o,)))
+            folding = replace(payload, over=over, positions=put(payload.positions))
+            item = replace(item, payload=folding)
+        elif isinstance(payload, Expr):
+            item = replace(item, payload=put(payload))
+        return replace(item, axes=_axes(item))
+
+    def split_state(state: StreamState) -> StreamState:
+        return replace(state, axes=frozenset(x for a in state.axes for x in pair.get(a, (a,))))
+
+    rebuilt = rebuild(phase, split, state=split_state)
+    stores = tuple(
         StoreItem(
             a := s.access.map_indices(put),
             s.value,
@@ -131,11 +136,13 @@ def _split(phase: Phase, name: str, step: Index) -> None:
             frozenset(axes_of(a.offset))
             | s.value.axes
             | (s.where.axes if s.where else frozenset())
-            | visited_axes(phase.segments[s.time]),
+            | visited_axes(rebuilt.segments[s.time]),
             s.time,
         )
-        for s in phase.stores
-    ]
+        for s in rebuilt.stores
+    )
+    grid = tuple(x for g in phase.grid for x in pair.get(g, (g,)))
+    return replace(rebuilt, axes=axes, grid=grid, stores=stores)
 
 
 def _parts(phase: Phase, name: str, step: Index) -> Index:

@@ -17,7 +17,6 @@ other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, lane_numbers, store_vector
@@ -27,11 +26,8 @@ from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduc
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction
 from smelt.codegen.llvm.loops.unroll_factor import argreduce_with_value
-from smelt.python.dataclass import dataclass
+from smelt.codegen.llvm.nests.environment import Environment, RowBatch
 from smelt.types.dtype import bool_
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 I32 = ir.IntType(32)
@@ -43,32 +39,7 @@ concatenated.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """A batch of rows whose reductions end together.
-
-    `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
-    part.
-    """
-
-    axis: str
-    first: Value
-    held: dict[Item, list[Value]]
-    lanes: dict[Item, int]
-    """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
-
-    def hold(
-        self, home: NestEmitter, reduction: Item, state: State, lanes: int, scope: Scope
-    ) -> None:
-        """Store the vectors of the current row."""
-        b, acc, scalar = home.b, home.storage.accumulator_of(reduction), home.machine(scope, False)
-        row = b.sub(scope.axis(self.axis), self.first)
-        state = reduce_lanes(acc, scalar, state, lanes, self.lanes[reduction])
-        for address, value in zip(self.held[reduction], state, strict=True):
-            b.store(value, b.gep(address, [row], source_etype=value.type))
-
-
-def batchable_rows(home: NestEmitter, depth: int) -> dict[Item, int]:
+def batchable_rows(home: Environment, depth: int) -> dict[Item, int]:
     """Return the reductions of a nest to end in batches, with the rows of each.
 
     `depth` is the loop over rows; as many rows form a batch as a register has lanes.  Empty if some
@@ -86,7 +57,7 @@ def batchable_rows(home: NestEmitter, depth: int) -> dict[Item, int]:
             return {}
         outer = [a for a in nest.order if a in reduction.axes]
         parts = home.storage.accumulator_of(reduction).parts
-        rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
+        rows = min(home.s.lanes, home.frame.target.vector_bytes // max(d.itemsize for d in parts))
         if (
             outer[-1:] != [axis]
             or home.s.materialised.get(reduction) != (axis,)
@@ -102,7 +73,7 @@ def batchable_rows(home: NestEmitter, depth: int) -> dict[Item, int]:
 
 
 def run_batched(
-    home: NestEmitter, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
+    home: Environment, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
 ) -> None:
     """Emit the loop over rows in batches; `inside` emits one row."""
     b, (low, high), count = home.b, home.ranges[axis], max(reductions.values())
@@ -120,8 +91,19 @@ def run_batched(
     home.loop(low, high, count, run_batch)
 
 
-def _allocate(home: NestEmitter, reduction: Item, rows: int, count: int) -> list[Value]:
-    m = LLVMMachine(home.b, rows, home.home.target)
+def hold_row(
+    home: Environment, batch: RowBatch, reduction: Item, state: State, lanes: int, scope: Scope
+) -> None:
+    """Store the vectors of a batch's current row."""
+    b, acc, scalar = home.b, home.storage.accumulator_of(reduction), home.machine(scope, False)
+    row = b.sub(scope.axis(batch.axis), batch.first)
+    state = reduce_lanes(acc, scalar, state, lanes, batch.lanes[reduction])
+    for address, value in zip(batch.held[reduction], state, strict=True):
+        b.store(value, b.gep(address, [row], source_etype=value.type))
+
+
+def _allocate(home: Environment, reduction: Item, rows: int, count: int) -> list[Value]:
+    m = LLVMMachine(home.b, rows, home.frame.target)
     with home.b.goto_entry_block():
         return [
             home.b.alloca(m.register_type(d), size=I32(count))
@@ -130,7 +112,7 @@ def _allocate(home: NestEmitter, reduction: Item, rows: int, count: int) -> list
 
 
 def _finish_batch(
-    home: NestEmitter, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
+    home: Environment, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
 ) -> None:
     """Reduce and store the results of as many rows as there are lanes.
 
@@ -138,7 +120,7 @@ def _finish_batch(
     reads.
     """
     b, acc, (first, k) = home.b, home.storage.accumulator_of(reduction), at
-    m = LLVMMachine(b, rows, home.home.target)
+    m = LLVMMachine(b, rows, home.frame.target)
     kinds = [m.register_type(d) for d in acc.parts]
     states = [
         [
@@ -153,9 +135,7 @@ def _finish_batch(
     )
     for item, value in results.items():
         memory = item.dtype.compute
-        offset = b.add(
-            b.sub(first, home.scratch.start(item, home.s.materialised[item][0])), number(k)
-        )
+        offset = b.add(b.sub(first, home.start(item, home.s.materialised[item][0])), number(k))
         address = element_address(b, home.storage.at[item, 0], offset, memory)
         store_vector(m, address, value, memory, None)
 

@@ -10,6 +10,7 @@ along it is contiguous too, or periodic (`smelt.codegen.llvm.loopir.periodic_ind
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from smelt.codegen.llvm.access.interleaved_loads import group_loads
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
@@ -18,6 +19,7 @@ from smelt.codegen.llvm.access.vector_axis import lanes_of
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Access, Phase
 from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
+from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, floordiv, mod, mul, substitute
@@ -33,16 +35,16 @@ def is_map(phase: Phase, *, scans: bool = False) -> bool:
     return plain and not (phase.window_positions or phase.state_updates)
 
 
-def collapse_short_rows(phase: Phase, target: Target) -> bool:
-    """Collapse a map's short rows with the axis around them; return whether it did.
+def collapse_short_rows(phase: Phase, target: Target) -> Phase | None:
+    """Collapse a map's short rows with the axis around them.
 
-    It does so only if all accesses allow it.
+    None unless all accesses allow it.
     """
     lanes = lanes_of(phase, target)
     run = _contiguous_axes(phase) if can_permute(target, lanes) else []
     inner = phase.axes[run[-1]] if len(run) > 1 else lanes
     if not isinstance(inner, int) or inner >= lanes:
-        return False
+        return None
     values = _quotients(phase, run)
     combs = group_loads(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
     interleaved_offsets = {a.offset for a in combs}
@@ -50,9 +52,8 @@ def collapse_short_rows(phase: Phase, target: Target) -> bool:
         e in interleaved_offsets or _is_readable((e, is_place), values, run[-1], lanes)
         for e, is_place in _indices(phase)
     ):
-        return False
-    _collapse(phase, run, values)
-    return True
+        return None
+    return _collapse(phase, run, values)
 
 
 def _contiguous_axes(phase: Phase) -> list[str]:
@@ -113,14 +114,15 @@ def _is_readable(
     return period is not None and (not is_offset or period.span(lanes) <= 2 * lanes)
 
 
-def _collapse(phase: Phase, run: list[str], values: dict[str, Index]) -> None:
+def _collapse(phase: Phase, run: list[str], values: dict[str, Index]) -> Phase:
     """Replace the axes by the innermost one."""
     *outer, name = run
     extent: Index = 1
     for a in run:
         extent = mul(extent, phase.axes[a])
-    phase.lanes = name if phase.lanes in outer else phase.lanes
-    for item in phase.items:
-        item.axes |= {name} if item.axes & {*outer} else set()
-    substitute_axes(phase, values, drop=tuple(outer))
-    phase.axes[name] = extent
+    along = rebuild(
+        phase, lambda _, i: replace(i, axes=i.axes | {name}) if i.axes & {*outer} else i
+    )
+    collapsed = substitute_axes(along, values, drop=tuple(outer))
+    lanes = name if phase.lanes in outer else phase.lanes
+    return replace(collapsed, axes={**collapsed.axes, name: extent}, lanes=lanes)

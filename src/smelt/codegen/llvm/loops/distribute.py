@@ -17,23 +17,21 @@ ports do, would extend every chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, Reduction, accesses_of
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Stage
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -57,20 +55,6 @@ ONE, SHORT = 5.0, 0.5
 
 However long it takes, it occupies one entry of the reorder buffer.
 """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stage:
-    """A loop of a distributed body: what it computes, reads from strips and leaves there.
-
-    `saves` are those of the nest's saves that it computes; later stages reload them from their own
-    memory.
-    """
-
-    items: tuple[Item, ...]
-    reads: tuple[Item, ...]
-    keeps: tuple[Item, ...]
-    saves: tuple[Item, ...]
 
 
 def distribute(nest: Nest) -> tuple[Stage, ...]:
@@ -193,7 +177,7 @@ def _split(
         if item not in stage_of and item.kind != "load":
             items_of[final].add(item)
     for at in range(final, 0, -1):
-        for item in sorted(reads_of[at], key=lambda i: i.number):
+        for item in [i for i in nest.items if i in reads_of[at]]:
             need(item, stage_of[item])
     crossing = set[Item]().union(*reads_of) - set(nest.saves)
     return tuple(
@@ -215,7 +199,7 @@ STAGE_PART = 400
 
 
 def run_stages(
-    home: NestEmitter,
+    home: Environment,
     low: Value,
     high: Value,
     at: tuple[Scope, int],
@@ -232,7 +216,7 @@ def run_stages(
     wide = home.s.lanes * nest.unroll
     accesses = (
         []
-        if home.home.shares
+        if home.frame.shares
         else [
             a
             for a in dict.fromkeys(accesses_of(home.items))
@@ -253,7 +237,7 @@ def run_stages(
             def prefetch_next(
                 position: Value, k: int = k, stage_shares: Sequence[PrefetchShare] = stage_shares
             ) -> None:
-                if not home.home.shares:
+                if not home.frame.shares:
                     _prefetch(home, stage_shares, addresses, b.sub(position, start))
                 elif k == 0:
                     ahead.emit(b.sub(position, low))
@@ -268,7 +252,7 @@ def run_stages(
 
 
 def _stage_body(
-    home: NestEmitter,
+    home: Environment,
     stage: Stage,
     start: Value,
     at: tuple[Scope, int],
@@ -290,14 +274,14 @@ def _stage_body(
         m = home.machine(inner, True)
         for item in stage.reads:
             inner.values[item] = (
-                home.scratch.reload(item, inner)
+                home.reload(item, inner)
                 if item in nest.saves
                 else load_vector(m, address(item, position), item.dtype.compute, None)
             )
         last = stage is nest.stages[-1]
         accesses = accesses_of(stage.items) + ([s.access for s in nest.stores] if last else [])
         items, saves = list(stage.items), list(stage.saves)
-        groups = home.find_load_groups(items)
+        groups = nest_load_groups(home, items)
         with home.within(accesses=accesses, items=items, saves=saves, load_groups=groups):
             home.enter(inner, depth + 1)
             prefetch_next(position)
@@ -320,7 +304,7 @@ class PrefetchShare(NamedTuple):
     parts: int
 
 
-def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[PrefetchShare]]:
+def _shares(home: Environment, accesses: Sequence[Access]) -> list[list[PrefetchShare]]:
     """Divide the prefetches of the next strip among the stages, so that memory stays busy.
 
     No more stages share an access than it has cache lines in an unrolled vector: with many accesses
@@ -330,7 +314,7 @@ def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[Prefetch
     shares: list[list[PrefetchShare]] = [[] for _ in range(stage_count)]
     at = 0
     for access in accesses:
-        lines = wide * home.home.dtypes[access.buffer].itemsize // CACHE_LINE
+        lines = wide * home.frame.dtypes[access.buffer].itemsize // CACHE_LINE
         parts = min(stage_count, max(lines, 1))
         for part in range(parts):
             shares[(at + part) % stage_count].append(PrefetchShare(access, part, parts))
@@ -339,7 +323,7 @@ def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[Prefetch
 
 
 def _strip_addresses(
-    home: NestEmitter, accesses: Sequence[Access], scope: Scope, depth: int
+    home: Environment, accesses: Sequence[Access], scope: Scope, depth: int
 ) -> dict[Access, Value]:
     """Return where a strip begins in each access.
 
@@ -350,20 +334,20 @@ def _strip_addresses(
         home.enter(scope, depth + 1)
     return {
         a: element_address(
-            home.b, home.home.buffers[a.buffer], scope.offset(a), home.home.dtypes[a.buffer]
+            home.b, home.frame.buffers[a.buffer], scope.offset(a), home.frame.dtypes[a.buffer]
         )
         for a in accesses
     }
 
 
 def _prefetch(
-    home: NestEmitter, shares: Sequence[PrefetchShare], heads: Mapping[Access, Value], done: Value
+    home: Environment, shares: Sequence[PrefetchShare], heads: Mapping[Access, Value], done: Value
 ) -> None:
     """Prefetch a stage's shares of the next strip; `done` elements of this one are processed."""
     b, wide = home.b, home.s.lanes * home.nest.unroll
     moved: dict[tuple[int, int], Value] = {}
     for access, part, parts in shares:
-        size = home.home.dtypes[access.buffer].itemsize
+        size = home.frame.dtypes[access.buffer].itemsize
         if (size, parts) not in moved:
             moved[size, parts] = b.udiv(b.mul(done, number(size)), number(parts))
         first = STRIP_ELEMENTS * size * (parts + part) // parts

@@ -7,17 +7,14 @@ mask then, and a reduction has as many lanes in its last vector as in its first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, opaque
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
 Value = ir.Value
 MAX_UNROLLED_VECTORS = 8
@@ -81,7 +78,7 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     return vectors
 
 
-def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Value | None:
+def tail_mask(home: Environment, high: Value, position: Value, count: int) -> Value | None:
     """Return the mask of lanes before the end of a row.
 
     None if all lanes are.
@@ -95,7 +92,7 @@ def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
         return None
     if number > 1:
         return ir.Constant(lanes, [k < number for k in range(count)])
-    if home.nest.stores and home.home.target.facts.has_mask_registers:
+    if home.nest.stores and home.frame.target.facts.has_mask_registers:
         left = opaque(b, left)
     return lanes_before_end(b, left, count)
 

@@ -19,19 +19,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.nontemporal import main_loop
-from smelt.codegen.llvm.access.proven_bounds import MIN_TESTED_LOADS, Limit, row_limits
+from smelt.codegen.llvm.access.proven_bounds import MIN_TESTED_LOADS, row_limits
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.partition_selects import (
     MAX_BODY_ITEMS,
-    Piece,
     assuming,
     body_cost,
     branch_on_pieces,
@@ -41,15 +39,14 @@ from smelt.codegen.llvm.loops.partition_selects import (
     run_pieces,
 )
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.pieces import Limit, Piece
 from smelt.kernel.bounds import Facts
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -81,7 +78,7 @@ class Interior:
     edges: bool
 
 
-def interior_of(home: NestEmitter, facts: Facts = ()) -> Interior | None:
+def interior_of(home: Environment, facts: Facts = ()) -> Interior | None:
     """Return the interior of the current nest's rows, or None if it saves nothing.
 
     Also None if partitioning rows at known positions saves as much
@@ -109,7 +106,7 @@ def interior_of(home: NestEmitter, facts: Facts = ()) -> Interior | None:
     return interior
 
 
-def _likely_rows(home: NestEmitter) -> Interior | None:
+def _likely_rows(home: Environment) -> Interior | None:
     """Return the rows in which tests of outer positions have their usual answers.
 
     None if hardly anything is saved.
@@ -143,7 +140,7 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
-def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:
+def _find_interior(home: Environment, counts: Callable[[Index], bool]) -> Interior | None:
     """Find the interior of a row, where conditions and bounds checks have usual answers.
 
     `counts` selects the tests by their index.  None if the interior saves nothing.
@@ -164,7 +161,7 @@ def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interi
 
 
 def _likely_answers(
-    home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
+    home: Environment, counts: Callable[[Index], bool], gaps: dict[Index, None]
 ) -> dict[Item, bool]:
     """Return each condition that has a usual answer in the interior, with that answer.
 
@@ -239,7 +236,7 @@ def _is_edge(gap: Index) -> bool:
 
 
 def interior_range(
-    home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
+    home: Environment, scope: Scope, gaps: Iterable[Index], axis: str = ""
 ) -> tuple[Value, Value]:
     """Emit the range of an axis in which all `gaps` are >= 0.
 
@@ -264,7 +261,7 @@ def interior_range(
 
 
 def run_partitioned(
-    home: NestEmitter,
+    home: Environment,
     scope: Scope,
     facts: Facts,
     at: Callable[[int, bool], Callable[[Value], None]],
@@ -311,7 +308,7 @@ def run_partitioned(
 
 
 def run_row_versions(
-    home: NestEmitter, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
+    home: Environment, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
 ) -> None:
     """Emit a row's loops in versions by tests that do not move along it.
 
@@ -346,7 +343,7 @@ def run_row_versions(
 
 
 def _run_bounds_versions(
-    home: NestEmitter, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
+    home: Environment, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
 ) -> None:
     """Emit a row twice if need be: for rows that are in bounds, and for others."""
     limits, hold = row_limits(home, scope)

@@ -13,19 +13,16 @@ its ends.  Between them nothing needs a test, wherever that begins:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
@@ -40,7 +37,7 @@ class Span:
 
 
 def run_padded_row(
-    home: NestEmitter, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
+    home: Environment, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
 ) -> bool:
     """Emit the loops of a packing nest: tested ones around untested ones.
 
@@ -66,7 +63,7 @@ def run_padded_row(
     return True
 
 
-def _span(home: NestEmitter, scope: Scope) -> Span | None:
+def _span(home: Environment, scope: Scope) -> Span | None:
     """Return where nothing needs a test; None if that is everywhere, or not known."""
     vector = home.nest.vector or ""
     loads = accesses_of(home.items)

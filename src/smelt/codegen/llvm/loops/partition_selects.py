@@ -17,29 +17,26 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import product as cases
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import gap_of
+from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
 from smelt.codegen.llvm.access.nontemporal import main_loop
-from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.pieces import Limit, Piece
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, add, atoms, axis, mul, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -49,22 +46,6 @@ MAX_BODY_ITEMS = 96
 """Most values of a body of which copies cost less to compile than they save."""
 COSTLY_CYCLES = 4.0
 """Cycles for one vector of an operator that is worth leaving out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a partitioned axis, and the facts that hold in it.
-
-    It begins where the previous piece ends.
-    """
-
-    last: Index | None
-    """Position at which it ends; None: the end of the axis."""
-    facts: Facts
-    taken: dict[Item, bool]
-    """Conditions with one answer."""
-    limits: frozenset[Limit]
-    """Bounds checks that hold."""
 
 
 def partition_axis(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> list[Piece]:
@@ -254,7 +235,7 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     return results.pop() if len(results) == 1 else None
 
 
-def assuming(home: NestEmitter, piece: Piece) -> AbstractContextManager[None]:
+def assuming(home: Environment, piece: Piece) -> AbstractContextManager[None]:
     """Emit code under what is known in a piece."""
     conditions = {**home.known_conditions, **piece.taken}
     items = [i for i in live_items(home.nest, conditions) if i in home.live_items]
@@ -264,12 +245,12 @@ def assuming(home: NestEmitter, piece: Piece) -> AbstractContextManager[None]:
         live_items=frozenset(items),
         proven_limits=home.proven_limits | piece.limits,
         accesses=home.find_accesses(items),
-        load_groups=home.find_load_groups(items),
+        load_groups=nest_load_groups(home, items),
     )
 
 
 def branch_on_pieces(
-    home: NestEmitter,
+    home: Environment,
     name: str,
     row_pieces: Sequence[Piece],
     scope: Scope,
@@ -290,7 +271,7 @@ def branch_on_pieces(
 
 
 def run_pieces(
-    home: NestEmitter,
+    home: Environment,
     row_pieces: Sequence[Piece],
     scope: Scope,
     wide: int,

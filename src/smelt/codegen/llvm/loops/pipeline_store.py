@@ -13,9 +13,8 @@ are not full cache lines, are stored by a loop of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
@@ -24,12 +23,10 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Reduction, accesses_of
 from smelt.codegen.llvm.loops.versioning import is_select
+from smelt.codegen.llvm.nests.environment import Environment, LateStore
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, atoms
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
 I1 = ir.IntType(1)
@@ -148,23 +145,24 @@ class StorePipeline:
         for phi, value in zip(self.numbers, first, strict=True):
             phi.add_incoming(value, entry)
 
-    def begin(self, home: NestEmitter, late: NestEmitter) -> None:
+    @contextmanager
+    def begin(self, home: Environment, late: Environment) -> Generator[LateStore]:
         """Assign both tasks their scratch memory, and open the nest of the previous one."""
-        b, other = self.b, copy(home.storage)
+        b = self.b
         self.other = b.sub(self.stride, self.place)
-        home.storage.move(b, self.place)
-        other.move(b, self.other)
-        late.use_storage(other)
-        self.home, self.late, self.host = home, late, home.s.nests[-2]
-        self.top = late.open(home.s.nests[-1])
+        storage = home.storage.moved(b, self.place)
+        other = late.storage.moved(b, self.other)
+        with home.within(storage=storage), late.within(storage=other):
+            *_, host, last = home.s.nests
+            yield LateStore(host, late, late.open(last), self.pending)
 
-    def end(self, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
+    def end(self, home: Environment, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
         """Store the rows of this task, unless the next task will.
 
         It will if there are `more` tasks, and the next one, whose ranges are `later`, has as many
         rows.
         """
-        b, home = self.b, self.home
+        b = self.b
         for axis in home.s.block:
             rows, others = (b.sub(high, low) for low, high in (home.ranges[axis], later[axis]))
             more = b.and_(more, b.icmp_signed("==", rows, others))
@@ -183,14 +181,14 @@ class StorePipeline:
             phi.add_incoming(value, latch)
 
 
-def _alignments(home: NestEmitter, nest: Nest) -> Iterator[Value]:
+def _alignments(home: Environment, nest: Nest) -> Iterator[Value]:
     """Yield numbers that are multiples of a cache line if all stored vectors begin lines.
 
     The addresses of the first ones, and the bytes between neighbours along the outer axes.
     """
     b, first = home.b, {a: home.ranges[a][0] for a in nest.order}
     for access in (s.access for s in nest.stores):
-        base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
         at = home.index(access.offset, Scope(home.top, first))
         yield b.ptrtoint(element_address(b, base, at, dtype), I64)
         for step in _outer_strides(access, nest) or ():
@@ -203,12 +201,12 @@ class PipelinedStoreRow:
     For a task without a previous row it does nothing.
     """
 
-    def __init__(self, home: NestEmitter, scope: Scope) -> None:
-        turns = home.home.store_pipeline
-        self.turns = turns if turns is not None and turns.host is home.nest else None
-        if self.turns is None or turns is None:
+    def __init__(self, home: Environment, scope: Scope) -> None:
+        store = home.late_store
+        self.store = store if store is not None and store.host is home.nest else None
+        if self.store is None:
             return
-        late, self.row = turns.late, turns.top
+        late, self.row = self.store.late, self.store.top
         self.ahead = RowPrefetch(home, scope, late.nest)
         self.low = home.ranges[home.nest.order[-1]][0]
         for depth, a in enumerate(home.nest.order[:-1], 1):
@@ -218,12 +216,12 @@ class PipelinedStoreRow:
 
     def emit(self, lanes: Lanes) -> None:
         """Compute and store the same lanes of the previous row."""
-        if self.turns is None:
+        if self.store is None:
             return
-        late = self.turns.late
-        sizes = {late.home.dtypes[s.access.buffer].itemsize for s in late.nest.stores}
+        late = self.store.late
+        sizes = {late.frame.dtypes[s.access.buffer].itemsize for s in late.nest.stores}
         full_lines = all(lanes.count * size % CACHE_LINE == 0 for size in sizes)
-        with late.b.if_then(self.turns.pending):
+        with late.b.if_then(self.store.pending):
             late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.alignment)
             inner = Scope(self.row, {lanes.axis: lanes.base}, lanes=late_lanes)
             late.enter(inner, len(late.nest.order))

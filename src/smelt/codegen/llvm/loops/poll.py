@@ -16,17 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.loopir.items import Region, enclosing_regions
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.machine.blocks import PARTS
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 POLL_ELEMENTS: Final = 1 << 18
@@ -36,7 +34,7 @@ _POLL: Final = ir.FunctionType(ir.IntType(32), [_PTR])
 
 
 def stream_loop(
-    home: NestEmitter,
+    home: Environment,
     region: Region,
     bounds: tuple[Value, Value],
     step: Value,
@@ -53,7 +51,7 @@ def stream_loop(
 
 
 def nest_loop(
-    home: NestEmitter,
+    home: Environment,
     axis: str,
     bounds: tuple[Value, Value],
     step: int,
@@ -83,7 +81,7 @@ def _axes(s: Schedule, nest: Nest) -> set[str]:
 
 
 def _poll(
-    home: NestEmitter,
+    home: Environment,
     axis: str,
     steps: Iterable[set[str]],
     bounds: tuple[Value, Value],
@@ -115,7 +113,7 @@ def _poll(
     home.loop(low, high, strip, run_strip)
 
 
-def _leave_if_given_up(home: NestEmitter) -> None:
+def _leave_if_given_up(home: Environment) -> None:
     """Return from the kernel if the function that it polls, if any, says so."""
     b, module = home.b, home.b.module
     words = module.globals.get(POLL_SYMBOL) or ir.ExternalVariable(module, POLL_SYMBOL)
@@ -124,6 +122,6 @@ def _leave_if_given_up(home: NestEmitter) -> None:
     b.cbranch(b.icmp_unsigned("!=", b.ptrtoint(function, I64), number(0)), ask, on)
     b.position_at_end(ask)
     answer = b.call_at(function, _POLL, [words])
-    assert home.home.done is not None
-    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, home.home.done)
+    assert home.frame.done is not None
+    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, home.frame.done)
     b.position_at_end(on)

@@ -6,8 +6,7 @@ Either a nest walks only the range, or overlapping vectors cover it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -16,26 +15,10 @@ from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
-from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeStoreTarget:
-    """The destination of range stores whose columns are known to be inside one range."""
-
-    stores: Sequence[StoreItem]
-    line: ir.Value
-    """The address of column 0 of the current row."""
-    apart: ir.Value
-    """Elements between rows."""
-    dtype: DType
-
-
-def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
+def run_in_range(home: Environment, within: Range, run: Callable[[], None]) -> None:
     """Run a nest over the overlap of a task with a range of an axis.
 
     `run` emits the nest; it is skipped if they do not overlap.
@@ -43,7 +26,7 @@ def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> N
     _run_in_ranges(home, [within], None, run)
 
 
-def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], None]) -> None:
+def run_in_place(home: Environment, update: InPlaceUpdate, run: Callable[[], None]) -> None:
     """Run a nest, in place only where it changes something.
 
     `run` emits the nest.  The call decides whether results take the memory of their sources.
@@ -51,7 +34,7 @@ def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], Non
     b = home.b
     apart: ir.Value | None = None
     for names in update.arrays:
-        source, destination = (b.ptrtoint(home.home.buffers[n], I64) for n in names)
+        source, destination = (b.ptrtoint(home.frame.buffers[n], I64) for n in names)
         differs = b.icmp_signed("!=", source, destination)
         apart = differs if apart is None else b.or_(apart, differs)
     assert apart is not None
@@ -63,7 +46,7 @@ def run_in_place(home: NestEmitter, update: InPlaceUpdate, run: Callable[[], Non
 
 
 def _run_in_ranges(
-    home: NestEmitter, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
+    home: Environment, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
 ) -> None:
     """Run a nest over the overlap with ranges, or over everything if `always`."""
     b, outer, inner = home.b, home.ranges, dict(home.ranges)
@@ -88,7 +71,7 @@ def _run_in_ranges(
         run()
 
 
-def store_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
+def store_in_range(home: Environment, s: StoreItem, scope: Scope) -> bool:
     """Store those lanes of a vector that are inside a store's range.
 
     Only the few vectors that overlap the range do anything.  Returns whether the store has such a
@@ -117,7 +100,7 @@ def store_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
     return True
 
 
-def single_range_items(home: NestEmitter, scope: Scope) -> frozenset[Item]:
+def single_range_items(home: Environment, scope: Scope) -> frozenset[Item]:
     """Return the items that only one range store needs: computed if a vector overlaps it."""
     lanes, nest = scope.lanes, home.nest
     ranged = [
@@ -146,7 +129,7 @@ def single_range_items(home: NestEmitter, scope: Scope) -> frozenset[Item]:
     return frozenset(single_use).difference(needed_otherwise)
 
 
-def _dependencies(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
+def _dependencies(home: Environment, roots: Iterable[Item]) -> set[Item]:
     """Return what values depend on within the current nest."""
     items, pending = set[Item](), [*roots]
     while pending:
@@ -157,13 +140,13 @@ def _dependencies(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
     return items
 
 
-def range_ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
+def range_ends(home: Environment, within: Range) -> tuple[ir.Value, ir.Value | None]:
     """Return where a range begins and where it stops (None: the axis' end)."""
-    first = home.home.index(within.first) if within.first != 0 else number(0)
-    return first, None if within.stop is None else home.home.index(within.stop)
+    first = home.frame.index(within.first) if within.first != 0 else number(0)
+    return first, None if within.stop is None else home.frame.index(within.stop)
 
 
-def _store_to(home: NestEmitter, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
+def _store_to(home: Environment, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
     """Store a vector whose columns are all inside a range."""
     assert scope.lanes is not None
     address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)

@@ -11,17 +11,14 @@ some rows, in their order, and is written once:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import prefetch_distances
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.scalar import SCALARS
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -48,7 +45,7 @@ def can_jam(nest: Nest) -> bool:
     return sum(work) <= MAX_JAM_CYCLES
 
 
-def run_jammed(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
+def run_jammed(home: Environment, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
     """Emit the loop at `depth` over rows, some together, then the remainder by `one`.
 
     Returns whether the nest allows it.
@@ -72,7 +69,7 @@ def run_jammed(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value
     return True
 
 
-def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
+def _vector_loops(home: Environment, rows: list[Scope], depth: int) -> None:
     """Emit the loops over vectors of some rows: full ones, then a masked one."""
     b, name, lanes = home.b, home.nest.order[depth], home.s.lanes
     low, high = home.ranges[name]

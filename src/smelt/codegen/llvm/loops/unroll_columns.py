@@ -15,25 +15,24 @@ concatenation along such an axis is replaced by the one part at each position
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product as positions
 from math import inf, prod
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, StoreItem
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 MIN_LANE_ROWS = 128
 """Fewest rows for vectors to run along them: two vectors of bytes."""
@@ -73,18 +72,18 @@ def shares_costly(phase: Phase) -> bool:
     return len(rows) == 1 and None not in rows and bool(_shared_row_axis(phase))
 
 
-def unroll_columns(phase: Phase, lanes: int) -> bool:
-    """Unroll the columns of short result rows; return whether it did."""
+def unroll_columns(phase: Phase, lanes: int) -> Phase | None:
+    """Unroll the columns of short result rows, or return None where that does not pay."""
     rows = {_row_of(phase, s) for s in phase.stores}
     if len(rows) != 1 or (row := rows.pop()) is None:
-        return False
+        return None
     columns = [_short_row_axes(phase, s) for s in phase.stores]
     read_axes = [] if any(columns) else _shared_row_axis(phase) or _short_axis_of_loads(phase, row)
     if read_axes:
         columns = [read_axes] * len(phase.stores)
     short = dict.fromkeys(a for axes in columns for a in axes)
     if any({*short} & s.axes != {*axes} for s, axes in zip(phase.stores, columns, strict=True)):
-        return False
+        return None
     count = prod(n for a in short if isinstance(n := phase.axes[a], int))
     length = phase.axes[row]
     is_short = isinstance(length, int) and length < 2 * lanes
@@ -105,19 +104,21 @@ def unroll_columns(phase: Phase, lanes: int) -> bool:
         or blocked
         or _count_items(phase, [*short]) > MAX_COLUMN_ITEMS
     ):
-        return False
-    phase.stores[:] = [
+        return None
+    draft = Draft(phase)
+    stores = tuple(
         x
         for s, axes in zip(phase.stores, columns, strict=True)
-        for x in _column_stores(phase, s, axes)
-    ]
-    for a in short:
-        del phase.axes[a]
-    phase.grid = [a for a in phase.grid if a not in short]
-    phase.lanes = row
-    merge_equal_items(phase)
-    prune(phase)
-    return True
+        for x in _column_stores(draft, s, axes)
+    )
+    unrolled = replace(
+        draft.phase,
+        stores=stores,
+        axes={a: n for a, n in phase.axes.items() if a not in short},
+        grid=tuple(a for a in phase.grid if a not in short),
+        lanes=row,
+    )
+    return prune(merge_equal_items(unrolled))
 
 
 def _min_full_columns(phase: Phase, row: str, lanes: int) -> int:
@@ -274,11 +275,11 @@ def _row_of(phase: Phase, s: StoreItem) -> str | None:
     return rows[0] if len(rows) == 1 and not s.where else None
 
 
-def _column_stores(phase: Phase, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
+def _column_stores(draft: Draft, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
     """Return a store for each column."""
     stores: list[StoreItem] = []
-    for position in _all_positions(phase, short):
-        value = _ColumnCloner(phase, s.value, position).of(s.value)
+    for position in _all_positions(draft.phase, short):
+        value = _ColumnCloner(draft, s.value, position).of(s.value)
         access = Access(s.access.buffer, substitute(s.access.offset, position))
         stores.append(StoreItem(access, value, None, s.axes - {*short}, s.time))
     return stores
@@ -320,7 +321,7 @@ def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
             pending += new_args
 
 
-def store_interleaved_columns(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
+def store_interleaved_columns(home: Environment, scope: Scope) -> Sequence[StoreItem]:
     """Store the columns that are interleaved in memory; return the remaining stores."""
     lanes, stores = scope.lanes, list(home.nest.stores)
     remaining: list[StoreItem] = []
@@ -334,11 +335,11 @@ def store_interleaved_columns(home: NestEmitter, scope: Scope) -> Sequence[Store
             remaining.append(first)
             continue
         stores = [s for s in stores if s not in group]
-        m, dtype = home.machine(scope, True), home.home.dtypes[first.access.buffer]
-        base = home.home.buffers[first.access.buffer]
+        m, dtype = home.machine(scope, True), home.frame.dtypes[first.access.buffer]
+        base = home.frame.buffers[first.access.buffer]
         address = element_address(home.b, base, scope.offset(group[0].access), dtype)
         values = [home.get(s.value, scope, True) for s in group]
-        width = home.home.target.vector_bytes
+        width = home.frame.target.vector_bytes
         store_interleaved(m, address, values, dtype, lanes.mask, width)
     return remaining
 

@@ -9,7 +9,6 @@ ahead; so several vectors go through the loop together, more of them for longer 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
 from smelt.codegen.llvm.instructions.reductions import (
@@ -18,12 +17,10 @@ from smelt.codegen.llvm.instructions.reductions import (
     make_accumulator,
 )
 from smelt.codegen.llvm.loopir.items import Item, Reduction, accesses_of
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 REGISTER_BUDGET = 24
 """Vector registers for the loads, stores and accumulators of an unrolled loop body."""

@@ -20,27 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.affine_predicates import gap_of
-from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
-from smelt.codegen.llvm.loops.partition_selects import (
-    Piece,
-    assuming,
-    combine_answers,
-    partition_axis,
-)
+from smelt.codegen.llvm.loops.partition_selects import assuming, combine_answers, partition_axis
 from smelt.codegen.llvm.loops.versioning import is_select, live_items
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.pieces import Branch, Leaf, Limit, Piece, Tree
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
-from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, atoms, mul, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 MIN_SELECTS = 4
 """Fewest selections of a nest for a tree: fewer are cheap, or handled by other transformations."""
@@ -52,34 +43,10 @@ MAX_GROWTH = 3
 """Most values of all paths together, as a multiple of the nest's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf: one path through the tests, and what is known on it."""
-
-    piece: Piece
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A test, and the subtrees where it holds and where it does not."""
-
-    condition: Item
-    yes: Branch | Leaf
-    no: Branch | Leaf
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A tree of tests inside of `depth` loops of a nest."""
-
-    depth: int
-    root: Branch | Leaf
-
-
 class _TreeBuilder:
     """Builds the tree of a nest, within limits."""
 
-    def __init__(self, home: NestEmitter, decidable: frozenset[Item]) -> None:
+    def __init__(self, home: Environment, decidable: frozenset[Item]) -> None:
         """`decidable`: conditions that are known before the loops around which the tree stands."""
         self.nest, self.decidable, self.before = home.nest, decidable, home.known_conditions
         self.ways = self.items = 0
@@ -176,7 +143,7 @@ def _is_repeatable(nest: Nest) -> bool:
     return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
-def decision_tree(home: NestEmitter) -> Tree | None:
+def decision_tree(home: Environment) -> Tree | None:
     """Return the tree of the current nest, or None if there is little to decide."""
     nest, vector, axes = home.nest, home.nest.vector, home.s.phase.axes
     if vector is None or not _is_repeatable(nest):
@@ -194,7 +161,7 @@ def decision_tree(home: NestEmitter) -> Tree | None:
 
 
 def run_unswitched(
-    home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]
+    home: Environment, scope: Scope, depth: int, run: Callable[[Scope], None]
 ) -> bool:
     """Emit `run` for each path of the unswitching tree at this depth.
 
@@ -209,7 +176,7 @@ def run_unswitched(
 
 
 def _emit_tree(
-    home: NestEmitter, tree: Branch | Leaf, scope: Scope, run: Callable[[Scope], None]
+    home: Environment, tree: Branch | Leaf, scope: Scope, run: Callable[[Scope], None]
 ) -> None:
     if isinstance(tree, Branch):
         with home.b.if_else(home.get(tree.condition, scope, False)) as (yes, no):

@@ -7,19 +7,16 @@ or where an access is a permute-gather, which is slow under a mask.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.nests.environment import Environment
 
 Value = ir.Value
 
 
 def run_tail(
-    home: NestEmitter,
+    home: Environment,
     bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
     singly: bool,

@@ -9,16 +9,14 @@ each version computes what its answer requires, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.combine import CHOICE
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -61,7 +59,7 @@ def _name(item: Item) -> str:
     return str(getattr(item.payload, "name", ""))
 
 
-def run_versions(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], None]) -> None:
+def run_versions(home: Environment, question: Item, scope: Scope, run: Callable[[], None]) -> None:
     """Emit a nest in two versions, and merge the values that both make available (phis)."""
     b, outer_values = home.b, home.top.values
     condition = home.get(question, scope, False)

@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, fit_cache_lines, intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.tile_loops import outline_function
 from smelt.machine.blocks import COLUMNS as MOST
 from smelt.types.dtype import i8, i32, i64
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 SIDE = 16
@@ -65,7 +64,7 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
 
 
 def panel_offsets(
-    home: NestEmitter, column: Value, end: Value, place: Callable[[Value], Value]
+    home: Environment, column: Value, end: Value, place: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
     """Return a table of `place(column)`, the byte offset of each panel, and the panels' number."""
     b = home.b

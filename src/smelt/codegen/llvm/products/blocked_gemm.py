@@ -21,7 +21,6 @@ pack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -32,25 +31,22 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.nests.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.machine.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-
 
 Value = ir.Value
 
@@ -76,7 +72,7 @@ class BlockedGemm:
     row_vectors = 0
     """Rows are packed with masks."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: Contraction) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: Contraction) -> None:
         self.home, self.b = home, home.b
         self.nest, self.c = nest, c
 
@@ -122,9 +118,9 @@ class BlockedGemm:
     def _clear(self) -> None:
         c = self.c
         home = self.home
-        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
-        count = home.home.index(home.storage.rows(c))
-        count = self.b.mul(count, home.home.index(home.storage.extent(c.item, c.n)))
+        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
+        count = home.frame.index(home.storage.rows(c))
+        count = self.b.mul(count, home.frame.index(home.storage.extent(c.item, c.n)))
         base, zero = home.storage.at[c.item, 0], m.const(c.item.dtype, 0)
 
         def put(position: Value) -> None:
@@ -309,7 +305,7 @@ class BlockedGemm:
                     choose_shape(shapes[1:])
 
         choose_shape(
-            short_row_tiles(self.home.home.target, c.tile.lanes) if c.reads_right_rows() else ()
+            short_row_tiles(self.home.frame.target, c.tile.lanes) if c.reads_right_rows() else ()
         )
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
@@ -353,7 +349,7 @@ class BlockedGemm:
         if scope.lanes is not None and scope.lanes.mask is None:
             prefetch_packed_rows(self.home, nest, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
-        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        m = LLVMMachine(self.b, lanes, self.home.frame.target)
         *firsts, second = (scope.axis(a) for a in nest.order)
         value = splat(self.b, value, lanes) if lanes else value
         mask = scope.lanes.mask if scope.lanes else None
@@ -361,7 +357,7 @@ class BlockedGemm:
 
     def _vector_store(self, pack: Nest) -> Put:
         """Return a callback which stores an unmasked vector of a packed operand."""
-        m = LLVMMachine(self.b, self.home.s.lanes, self.home.home.target)
+        m = LLVMMachine(self.b, self.home.s.lanes, self.home.frame.target)
 
         def put(first: Value, second: Value, value: Value) -> None:
             self._store(pack, m, (first, second), value, None)

@@ -11,23 +11,20 @@ position and the inner axis covers all rows:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, mul, product
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
 """Kinds of items in a collapsible body: none depends on where a row ends."""
 
 
-def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
+def run_collapsed(home: Environment, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
     b, ranges, collapsed = home.b, home.ranges, dict(home.ranges)
     for outer in _collapsed_axes(home, nest):
@@ -39,7 +36,7 @@ def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> Non
         run()
 
 
-def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
+def _collapsed_axes(home: Environment, nest: Nest) -> Iterator[str]:
     """Yield the axes which continue where the vector axis ends, innermost first."""
     transposed = [c for c in home.s.products.values() if c.transposes_sums]
     if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
@@ -58,7 +55,7 @@ def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
         inner.insert(0, outer)
 
 
-def _is_plain(home: NestEmitter, nest: Nest) -> bool:
+def _is_plain(home: Environment, nest: Nest) -> bool:
     has_more = (
         nest.reductions
         or nest.state_updates
@@ -77,13 +74,13 @@ def _is_plain(home: NestEmitter, nest: Nest) -> bool:
     )
 
 
-def _is_part(home: NestEmitter, axis: str) -> bool:
+def _is_part(home: Environment, axis: str) -> bool:
     """Return whether a task may cover only a part of an axis."""
     s = home.s
     return axis in s.phase.grid and s.block.get(axis, 1) != s.phase.axes[axis]
 
 
-def _offsets(home: NestEmitter, nest: Nest) -> list[Index]:
+def _offsets(home: Environment, nest: Nest) -> list[Index]:
     loads = [a.offset for a in accesses_of(nest.items)]
     return [*loads, *(s.access.offset for s in nest.stores)]
 
@@ -98,13 +95,13 @@ def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
     )
 
 
-def _scratch_items(home: NestEmitter, nest: Nest) -> list[Item]:
+def _scratch_items(home: Environment, nest: Nest) -> list[Item]:
     """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
     return [i for i in home.s.materialised if i in used | {*nest.saves}]
 
 
-def _is_dense(home: NestEmitter, item: Item, axes: tuple[str, ...]) -> bool:
+def _is_dense(home: Environment, item: Item, axes: tuple[str, ...]) -> bool:
     """Return whether a scratch array has these axes last and dense, or none of them."""
     item_axes = home.s.materialised[item]
     if not {*axes} & {*item_axes}:

@@ -19,7 +19,7 @@ table says where each is read.  There are two sources of input rows (`depthwise_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -27,6 +27,9 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
 from smelt.codegen.llvm.products.depthwise_microkernel import (
     ENTRIES,
     Epilogue,
@@ -35,17 +38,16 @@ from smelt.codegen.llvm.products.depthwise_microkernel import (
     Source,
     tile_function,
 )
+from smelt.codegen.llvm.products.direct_store import (
+    image_layout,
+    rounded_output,
+)
 from smelt.codegen.llvm.products.layout_transpose import pack_pixel_rows, store_channel_rows
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_sums import row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, axes_of, mod, mul, nonnegative, product, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 RowPosition: TypeAlias = dict[str, Value]
@@ -56,11 +58,11 @@ class Depthwise(Packer):
     """Emits one depthwise convolution of the task that `home` is emitting."""
 
     def __init__(
-        self, home: NestEmitter, nest: Nest, c: DepthwisePlan, epilogue: Epilogue | None = None
+        self, home: Environment, nest: Nest, c: DepthwisePlan, epilogue: Epilogue | None = None
     ) -> None:
         super().__init__(home, c.item)
         self.nest, self.c, self.epilogue = nest, c, epilogue
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+        self.m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
         self.source = _source(home, c)
         self.outer = [k for k in c.columns[:-1] if k is not c.tile_axis]
         """Output axes which tiles do not cover, outermost first."""
@@ -72,7 +74,7 @@ class Depthwise(Packer):
         self.pack_operands()
         self.full_tiles()
         if self.c.transposed_rows is not None:
-            store_channel_rows(self)
+            store_channel_rows(self, self.c)
 
     def store_to(self, to: Value, strides: RowPosition) -> None:
         """Store the results of the next tiles to an address, with strides along their axes."""
@@ -85,9 +87,9 @@ class Depthwise(Packer):
         home, c = self.home, self.c
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
         self.to, self.results = self._places()
-        self.next_runs = home.direct.rounded_output(c)
+        self.next_runs = rounded_output(home, c)
         tap_stride = (
-            home.home.index(home.storage.extent(c.item, c.lane))
+            home.frame.index(home.storage.extent(c.item, c.lane))
             if c.has_lane_weights
             else number(1)
         )
@@ -95,7 +97,7 @@ class Depthwise(Packer):
         if c.rows_in_place is None:
             self._table()
         left, right = self.nest.packs
-        taps = number(0), home.home.index(home.s.phase.axes[c.flat])
+        taps = number(0), home.frame.index(home.s.phase.axes[c.flat])
         with home.narrowed({c.flat: taps}):
             self.pack(left)
             with home.narrowed(self.widened(c.columns)):
@@ -103,8 +105,8 @@ class Depthwise(Packer):
                     self.clear(self.sizes()[c.lane])
                 elif c.transposed_rows is not None:
                     if any(c.transposed_rows.bounds):
-                        self.clear(home.home.index(product(c.packed(home.s.local))))
-                    pack_pixel_rows(self, c.transposed_rows)
+                        self.clear(home.frame.index(product(c.packed(home.s.local))))
+                    pack_pixel_rows(self, c, c.transposed_rows)
                 else:
                     self.pack(right)
 
@@ -115,7 +117,7 @@ class Depthwise(Packer):
         if c.transposed_rows is not None:
             extents = [*(home.s.local[a] for a in axes[:-1]), c.tile.lanes]
             return home.storage.at[self.item, SUMS_PART], self.dense_strides(axes, extents)
-        to, strides = home.direct.image_layout(c)
+        to, strides = image_layout(home, c)
         return to, dict(zip(axes[:-1], strides, strict=True))
 
     def clear(self, count: Value) -> None:
@@ -142,12 +144,12 @@ class Depthwise(Packer):
         """Store the addresses of the input rows which a row of outputs reaches."""
         home, b, c, source, rows = self.home, self.b, self.c, self.source, self.c.rows_in_place
         assert rows is not None and isinstance(source, InPlace)
-        steps = dict(zip(c.columns, (home.home.index(n) for n in rows.steps), strict=False))
+        steps = dict(zip(c.columns, (home.frame.index(n) for n in rows.steps), strict=False))
         bounds = dict(zip(c.columns, rows.bounds, strict=False))
         start = b.add(home.index(rows.start, home.top), home.ranges[c.lane][0])
         start = b.add(start, b.mul(steps[c.tile_axis], number(source.first)))
         outside = b.ptrtoint(self.at(RIGHT_PART, number(0)), I64)
-        base = home.home.buffers[rows.buffer]
+        base = home.frame.buffers[rows.buffer]
         for j, at in enumerate(self._outer_taps()):
             place, inside = start, ir.IntType(1)(1)
             for k in self.outer:
@@ -156,7 +158,7 @@ class Depthwise(Packer):
                 place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in bounds[k]:
                     within = b.icmp_unsigned(
-                        "<", b.add(position, number(low)), home.home.index(extent)
+                        "<", b.add(position, number(low)), home.frame.index(extent)
                     )
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, source.dtype), I64)
@@ -231,12 +233,12 @@ class Depthwise(Packer):
         last = b.mul(b.sub(high, number(1)), number(tall.step))
         last = b.add(last, number((tall.taps - 1) * tall.dilation + 1))
         for offset, extent in rows.bounds[c.columns.index(tall)]:
-            end = b.sub(home.home.index(extent), number(offset))
+            end = b.sub(home.frame.index(extent), number(offset))
             last = b.select(b.icmp_signed("<", end, last), end, last)
         count = b.sub(last, number(source.first))
         count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
         nearest = (self.outer or [tall])[-1]
-        next_row = home.home.index(rows.steps[c.columns.index(nearest)])
+        next_row = home.frame.index(rows.steps[c.columns.index(nearest)])
 
         def tiles(y: Value, height: int) -> None:
             place = b.mul(b.add(low, y), number(tall.step))
@@ -260,8 +262,8 @@ class Depthwise(Packer):
             at = home.index(substitute(access.offset, {self.c.lane: 0}), home.top)
             if self.c.lane in axes_of(access.offset):
                 at = b.add(at, b.add(home.ranges[self.c.lane][0], lane))
-            dtype = home.home.dtypes[access.buffer]
-            addresses.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
+            dtype = home.frame.dtypes[access.buffer]
+            addresses.append(element_address(b, home.frame.buffers[access.buffer], at, dtype))
         return addresses
 
     def _weights(self, lane: Value) -> list[Value]:
@@ -311,12 +313,12 @@ class Depthwise(Packer):
             args += [element_address(b, later.base, offset, later.dtype)]
             args += [later.strides[order.index(tall)], later.enabled]
             short = later.dtype
-        target = self.home.home.target
+        target = self.home.frame.target
         function = tile_function(b.module, c, height, target, short, self.source, self.epilogue)
         b.call(function, [*args, *operands])
 
 
-def _source(home: NestEmitter, c: DepthwisePlan) -> Source:
+def _source(home: Environment, c: DepthwisePlan) -> Source:
     """Return where tiles read, with what is known of pixels outside the image."""
     rows, tall = c.rows_in_place, c.tile_axis
     if rows is None:
@@ -326,7 +328,7 @@ def _source(home: NestEmitter, c: DepthwisePlan) -> Source:
     excess = [sub(last, sub(extent, low)) for low, extent in limits]
     bounds = [n for e in excess if (n := _at_most(e, tall)) is not None]
     return InPlace(
-        home.home.dtypes[rows.buffer],
+        home.frame.dtypes[rows.buffer],
         max((-low for low, _ in limits), default=0),
         max(bounds, default=0) if len(bounds) == len(excess) else None,
         mod(axes[c.lane], c.tile.lanes) != 0,

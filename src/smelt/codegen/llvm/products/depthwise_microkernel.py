@@ -16,11 +16,11 @@ from smelt.codegen.llvm.access.permute_gather import permuted_lanes
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.blocks import REGISTER_RUN
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
@@ -153,9 +153,11 @@ Source: TypeAlias = Packed | InPlace
 class Epilogue:
     """Epilogue of a depthwise convolution: scalar operators in order, and per-channel loads.
 
+    `number` is the place of the convolution among the phase's items, which tells epilogues apart;
     `dtypes` are the types of `loads` in memory.  Their addresses are the last arguments of a tile.
     """
 
+    number: int
     sums: Item
     ops: tuple[Item, ...]
     loads: tuple[Item, ...]
@@ -199,7 +201,7 @@ def tile_function(
     tall, count = c.tile_axis, len(c.taps)
     parts = [source.name, c.item.dtype, f"{height}x{c.tile.lanes}", f"{count}x{tall.taps}"]
     parts += [tall.step, tall.dilation, "vector" if c.has_lane_weights else "scalar", c.group]
-    parts += [short or "", *source.facts, *([f"of{c.item.number}"] if epilogue else [])]
+    parts += [short or "", *source.facts, *([f"of{epilogue.number}"] if epilogue else [])]
     sums = SUM_ARGS if short is None else [*SUM_ARGS, *ROUNDED_ARGS]
     more = [*source.operands, *([PTR] * len(epilogue.loads) if epilogue else [])]
     kind = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHT_ARGS, *more])

@@ -7,30 +7,28 @@ epilogue in registers and store the packed input themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.depthwise_microkernel import Epilogue
+from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import axes_of
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 
 Value = ir.Value
 
 
 def find_epilogue(
-    s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]
+    s: Schedule, c: DepthwisePlan, image: Item, dtypes: Mapping[str, DType]
 ) -> Epilogue | None:
     """Return the epilogue which makes the input of a product from a depthwise convolution's sums.
 
@@ -50,7 +48,9 @@ def find_epilogue(
         if item.dtype != c.item.dtype:
             return None
     stored = tuple(dtypes[i.payload.buffer] for i in reads if isinstance(i.payload, Access))
-    return Epilogue(c.item, tuple(ops), tuple(reads), stored) if image in needed else None
+    if image not in needed:
+        return None
+    return Epilogue(s.phase.items.index(c.item), c.item, tuple(ops), tuple(reads), stored)
 
 
 def _needed(image: Item, sums: Item) -> list[Item]:
@@ -73,7 +73,7 @@ def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
     return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)
 
 
-def fused_depthwise(home: NestEmitter, image: Item) -> list[Depthwise]:
+def fused_depthwise(home: Environment, image: Item) -> list[Depthwise]:
     """Return the depthwise convolutions which are fused into the product of an image."""
     plans = (
         (n, cast(DepthwisePlan, n.product))
@@ -81,13 +81,13 @@ def fused_depthwise(home: NestEmitter, image: Item) -> list[Depthwise]:
         if n.product is not None and n.product.driver == "depthwise_fused"
     )
     return [
-        Depthwise(home, nest, c, find_epilogue(home.s, c, image, home.home.dtypes))
+        Depthwise(home, nest, c, find_epilogue(home.s, c, image, home.frame.dtypes))
         for nest, c in plans
     ]
 
 
 def pack_by_rows(
-    packer: ImplicitGemmNhwc, nest: Nest, fused: Sequence[Depthwise], outer: Sequence[str]
+    packer: Packer, nest: Nest, fused: Sequence[Depthwise], outer: Sequence[str]
 ) -> None:
     """Pack an image row by row, with the depthwise convolutions fused in.
 
@@ -125,9 +125,7 @@ def pack_by_rows(
     rows(outer)
 
 
-def packed_row_offset(
-    packer: ImplicitGemmNhwc, starts: dict[str, Value], outer: Sequence[str]
-) -> Value:
+def packed_row_offset(packer: Packer, starts: dict[str, Value], outer: Sequence[str]) -> Value:
     """Return the packed offset of the current row."""
     b, total = packer.b, ir.Constant(ir.IntType(64), 0)
     for a in outer:

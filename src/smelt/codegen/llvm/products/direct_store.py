@@ -14,9 +14,9 @@ different outputs, all columns of the task must be in one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
@@ -24,186 +24,195 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.nests.environment import DirectStores, Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import ProductPlan, TileStores
 from smelt.codegen.llvm.products.tile_sums import RoundedOutput
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.product_plan import ProductPlan, TileStores
 from smelt.codegen.llvm.scratch.workspace import reads
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
 """Products which are stored unchanged, with their stores."""
 
 
-class DirectStores:
-    """The products of a task which tiles may store directly."""
+def find_direct_stores(home: Environment) -> DirectStores:
+    """Return the products of a task which tiles may store directly; emit whether they do."""
+    frame, enabled = home.frame, ir.IntType(1)(1)
+    streamed = frame.streaming or home.row_groups
+    stores = {} if streamed else dict(stored_products(home.s, frame.dtypes))
+    nests = frozenset(n for n, only_stores in _nests(home.s, stores) if only_stores)
+    rounded = frozenset(
+        item for item, x in stores.items() if frame.dtypes[x[0].access.buffer] != item.dtype
+    )
+    for c in home.s.products.values():
+        if c.item in stores:
+            tiles = c.tile_stores(home.s.local)
+            assert tiles is not None
+            enabled = home.b.and_(enabled, _is_whole(home, c, tiles))
+            if len(stores[c.item]) > 1:
+                enabled = home.b.and_(enabled, _is_inside(home, c, stores[c.item]))
+    return DirectStores(stores, nests, rounded, enabled)
 
-    def __init__(self, home: NestEmitter) -> None:
-        self.home = home
-        streamed = home.home.streaming or home.row_groups
-        self.stores = {} if streamed else dict(stored_products(home.s, home.home.dtypes))
-        self.nests = {id(n) for n, only_stores in _nests(home.s, self.stores) if only_stores}
-        self.rounded = {
-            item
-            for item, stores in self.stores.items()
-            if home.home.dtypes[stores[0].access.buffer] != item.dtype
-        }
-        """Products which are rounded as they are stored; partial sums stay in scratch."""
-        self.enabled: Value = ir.IntType(1)(1)
-        """Whether the tiles of this task write outputs directly (i1)."""
-        if not self.stores:
-            return
-        for c in home.s.products.values():
-            if c.item in self.stores:
-                stores = c.tile_stores(home.s.local)
-                assert stores is not None
-                self.enabled = home.b.and_(self.enabled, self._is_whole(c, stores))
-                if len(self.stores[c.item]) > 1:
-                    self.enabled = home.b.and_(self.enabled, self._is_inside(c))
 
-    def _is_whole(self, c: ProductPlan, stores: TileStores) -> Value:
-        """Return whether tiles store this task's part of a product exactly (i1)."""
-        b, ranges, conditions = self.home.b, self.home.ranges, list[Value]()
-        if stores.columns != "masked":
-            low, high = ranges[c.n]
-            remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-            is_full = b.icmp_signed("==", remainder, number(0))
-            if stores.columns == "full or one vector":
-                is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))
-                is_full = b.or_(is_full, is_one_vector)
-            conditions.append(is_full)
-        if stores.summed:
-            conditions.append(b.icmp_signed("<", *ranges[stores.summed]))
-        for limit, relation in ((stores.at_least, ">="), (stores.exactly, "==")):
-            if limit is not None:
-                first, last = ranges[limit[0]]
-                conditions.append(b.icmp_signed(relation, b.sub(last, first), number(limit[1])))
-        return reduce(b.and_, conditions) if conditions else ir.IntType(1)(1)
+def _is_whole(home: Environment, c: ProductPlan, stores: TileStores) -> Value:
+    """Return whether tiles store this task's part of a product exactly (i1)."""
+    b, ranges, conditions = home.b, home.ranges, list[Value]()
+    if stores.columns != "masked":
+        low, high = ranges[c.n]
+        remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
+        is_full = b.icmp_signed("==", remainder, number(0))
+        if stores.columns == "full or one vector":
+            is_one_vector = b.icmp_signed("==", remainder, number(c.tile.lanes))
+            is_full = b.or_(is_full, is_one_vector)
+        conditions.append(is_full)
+    if stores.summed:
+        conditions.append(b.icmp_signed("<", *ranges[stores.summed]))
+    for limit, relation in ((stores.at_least, ">="), (stores.exactly, "==")):
+        if limit is not None:
+            first, last = ranges[limit[0]]
+            conditions.append(b.icmp_signed(relation, b.sub(last, first), number(limit[1])))
+    return reduce(b.and_, conditions) if conditions else ir.IntType(1)(1)
 
-    def _is_inside(self, c: ProductPlan) -> Value:
-        """Return whether one output range of a product has all of this task's columns (i1)."""
-        b, inside = self.home.b, ir.IntType(1)(0)
-        for store in self.stores[c.item]:
-            inside = b.or_(inside, self._holds_all(c, store))
-        return inside
 
-    def _holds_all(self, c: ProductPlan, store: StoreItem) -> Value:
-        """Return whether the range of a store has all of this task's columns (i1)."""
-        b, (low, high) = self.home.b, self.home.ranges[c.n]
-        within = stored_range(store)
-        assert within is not None
-        first, stop = range_ends(self.home, within)
-        begins = b.icmp_signed("<=", first, low)
-        return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
+def _is_inside(home: Environment, c: ProductPlan, stores: Sequence[StoreItem]) -> Value:
+    """Return whether one output range of a product has all of this task's columns (i1)."""
+    b, inside = home.b, ir.IntType(1)(0)
+    for store in stores:
+        inside = b.or_(inside, _holds_all(home, c, store))
+    return inside
 
-    def row_layout(self, c: ProductPlan) -> tuple[Value, Value]:
-        """Return the address of a task's first element of a product, and the row stride."""
-        stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
-        base, strides = self._destination(c, c.row_axes, [stride])
-        return base, strides[0]
 
-    def image_layout(self, c: ProductPlan, sums: int = 0) -> tuple[Value, list[Value]]:
-        """Return the address of a task's first element, and strides along the row axes.
+def _holds_all(home: Environment, c: ProductPlan, store: StoreItem) -> Value:
+    """Return whether the range of a store has all of this task's columns (i1)."""
+    b, (low, high) = home.b, home.ranges[c.n]
+    within = stored_range(store)
+    assert within is not None
+    first, stop = range_ends(home, within)
+    begins = b.icmp_signed("<=", first, low)
+    return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
-        With `sums`, in that part of its scratch memory, from where they are transposed.
-        """
-        home, strides = self.home, list[Value]()
-        step = home.home.index(home.storage.extent(c.item, c.n))
-        for a in c.row_axes[::-1]:
-            strides.insert(0, step)
-            step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
-        if sums:
-            return home.storage.at[c.item, sums], strides
-        return self._destination(c, c.row_axes, strides)
 
-    def transposed_layout(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
-        """Return where transposed tiles of sums go, and the stride along each axis."""
-        home, strides, step = self.home, dict[str, Value](), number(1)
-        for a in reversed(c.axes):
-            strides[a], step = (
-                step,
-                home.b.mul(step, home.home.index(home.storage.extent(c.item, a))),
-            )
-        order = [*c.row_axes, c.n]
-        base, steps = self._destination(c, c.row_axes, [strides[a] for a in order[:-1]])
-        if c.item in self.stores:
-            (access,) = (s.access for s in self.stores[c.item])
-            output_stride = home.home.index(coefficient(access.offset, c.n) or 0)
-            strides[c.n] = home.b.select(self.enabled, output_stride, strides[c.n])
-        return base, strides | dict(zip(order[:-1], steps, strict=True))
+def row_layout(home: Environment, c: ProductPlan) -> tuple[Value, Value]:
+    """Return the address of a task's first element of a product, and the row stride."""
+    stride = home.frame.index(home.storage.extent(c.item, c.n))
+    base, strides = _destination(home, c, c.row_axes, [stride])
+    return base, strides[0]
 
-    def rows_are_contiguous(self, c: NhwcConvPlan) -> bool:
-        """Return whether consecutive rows of a product's output are contiguous."""
-        if c.item not in self.stores or len(c.columns) < 2:
-            return len(c.columns) > 1
-        offset, (outer, inner) = self.stores[c.item][0].access.offset, c.axes[-2:]
-        return coefficient(offset, outer) == self.home.s.local[inner]
 
-    def rounded_output(self, c: ProductPlan) -> RoundedOutput | None:
-        """Return the destination of final sums which are rounded as they are stored, or None."""
-        if c.item not in self.rounded:
-            return None
-        return RoundedOutput(*self._output_address(c, c.row_axes), self._dtype(c), self.enabled)
+def image_layout(home: Environment, c: ProductPlan, sums: int = 0) -> tuple[Value, list[Value]]:
+    """Return the address of a task's first element, and strides along the row axes.
 
-    def _destination(
-        self, c: ProductPlan, rows: Sequence[str], strides: list[Value]
-    ) -> tuple[Value, list[Value]]:
-        """Return address and strides of a product, whose strides in scratch are given."""
-        b, base = self.home.b, self.home.storage.at[c.item, 0]
-        if c.item not in self.stores or c.item in self.rounded:
-            return base, strides
-        output, output_strides = self._output_address(c, rows)
-        both = zip(output_strides, strides, strict=True)
-        return b.select(self.enabled, output, base), [b.select(self.enabled, x, y) for x, y in both]
+    With `sums`, in that part of its scratch memory, from where they are transposed.
+    """
+    strides = list[Value]()
+    step = home.frame.index(home.storage.extent(c.item, c.n))
+    for a in c.row_axes[::-1]:
+        strides.insert(0, step)
+        step = home.b.mul(step, home.frame.index(home.storage.extent(c.item, a)))
+    if sums:
+        return home.storage.at[c.item, sums], strides
+    return _destination(home, c, c.row_axes, strides)
 
-    def _output_address(self, c: ProductPlan, rows: Sequence[str]) -> tuple[Value, list[Value]]:
-        """Return the address of a task's first output, and its row strides.
 
-        Of several ranges, the one with the task's columns counts.
-        """
-        b, (first_store, *other_stores) = self.home.b, self.stores[c.item]
-        base, strides = self._store_address(c, rows, first_store)
-        for store in other_stores:
-            in_range, (address, steps) = (
-                self._holds_all(c, store),
-                self._store_address(c, rows, store),
-            )
-            base = b.select(in_range, address, base)
-            strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
+def transposed_layout(home: Environment, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
+    """Return where transposed tiles of sums go, and the stride along each axis."""
+    strides, step = dict[str, Value](), number(1)
+    for a in reversed(c.axes):
+        strides[a], step = (
+            step,
+            home.b.mul(step, home.frame.index(home.storage.extent(c.item, a))),
+        )
+    order = [*c.row_axes, c.n]
+    base, steps = _destination(home, c, c.row_axes, [strides[a] for a in order[:-1]])
+    if c.item in home.direct.stores:
+        (access,) = (s.access for s in home.direct.stores[c.item])
+        output_stride = home.frame.index(coefficient(access.offset, c.n) or 0)
+        strides[c.n] = home.b.select(home.direct.enabled, output_stride, strides[c.n])
+    return base, strides | dict(zip(order[:-1], steps, strict=True))
+
+
+def rows_are_contiguous(home: Environment, c: NhwcConvPlan) -> bool:
+    """Return whether consecutive rows of a product's output are contiguous."""
+    if c.item not in home.direct.stores or len(c.columns) < 2:
+        return len(c.columns) > 1
+    offset, (outer, inner) = home.direct.stores[c.item][0].access.offset, c.axes[-2:]
+    return coefficient(offset, outer) == home.s.local[inner]
+
+
+def rounded_output(home: Environment, c: ProductPlan) -> RoundedOutput | None:
+    """Return the destination of final sums which are rounded as they are stored, or None."""
+    if c.item not in home.direct.rounded:
+        return None
+    return RoundedOutput(
+        *_output_address(home, c, c.row_axes), _dtype(home, c), home.direct.enabled
+    )
+
+
+def _destination(
+    home: Environment, c: ProductPlan, rows: Sequence[str], strides: list[Value]
+) -> tuple[Value, list[Value]]:
+    """Return address and strides of a product, whose strides in scratch are given."""
+    b, base = home.b, home.storage.at[c.item, 0]
+    if c.item not in home.direct.stores or c.item in home.direct.rounded:
         return base, strides
+    output, output_strides = _output_address(home, c, rows)
+    both = zip(output_strides, strides, strict=True)
+    return b.select(home.direct.enabled, output, base), [
+        b.select(home.direct.enabled, x, y) for x, y in both
+    ]
 
-    def _store_address(
-        self, c: ProductPlan, rows: Sequence[str], store: StoreItem
-    ) -> tuple[Value, list[Value]]:
-        """Return the address of a store's first output, and its row strides."""
-        home, b, access = self.home, self.home.b, store.access
-        origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
-        strides = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
-        for a, step in zip(rows, strides, strict=True):
-            origin = b.add(origin, b.mul(home.scratch.start(c.item, a), step))
-        column, start = coefficient(access.offset, c.n), home.scratch.start(c.item, c.n)
-        if column != 1:
-            start = b.mul(start, home.index(column or 0, home.top))
-        origin = b.add(origin, start)
-        return element_address(b, home.home.buffers[access.buffer], origin, self._dtype(c)), strides
 
-    def _dtype(self, c: ProductPlan) -> DType:
-        """Return the element type of a product's output."""
-        return self.home.home.dtypes[self.stores[c.item][0].access.buffer]
+def _output_address(
+    home: Environment, c: ProductPlan, rows: Sequence[str]
+) -> tuple[Value, list[Value]]:
+    """Return the address of a task's first output, and its row strides.
 
-    def run_unless_stored(self, nest: Nest, run: Callable[[], None]) -> None:
-        """Emit a nest, to be skipped where its outputs are already stored."""
-        if id(nest) not in self.nests:
-            run()
-            return
-        with self.home.b.if_then(self.home.b.not_(self.enabled)):
-            run()
+    Of several ranges, the one with the task's columns counts.
+    """
+    b, (first_store, *other_stores) = home.b, home.direct.stores[c.item]
+    base, strides = _store_address(home, c, rows, first_store)
+    for store in other_stores:
+        in_range, (address, steps) = (
+            _holds_all(home, c, store),
+            _store_address(home, c, rows, store),
+        )
+        base = b.select(in_range, address, base)
+        strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
+    return base, strides
+
+
+def _store_address(
+    home: Environment, c: ProductPlan, rows: Sequence[str], store: StoreItem
+) -> tuple[Value, list[Value]]:
+    """Return the address of a store's first output, and its row strides."""
+    b, access = home.b, store.access
+    origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
+    strides = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+    for a, step in zip(rows, strides, strict=True):
+        origin = b.add(origin, b.mul(home.start(c.item, a), step))
+    column, start = coefficient(access.offset, c.n), home.start(c.item, c.n)
+    if column != 1:
+        start = b.mul(start, home.index(column or 0, home.top))
+    origin = b.add(origin, start)
+    return element_address(b, home.frame.buffers[access.buffer], origin, _dtype(home, c)), strides
+
+
+def _dtype(home: Environment, c: ProductPlan) -> DType:
+    """Return the element type of a product's output."""
+    return home.frame.dtypes[home.direct.stores[c.item][0].access.buffer]
+
+
+def run_unless_stored(home: Environment, nest: Nest, run: Callable[[], None]) -> None:
+    """Emit a nest, to be skipped where its outputs are already stored."""
+    if nest not in home.direct.nests:
+        run()
+        return
+    with home.b.if_then(home.b.not_(home.direct.enabled)):
+        run()
 
 
 def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
@@ -226,7 +235,7 @@ def _is_among(store: StoreItem, stores: Sequence[StoreItem]) -> bool:
 
 
 def stored_products(
-    s: Schedule, dtypes: dict[str, Any]
+    s: Schedule, dtypes: Mapping[str, DType]
 ) -> Iterator[tuple[Item, tuple[StoreItem, ...]]]:
     """Yield products whose only readers are nests which store them unchanged, with these stores.
 

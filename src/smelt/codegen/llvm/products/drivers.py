@@ -15,10 +15,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nests.environment import Environment, VectorPacker
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import Driver, ProductPlan
 from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
 from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
@@ -27,31 +28,19 @@ from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.small_m import SmallMGemm
 from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.product_plan import Driver, ProductPlan
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 __all__ = ["DRIVERS", "ProductDriver", "driver_of"]
 
 
-class ProductDriver(Protocol):
-    """Emits one product of a task; nests that pack its operands hand it every vector."""
-
-    row_vectors: int
-    """Vectors per row, where rows are packed in full vectors without masks; else 0."""
+class ProductDriver(VectorPacker, Protocol):
+    """Emits one product of a task."""
 
     def run(self) -> None:
         """Emit the product: pack, multiply, and store sums or what an epilogue makes of them."""
         ...
 
-    def put(self, nest: Nest, value: ir.Value, scope: Scope) -> None:
-        """Store one vector of a packed operand."""
-        ...
 
-
-DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] = {
+DRIVERS: Final[dict[Driver, Callable[[Environment, Nest, Any], ProductDriver]]] = {
     "blocked": BlockedGemm,
     "tall_skinny": TallSkinnyGemm,
     "k_blocked": KBlockedGemm,
@@ -64,6 +53,6 @@ DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] 
 }
 
 
-def driver_of(home: NestEmitter, nest: Nest, c: ProductPlan) -> ProductDriver:
+def driver_of(home: Environment, nest: Nest, c: ProductPlan) -> ProductDriver:
     """Return the emitter of a product in the task that `home` is emitting."""
     return DRIVERS[c.driver](home, nest, c)

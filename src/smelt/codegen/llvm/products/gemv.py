@@ -17,7 +17,6 @@ are multiplied in groups (`smelt.codegen.llvm.instructions.dot_product`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -39,19 +38,17 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 GEMV_STREAMS = 8
@@ -69,8 +66,8 @@ The horizontal sum at the end of a row along k costs as much as 100 elements.
 LINES_PER_ROW, MAX_VECTORS = 2, 4
 """Cache lines of each long row that a single left row meets at a time, and most vectors of them.
 
-Rows that are read by parts of lines reach less of memory's bandwidth (`smelt bench` measures it for
-a vector times a matrix of 4096²).
+Rows that are read by parts of lines reach less of memory's bandwidth (`python -m bench` measures it
+for a vector times a matrix of 4096²).
 """
 DOT_PREFETCH_BYTES = 2048
 """Bytes between what dot products read and what they prefetch."""
@@ -95,7 +92,7 @@ class Gemv:
     It covers all of n and a block of k.
     """
 
-    def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
+    def __init__(self, home: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.right, self.scope = right, scope
         self.ranges = {a: home.ranges[a] for a in (c.k, c.n)}
@@ -104,7 +101,7 @@ class Gemv:
         if c.m is not None:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.stride = home.home.index(home.storage.extent(c.item, c.n))
+        self.stride = home.frame.index(home.storage.extent(c.item, c.n))
         self.sums: Value = home.storage.at[c.item, 0]
         self.lanes, self.vector_elements = c.tile.lanes, c.tile.lanes * c.group_size
         if c.vector_axis == c.n and c.group is None and c.m is not None:
@@ -117,9 +114,9 @@ class Gemv:
         """Prefetch distance by element size: groups of rows, and elements beyond."""
         self.prefetch_to_l2 = False
         """Whether to prefetch into L2 rather than L1."""
-        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.machine = LLVMMachine(self.b, self.lanes, home.frame.target)
         self.multiply_add = multiply_add(self.machine, c.item, c.group)
-        self.scalar = LLVMMachine(self.b, None, home.home.target)
+        self.scalar = LLVMMachine(self.b, None, home.frame.target)
 
     def zero_row_ends(self) -> None:
         """Store zeros behind the left operand's rows, before they are packed.
@@ -171,7 +168,7 @@ class Gemv:
         """
         b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
         before, separate = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
-        count = b.mul(home.home.index(home.storage.rows(c)), self.stride)
+        count = b.mul(home.frame.index(home.storage.rows(c)), self.stride)
         count = b.select(later, count, number(0))
 
         def clear(at: Value) -> None:
@@ -201,7 +198,7 @@ class Gemv:
         self.home.enter(inner, 2)
         value = self.home.get(c.right, inner, True)
         if c.group is not None:
-            m = LLVMMachine(self.b, self.vector_elements, self.home.home.target)
+            m = LLVMMachine(self.b, self.vector_elements, self.home.frame.target)
             value = to_packed_bits(m, value, c.right, c.group)
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
@@ -218,7 +215,7 @@ class Gemv:
     def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
-        at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
+        at = b.add(b.mul(row, self.stride), b.sub(column, self.home.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
 
     def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
@@ -263,7 +260,7 @@ class Gemv:
 
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
-        b, c, target, usual = self.b, self.c, self.home.home.target, self.vector_elements
+        b, c, target, usual = self.b, self.c, self.home.frame.target, self.vector_elements
         is_cheap = len(self.right.items) <= CHEAP_VALUES
         if c.m is not None or c.group is not None or not is_cheap:
             streams = GEMV_STREAMS if target.registers >= 32 else GEMV_STREAMS // 2
@@ -323,8 +320,8 @@ class Gemv:
         It takes as many left rows at once as possible, since each pass over a right row loads all
         of its bytes.
         """
-        b, many_registers = self.b, self.home.home.target.registers >= 32
-        has_long_form = self.c.group is None and self.home.home.target.prefetches_across_pages
+        b, many_registers = self.b, self.home.frame.target.registers >= 32
+        has_long_form = self.c.group is None and self.home.frame.target.prefetches_across_pages
         if self.c.m is None and not has_long_form:
             self._all_dots(1, FEW_STREAMS)
             return
@@ -498,7 +495,7 @@ class Gemv:
             part = b.shuffle_vector(
                 sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
             )
-            m = LLVMMachine(b, run, self.home.home.target)
+            m = LLVMMachine(b, run, self.home.frame.target)
             earlier = load_vector(m, address, dtype, None)
             store_vector(m, address, m.add(earlier, part), dtype, None)
 
@@ -528,7 +525,7 @@ class Gemv:
             step = coefficient(access.offset, row_axis)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
-            dtype = home.home.dtypes[access.buffer]
+            dtype = home.frame.dtypes[access.buffer]
             low, high = self.ranges[column_axis]
             group_stride = b.mul(home.index(step, self.top), number(len(rows)))
             groups, excess = self.prefetch_distance[dtype.itemsize]
@@ -548,7 +545,7 @@ class Gemv:
                     position = b.add(place, number(k))
                     prefetch(
                         b,
-                        element_address(b, home.home.buffers[access.buffer], position, dtype),
+                        element_address(b, home.frame.buffers[access.buffer], position, dtype),
                         near=not self.prefetch_to_l2,
                     )
 
@@ -571,7 +568,7 @@ class Gemv:
     def _sizes(self) -> set[int]:
         """Return the element sizes of what is read along a row."""
         return {
-            self.home.home.dtypes[x.payload.buffer].itemsize
+            self.home.frame.dtypes[x.payload.buffer].itemsize
             for x in self.right.items
             if isinstance(x.payload, Access)
         }

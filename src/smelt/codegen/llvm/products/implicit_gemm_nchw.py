@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import product as positions
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
@@ -19,6 +18,10 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
@@ -29,17 +32,11 @@ from smelt.codegen.llvm.products.tile_loops import (
     reduction_loop,
 )
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
@@ -47,7 +44,7 @@ Value = ir.Value
 class ImplicitGemmNchw(Packer):
     """Emits one NCHW convolution of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: ConvPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: ConvPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
         self.left_table = number(0)
@@ -75,7 +72,7 @@ class ImplicitGemmNchw(Packer):
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
-            self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
+            self.row = self.b.mul(self.row, home.frame.index(home.storage.extent(c.item, a)))
         self._table()
         with home.narrowed(self.widened(c.columns)):
             if c.depth:
@@ -148,7 +145,7 @@ class ImplicitGemmNchw(Packer):
         else:
             start = b.add(top.offset(access), home.ranges[c.flat][0])
         at = b.add(start, b.mul(low, row_stride))
-        in_place = element_address(b, home.home.buffers[access.buffer], at, c.unit)
+        in_place = element_address(b, home.frame.buffers[access.buffer], at, c.unit)
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
 
@@ -161,7 +158,7 @@ class ImplicitGemmNchw(Packer):
     def _clear(self) -> None:
         """Store zeros: the sums of an empty reduction."""
         home, item = self.home, self.c.item
-        m = LLVMMachine(self.b, home.s.lanes, home.home.target)
+        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
         low, high = home.ranges[self.c.m]
         zero = m.const(item.dtype, 0)
         home.loop(
@@ -229,7 +226,7 @@ class ImplicitGemmNchw(Packer):
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
         dealt = self.c.strided_left is not None
-        function = tile_function(b.module, item, tile, self.home.home.target, dealt=dealt)
+        function = tile_function(b.module, item, tile, self.home.frame.target, dealt=dealt)
         more = [self.left_table] if dealt else []
         b.call(function, [to, self.row, left, self.row_step, right, table, depth, first, *more])
 

@@ -13,14 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product as positions
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
+from smelt.codegen.llvm.products.direct_store import (
+    image_layout,
+    rounded_output,
+)
 from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
@@ -34,17 +42,11 @@ from smelt.codegen.llvm.products.tile_loops import (
     strip_mine_axis,
 )
 from smelt.codegen.llvm.products.tile_sums import row_offset
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 PACK_CHANNELS = 16
 """Channels whose filter weights are packed together.
@@ -62,7 +64,7 @@ Begin: TypeAlias = Callable[[Value, int], None]
 class ImplicitGemmNhwc(Packer):
     """Emits one NHWC convolution of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: NhwcConvPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c, self.image = nest, c, c.image
         self.depthwise = fused_depthwise(home, c.right)
@@ -88,8 +90,8 @@ class ImplicitGemmNhwc(Packer):
                 last.position_axis: number(c.pitch),
                 last.remainder_axis: number(c.few_channels),
             }
-        self.to, self.rows = home.direct.image_layout(c, SUMS_PART if c.transposes_result else 0)
-        self.next_runs = home.direct.rounded_output(c)
+        self.to, self.rows = image_layout(home, c, SUMS_PART if c.transposes_result else 0)
+        self.next_runs = rounded_output(home, c)
         self._table()
         if contiguous_filters(c) is not None:
             self.filter_packer = TransposedFilterPacker(home, self.nest.packs[0], c)
@@ -121,18 +123,13 @@ class ImplicitGemmNhwc(Packer):
         else:
             blocks()
         if c.transposes_result:
-            store_nchw(self)
+            store_nchw(self, c, self.rows)
 
     def skips_padding(self) -> bool:
         """Return whether taps which reach no row of the image are skipped."""
         c = self.c
         ends_rows = c.tiles_end_with_rows(self.home.s.local[c.columns[-1].axis])
         return c.image_rows is not None and ends_rows and self.next_runs is None
-
-    def is_multiple(self, axis: str, step: int) -> bool:
-        """Return whether every task has a known multiple of `step` positions along an axis."""
-        sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
-        return all(isinstance(n, int) and n % step == 0 for n in sizes)
 
     def _pack_both(self) -> None:
         """Pack the filter and the input of the current block of channels."""
@@ -151,7 +148,7 @@ class ImplicitGemmNhwc(Packer):
                 if self.depthwise:
                     pack_by_rows(self, right, self.depthwise, [k.axis for k in c.columns[:-1]])
                 elif c.transposes_image:
-                    pack_nchw(self, right)
+                    pack_nchw(self, c, right)
                 else:
                     self.pack(right)
 
@@ -200,7 +197,7 @@ class ImplicitGemmNhwc(Packer):
     def _pack_transposed(self, left: Nest, scope: Scope) -> None:
         """Pack pairs which are contiguous along the reduction, by tile transposes."""
         b, home, c, lanes = self.b, self.home, self.c, self.c.tile.lanes
-        top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.home.target)
+        top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.frame.target)
         low, high = home.ranges[c.n]
 
         def columns(n: Value) -> None:
@@ -265,7 +262,7 @@ class ImplicitGemmNhwc(Packer):
             return number(tap * c.block * c.tile.columns)
         total, (access, _) = number(0), c.weights()
         for a, count in zip(c.others, at, strict=True):
-            step = home.home.index(coefficient(access.offset, a) or 0)
+            step = home.frame.index(coefficient(access.offset, a) or 0)
             total = b.add(total, b.mul(step, number(count)))
         return total
 
@@ -280,9 +277,9 @@ class ImplicitGemmNhwc(Packer):
         zeros = dict.fromkeys((*c.others, c.depth, c.n), 0)
         at = home.index(substitute(access.offset, zeros), home.top)
         column = b.add(home.ranges[c.n][0], column)
-        panel = b.mul(b.udiv(column, number(c.tile.columns)), home.home.index(pitch))
+        panel = b.mul(b.udiv(column, number(c.tile.columns)), home.frame.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
-        return element_address(b, home.home.buffers[access.buffer], at, c.unit)
+        return element_address(b, home.frame.buffers[access.buffer], at, c.unit)
 
     def _next_panel(self, column: Value, last: Value) -> Value:
         """Return the address of the weights which are multiplied after those of a column block.
@@ -306,7 +303,7 @@ class ImplicitGemmNhwc(Packer):
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
         if len(sizes) > 1:
-            pitch = home.home.index(home.storage.extent(c.item, c.columns[-1].axis))
+            pitch = home.frame.index(home.storage.extent(c.item, c.columns[-1].axis))
             rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
         low, high = home.ranges[c.n]
         columns = b.sub(high, low)
@@ -391,7 +388,7 @@ class ImplicitGemmNhwc(Packer):
 
     def _function(self, rows: int | Value, vectors: int) -> Value:
         """Return the tile function of a height, selected at run time if necessary."""
-        b, c, target = self.b, self.c, self.home.home.target
+        b, c, target = self.b, self.c, self.home.frame.target
         rounded = None if self.next_runs is None else self.next_runs.dtype
 
         def of_height(height: int) -> Value:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
@@ -38,20 +38,18 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 K_BLOCK_PREFETCH_ROWS = 8
@@ -94,7 +92,7 @@ class PrefetchRuns:
 class KBlockedGemm(TallSkinnyGemm):
     """Emits one k-blocked product of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.packed_left_strides = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._round_down(
@@ -259,13 +257,13 @@ class KBlockedGemm(TallSkinnyGemm):
         unit_axis = next((a for a in (row_axis, k) if steps[a] == 1), None)
         if unit_axis is None or any(x is None or axes_of(x) for x in steps.values()):
             return None
-        top, dtype = home.open(nest, Scope(home.top)), home.home.dtypes[access.buffer]
+        top, dtype = home.open(nest, Scope(home.top)), home.frame.dtypes[access.buffer]
         strides = {a: home.index(x or 0, top) for a, x in steps.items()}
         (first, last), (start, _) = home.ranges[row_axis], part or home.ranges[k][::-1]
         at = b.add(
             b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
         )
-        base = element_address(b, home.home.buffers[access.buffer], at, dtype)
+        base = element_address(b, home.frame.buffers[access.buffer], at, dtype)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
             length, count = count, length
@@ -502,7 +500,7 @@ class KBlockedGemm(TallSkinnyGemm):
         assert access is not None
         place = {c.n: b.add(home.ranges[c.n][0], column), c.k: k}
         at = home.index(access.offset, Scope(self.right_top, place))
-        return element_address(b, home.home.buffers[access.buffer], at, c.item.dtype)
+        return element_address(b, home.frame.buffers[access.buffer], at, c.item.dtype)
 
     def _panel_ahead(self, row: Value, column: Value) -> tuple[Value, Value]:
         """Return a tile's share of the next panel to prefetch: address and bytes.

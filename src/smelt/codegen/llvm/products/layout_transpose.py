@@ -4,16 +4,15 @@ Vectors of an NCHW image run along its rows.  Those of as many channels as a vec
 tile which is transposed in registers: its columns are pixels with contiguous channels, as packed.
 Sums are NHWC too, and are transposed back tile by tile, without regard to image rows.
 
-    pack_nchw(packer, nest)            a block of an image, whatever it is computed from
-    store_nchw(packer)                 sums of an implicit GEMM
-    pack_pixel_rows(packer, rows)      an image in memory; its padding is cleared before
-    store_channel_rows(packer)         sums of a depthwise convolution
+    pack_nchw(packer, c, nest)         a block of an image, whatever it is computed from
+    store_nchw(packer, c, rows)        sums of an implicit GEMM
+    pack_pixel_rows(packer, c, rows)   an image in memory; its padding is cleared before
+    store_channel_rows(packer, c)      sums of a depthwise convolution
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
@@ -22,29 +21,32 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.products.direct_store import (
+    rows_are_contiguous,
+    transposed_layout,
+)
+from smelt.codegen.llvm.products.packing import Packer
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import DType
 from smelt.types.expr import product
 
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.products.depthwise import Depthwise
-    from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
-
 Value = ir.Value
 
 
-def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
+def pack_nchw(packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
     """Pack a block of an NCHW image, row by row.
 
     What a tile has past the end of its row is overwritten by the next one; there is room behind the
     last.
     """
-    b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
+    b, home, lanes = packer.b, packer.home, c.tile.lanes
     *outer, depth, last = nest.order
-    packer.starts = {a: home.ranges[a][0] for a in nest.order}
-    piece = _Piece(packer, nest)
+    packer.count_from({a: home.ranges[a][0] for a in nest.order})
+    piece = _Piece(packer, c, nest)
 
     def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
         if inner_axes:
@@ -74,11 +76,11 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
 class _Piece:
     """Packs a vector of pixels of an image row."""
 
-    def __init__(self, packer: ImplicitGemmNhwc, nest: Nest) -> None:
-        self.packer, self.nest, self.c = packer, nest, packer.c
-        self.home, self.b, self.lanes = packer.home, packer.b, packer.c.tile.lanes
+    def __init__(self, packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
+        self.packer, self.nest, self.c = packer, nest, c
+        self.home, self.b, self.lanes = packer.home, packer.b, c.tile.lanes
         self.depth, self.last = nest.order[-2:]
-        self.m = LLVMMachine(self.b, self.lanes, self.home.home.target)
+        self.m = LLVMMachine(self.b, self.lanes, self.home.frame.target)
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
@@ -132,24 +134,24 @@ class _Piece:
             self._store(b.add(offset, number(j * lanes)), mixed)
 
 
-def store_nchw(packer: ImplicitGemmNhwc) -> None:
+def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:
     """Store the sums of a block, transposed from NHWC to NCHW."""
-    b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
-    m, dtype = LLVMMachine(b, lanes, home.home.target), c.item.dtype
-    base, strides = home.direct.transposed_layout(c)
+    b, home, lanes = packer.b, packer.home, c.tile.lanes
+    m, dtype = LLVMMachine(b, lanes, home.frame.target), c.item.dtype
+    base, strides = transposed_layout(home, c)
     columns = [k.axis for k in c.columns]
     spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (home.ranges[a],)}
     row_length = spans[columns[-1]]
-    if home.direct.rows_are_contiguous(c):
-        row_length = b.mul(spans[columns[-2]], packer.rows[-2])
-        row_length = b.udiv(row_length, packer.rows[-1])
+    if rows_are_contiguous(home, c):
+        row_length = b.mul(spans[columns[-2]], rows[-2])
+        row_length = b.udiv(row_length, rows[-1])
         columns.pop(-2)
 
     has_full_tiles = packer.is_multiple(c.n, lanes)
 
     def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
         def sums(k: int) -> Value:
-            pixel = b.mul(b.add(at, number(k)), packer.rows[-1])
+            pixel = b.mul(b.add(at, number(k)), rows[-1])
             return packer.at(SUMS_PART, b.add(b.add(source, n), pixel))
 
         def target(k: int, mask: ir.PrefixMask | None) -> tuple[Value, ir.PrefixMask | None]:
@@ -167,7 +169,7 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
 
     def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
         if len(inner_axes) > 1:
-            step = packer.rows[[k.axis for k in c.columns].index(inner_axes[0])]
+            step = rows[[k.axis for k in c.columns].index(inner_axes[0])]
             home.loop(
                 number(0),
                 spans[inner_axes[0]],
@@ -187,13 +189,14 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
     home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
-def store_channel_rows(packer: Depthwise) -> None:
+def store_channel_rows(packer: Packer, c: DepthwisePlan) -> None:
     """Store the sums of a depthwise convolution, transposed from NHWC to NCHW."""
-    home, b, c, m, dtype = packer.home, packer.b, packer.c, packer.m, packer.c.item.dtype
+    home, b, dtype = packer.home, packer.b, c.item.dtype
+    m = LLVMMachine(b, c.tile.lanes, home.frame.target)
     outer, *inner = c.columns[:-1]
     low, high = home.ranges[outer.axis]
-    plane_size = home.home.index(product(home.s.local[k.axis] for k in inner))
-    channel_size = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
+    plane_size = home.frame.index(product(home.s.local[k.axis] for k in inner))
+    channel_size = home.frame.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
     places, lanes = b.mul(b.sub(high, low), plane_size), c.tile.lanes
 
     def tile(at: Value) -> None:
@@ -227,34 +230,37 @@ def _store_transposed(
         store_vector(m, address, row, dtype, mask)
 
 
-def pack_pixel_rows(packer: Depthwise, rows: StridedRows) -> None:
+def pack_pixel_rows(packer: Packer, c: DepthwisePlan, rows: StridedRows) -> None:
     """Pack the rows of an NCHW image which a depthwise convolution reads."""
-    home, b, c = packer.home, packer.b, packer.c
+    home, b = packer.home, packer.b
     low, high = home.ranges[c.lane]
-    stride = home.home.index(rows.lane_stride)
+    stride = home.frame.index(rows.lane_stride)
     start = b.add(home.index(rows.start, home.top), b.mul(low, stride))
     last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
     channels = [
         b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last), stride)
         for k in range(c.tile.lanes)
     ]
-    _PixelRows(packer, rows, channels).loops(0, start, number(0))
+    _PixelRows(packer, c, rows, channels).loops(0, start, number(0))
 
 
 class _PixelRows:
     """Transposes rows of pixels, tile by tile, from the given offsets of channels."""
 
-    def __init__(self, packer: Depthwise, rows: StridedRows, channels: Sequence[Value]) -> None:
-        self.packer, self.home, self.b, self.c = packer, packer.home, packer.b, packer.c
-        self.rows, self.channels, self.lanes = rows, channels, packer.c.tile.lanes
-        self.dtype = self.home.home.dtypes[rows.buffer]
+    def __init__(
+        self, packer: Packer, c: DepthwisePlan, rows: StridedRows, channels: Sequence[Value]
+    ) -> None:
+        self.packer, self.home, self.b, self.c = packer, packer.home, packer.b, c
+        self.rows, self.channels, self.lanes = rows, channels, c.tile.lanes
+        self.m = LLVMMachine(self.b, self.lanes, self.home.frame.target)
+        self.dtype = self.home.frame.dtypes[rows.buffer]
 
     def loops(self, k: int, start: Value, to: Value) -> None:
         """Pack all rows inside the image, looping over the axes from the k-th on."""
         b, home, c = self.b, self.home, self.c.columns[k]
         first, end = self._span(k)
         if k < len(self.c.columns) - 2:
-            step = home.home.index(self.rows.steps[k])
+            step = home.frame.index(self.rows.steps[k])
             home.loop(
                 first,
                 end,
@@ -276,7 +282,7 @@ class _PixelRows:
         for before, extent in self.rows.bounds[k]:
             begin = number(-before)
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
-            image_end = b.sub(self.home.home.index(extent), number(before))
+            image_end = b.sub(self.home.frame.index(extent), number(before))
             end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
         return first, end
 
@@ -300,21 +306,21 @@ class _PixelRows:
         """
         b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
         columns = self._columns(start, at, end)
-        spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        spare = self.home.frame.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
             pixel = b.add(at, number(k))
             offset = b.add(to, self._packed_offset(c, pixel))
             if any(x.step > 1 for x in self.c.columns):
                 offset = b.select(b.icmp_signed("<", pixel, end), offset, spare)
-            store_vector(packer.m, packer.at(RIGHT_PART, offset), column, dtype, None)
+            store_vector(self.m, packer.at(RIGHT_PART, offset), column, dtype, None)
 
     def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
         """Return the next pixels of a row, as vectors of channels."""
         b, mask = self.b, lanes_before_end(self.b, self.b.sub(end, at), self.lanes)
-        image = self.home.home.buffers[self.rows.buffer]
+        image = self.home.frame.buffers[self.rows.buffer]
         base = element_address(b, image, b.add(start, at), self.dtype)
         places = (element_address(b, base, offset, self.dtype) for offset in self.channels)
-        rows = [load_vector(self.packer.m, place, self.dtype, mask) for place in places]
+        rows = [load_vector(self.m, place, self.dtype, mask) for place in places]
         return transpose(b, rows)
 
 

@@ -7,7 +7,6 @@ operand is either packed or read in place: an origin and two strides say where.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -21,8 +20,17 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.nests.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
+from smelt.codegen.llvm.products.direct_store import (
+    rounded_output,
+    row_layout,
+)
 from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
 from smelt.codegen.llvm.products.prefetch import TilePrefetcher
@@ -31,19 +39,13 @@ from smelt.codegen.llvm.products.tile_loops import (
     reads_well_in_place,
 )
 from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.mask_ranges import over_row_groups
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.schedule.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
 from smelt.machine.blocks import RUN
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i8, i32
 from smelt.types.expr import floordiv
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
@@ -59,7 +61,7 @@ SHORT_ROW_DISTANCE = 24
 class Macrokernel(Microkernel):
     """Emits the register tiles of one contraction for one block of k."""
 
-    def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
+    def __init__(self, home: Environment, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
         self.right_in_place: Value | None = None
         """Whether a right operand with short rows is read in place instead of packed (i1)."""
@@ -80,8 +82,8 @@ class Macrokernel(Microkernel):
             self.end_k = self.b.udiv(self.end_k, number(c.group_size))
         self.prefetch_bytes = self.prefetch_distance()
         self.panel_units = panel_units(home, c)
-        self.base, self.stride = home.direct.row_layout(c)
-        self.rounded_output = home.direct.rounded_output(c)
+        self.base, self.stride = row_layout(home, c)
+        self.rounded_output = rounded_output(home, c)
         dtype = c.unit
         self.left_in_place: Value | None = (
             None  # whether a left operand in units is read in place (i1)
@@ -115,7 +117,7 @@ class Macrokernel(Microkernel):
 
     def _positions_before(self, item: Item, axis: str) -> Value:
         """Return how many positions a scratch array has before the range of an axis."""
-        return self.b.sub(self.home.ranges[axis][0], self.home.scratch.start(item, axis))
+        return self.b.sub(self.home.ranges[axis][0], self.home.start(item, axis))
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
         """Locate the right operand's block which is read in place."""
@@ -130,7 +132,7 @@ class Macrokernel(Microkernel):
         )
         step = home.index(line_stride, top)
         self.right = OperandLayout(
-            home.home.buffers[access.buffer],
+            home.frame.buffers[access.buffer],
             number(0),
             (step, number(1)),
             self.c.unit,
@@ -178,7 +180,7 @@ class Macrokernel(Microkernel):
         lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
         self.is_first_block, self.is_last_block, columns = fresh, last, b.sub(high, low)
-        self.column = b.sub(low, home.scratch.start(c.item, c.n))
+        self.column = b.sub(low, home.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
             self._amx_tiles(number(0), self.rows, number(0), columns)
             return
@@ -209,10 +211,10 @@ class Macrokernel(Microkernel):
         for a, stride in zip(axes, steps, strict=True):
             origin = b.add(origin, b.mul(home.ranges[a][0], stride))
         return OperandLayout(
-            home.home.buffers[access.buffer],
+            home.frame.buffers[access.buffer],
             origin,
             (steps[0], steps[1]),
-            home.home.dtypes[access.buffer],
+            home.frame.dtypes[access.buffer],
             False,
             next_task_step=self._next_task_step(access),
         )
@@ -246,7 +248,7 @@ class Macrokernel(Microkernel):
     def _next_task_step(self, access: Access) -> Value | None:
         """Return the offset of the next task's operand from this one's, for small products."""
         step = next_task(self.home, access) if self.c.kind == "small" else None
-        return None if step is None else self.home.home.index(step)
+        return None if step is None else self.home.frame.index(step)
 
     def sum_columns(self) -> None:
         """Store the sums from which tiles start where the left operand was offset by packing.
@@ -255,7 +257,7 @@ class Macrokernel(Microkernel):
         """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         assert c.group is not None
-        m = LLVMMachine(b, lanes, self.home.home.target)
+        m = LLVMMachine(b, lanes, self.home.frame.target)
         zero, unit_ones, group = m.const(i32, 0), ones(lanes), c.group
         shift = m.const(i32, -group.left_offset)
         with b.goto_entry_block():
@@ -320,12 +322,12 @@ class Macrokernel(Microkernel):
                 with unused, b.if_then(fresh):
                     self._clear(rows, column, vectors)
 
-        bands.over(self.rows, (low, high), summed, band)
+        over_row_groups(home, bands, self.rows, (low, high), summed, band)
         self.first_k, self.end_k, self.is_first_block = first, depth, fresh
 
     def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
         """Store zeros for rows which use nothing of the first block."""
-        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.home.target), self.c.item.dtype
+        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.frame.target), self.c.item.dtype
 
         def clear_row(row: Value) -> None:
             for place in self._sum_places(1, vectors, row, column):
@@ -433,7 +435,7 @@ class Macrokernel(Microkernel):
     ) -> None:
         """Emit sum[rows, vectors] = left[rows, all k] * right[all k, vectors] in registers."""
         b, item, lanes = self.b, self.c.item, self.c.tile.lanes
-        m = LLVMMachine(b, lanes, self.home.home.target)
+        m = LLVMMachine(b, lanes, self.home.frame.target)
         starts = self._starts(height, row)
         for start in starts:
             self.prefetch_next_task(self.left, start, 2)

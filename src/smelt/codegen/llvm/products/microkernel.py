@@ -9,7 +9,7 @@ is read from L2 by every tile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -32,6 +32,8 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.square_dot import (
@@ -41,12 +43,8 @@ from smelt.codegen.llvm.products.square_dot import (
     square_update,
 )
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i8
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 DEEP_PREFETCH_BYTES = 8192
@@ -84,7 +82,7 @@ class OperandLayout:
 class Microkernel:
     """Keeps a tile's sums in registers while it walks operands at known addresses."""
 
-    home: NestEmitter
+    home: Environment
     b: ir.IRBuilder
     c: Contraction
     left: OperandLayout
@@ -96,7 +94,7 @@ class Microkernel:
 
     def prefetch_distance(self) -> Value | None:
         """Return the prefetch distance of the right operand in bytes, or None."""
-        b, c, target = self.b, self.c, self.home.home.target
+        b, c, target = self.b, self.c, self.home.frame.target
         if c.by_panels:
             return number(DEEP_PREFETCH_BYTES)
         if c.kind != "packed" or c.prepacked or not target.is_issue_bound:
@@ -223,7 +221,7 @@ class Microkernel:
 
     def _is_dense(self, vectors: int) -> bool:
         """Return whether a tile of so many accumulators fills all issue slots."""
-        c, target = self.c, self.home.home.target
+        c, target = self.c, self.home.frame.target
         full = vectors == c.tile.rows * c.tile.vectors and c.kind == "packed"
         steps = self.right.steps[0], self.left.steps[1]
         return full and target.is_issue_bound and all(isinstance(x, ir.Constant) for x in steps)
@@ -318,7 +316,7 @@ class Microkernel:
     ) -> list[Value]:
         """Return the sums after one more position along k."""
         b, place, lanes = self.b, self.left, self.c.tile.lanes
-        scalar = LLVMMachine(b, None, self.home.home.target)
+        scalar = LLVMMachine(b, None, self.home.frame.target)
         unit = place.unit or place.dtype
         left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
         return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)

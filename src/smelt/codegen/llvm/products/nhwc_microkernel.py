@@ -14,12 +14,12 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.prefetch import PREFETCH_TYPES, prefetch_all, prefetch_at
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.target import Target
 from smelt.types.dtype import DType, i64
 

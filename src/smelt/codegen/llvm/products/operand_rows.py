@@ -7,20 +7,17 @@ Used for packing rows (`smelt.codegen.llvm.products.pack_vnni`) and for multiply
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Scope
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
+from smelt.codegen.llvm.nests.environment import Environment
 
 Value = ir.Value
 
 
 def row_scopes(
-    home: NestEmitter, top: Scope, axis: str, at: Value, count: int, last: Value | None
+    home: Environment, top: Scope, axis: str, at: Value, count: int, last: Value | None
 ) -> list[Scope]:
     """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
     b, scopes = home.b, list[Scope]()
@@ -34,7 +31,7 @@ def row_scopes(
 
 
 def vector_loop(
-    home: NestEmitter,
+    home: Environment,
     span: tuple[Value, Value],
     wide: int,
     put: Callable[[Value, Value | None], None],
@@ -47,7 +44,7 @@ def vector_loop(
 
 
 def masked_vector_loop(
-    home: NestEmitter, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
+    home: Environment, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
 ) -> None:
     """Emit `put(position, mask)` for vectors of `wide` elements, all of them masked."""
     b, (low, high) = home.b, span

@@ -13,7 +13,6 @@ continue in the next row, so that is prefetched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
@@ -23,15 +22,13 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import axes_of, floordiv, sub, substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 BIT = ir.IntType(1)
@@ -56,11 +53,11 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
 
 
 def pack_filter_pairs(
-    home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
+    home: Environment, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
 ) -> None:
     """Pack one block of such a filter, row by row."""
     b, access, top = home.b, loads[0], home.open(nest, Scope(home.top))
-    dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+    dtype, base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
     first, last = home.ranges[c.m]
     low, high = home.ranges[c.depth]
     row_stride = home.index(coefficient(access.offset, c.m) or 0, top)
@@ -93,14 +90,14 @@ def pack_filter_pairs(
 
 
 def _pack_pair(
-    home: NestEmitter, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
+    home: Environment, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
 ) -> None:
     """Pack all taps of a pair, or of a last channel without partner.
 
     `runs` are the offsets of its channels from `at`.
     """
     b, lanes = home.b, c.tile.lanes
-    m = LLVMMachine(b, lanes, home.home.target)
+    m = LLVMMachine(b, lanes, home.frame.target)
     for j in range(0, c.taps, lanes):
         mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < c.taps for i in range(lanes)])
         places = (element_address(b, at, number(j + run), dtype) for run in runs)

@@ -15,26 +15,23 @@ prefetched before these tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import substitute
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 PTR = ir.PointerType()
@@ -49,11 +46,11 @@ positions of each, the table, and the first run which is packed next.
 class TransposedFilterPacker:
     """Packs the weights of one product, panel by panel."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: NhwcConvPlan) -> None:
         self.home, self.b, self.c = home, home.b, c
         access = contiguous_filters(c)
         assert access is not None
-        self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
+        self.dtype, self.base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
         top = home.open(nest, Scope(home.top))
         zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
         self.origin = home.index(substitute(access.offset, zeros), top)
@@ -91,7 +88,7 @@ class TransposedFilterPacker:
         n, after = b.add(first, column), b.add(first, b.add(column, number(vectors * lanes)))
         is_last = b.icmp_signed(">=", after, last)
         later = self._run(b.select(is_last, first, after), b.select(is_last, high, low))
-        function = pack_function(b.module, c, self.dtype, home.home.target)
+        function = pack_function(b.module, c, self.dtype, home.frame.target)
         for v in range(vectors):
             begin, panel = self._run(n, low), home.storage.at[c.item, LEFT_PART]
             n = b.add(n, number(lanes))

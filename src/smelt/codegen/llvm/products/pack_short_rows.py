@@ -16,22 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import opaque_mask
-from smelt.codegen.llvm.access.proven_bounds import LaneBounds, Limit, test_lanes
+from smelt.codegen.llvm.access.proven_bounds import LaneBounds, test_lanes
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import atoms, axes_of, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 I1 = ir.IntType(1)
@@ -51,7 +49,7 @@ class _Tests:
     """Whether all bounded accesses have the same bounds along the row axis."""
 
 
-def for_each_row_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> None:
+def for_each_row_length(home: Environment, nest: Nest, run: Callable[[int], None]) -> None:
     """Emit a packing nest by `run(vectors)`, for each number of vectors a row may need.
 
     `row_vectors` is 0 for rows of any length.
@@ -80,7 +78,7 @@ def for_each_row_length(home: NestEmitter, nest: Nest, run: Callable[[int], None
     try_counts(ROW_VECTORS)
 
 
-def emit_short_rows(home: NestEmitter, scope: Scope, depth: int) -> bool:
+def emit_short_rows(home: Environment, scope: Scope, depth: int) -> bool:
     """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
     if packer is None or not packer.row_vectors:
@@ -92,7 +90,7 @@ def emit_short_rows(home: NestEmitter, scope: Scope, depth: int) -> bool:
     return True
 
 
-def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
+def _tests(home: Environment, nest: Nest) -> _Tests | None:
     """Return the bounds of a nest which can be packed with shared masks, else None.
 
     No bound may move along rows and across them, and everything it computes must be possible in
@@ -119,11 +117,11 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     return _Tests(tuple(rows), tuple(p for p in pairs if p not in rows), alike)
 
 
-def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
+def _emit_loops(home: Environment, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
     """Emit the loops over rows of `count` vectors."""
     b, (row, pixel), lanes = home.b, home.nest.order[-2:], home.s.lanes
     low, high = home.ranges[pixel]
-    m = LLVMMachine(b, lanes, home.home.target)
+    m = LLVMMachine(b, lanes, home.frame.target)
     vectors: list[Lanes] = []
     for k in range(count):
         at = b.add(low, number(k * lanes))
@@ -157,7 +155,7 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
 
 
 def _emit_inside_and_outside(
-    home: NestEmitter,
+    home: Environment,
     scope: Scope,
     tests: _Tests,
     emit_rows: Callable[[Value, Value, dict[Limit, LaneBounds]], None],

@@ -8,28 +8,24 @@ transposed in registers.  The operand may be computed as it is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_rows, to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.operand_rows import masked_vector_loop, row_scopes, vector_loop
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import i32
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
 
-def panel_units(home: NestEmitter, c: Contraction) -> Value:
+def panel_units(home: Environment, c: Contraction) -> Value:
     """Return units along k from one panel in scratch to the next.
 
     That is the capacity of a panel; for matrix instructions the units of the current block, so that
@@ -45,13 +41,13 @@ def panel_units(home: NestEmitter, c: Contraction) -> Value:
 class VnniPacker:
     """Packs one block of a right operand into panels of 32-bit units."""
 
-    def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
+    def __init__(self, home: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
         assert c.group is not None
         self.home, self.b, self.c, self.group = home, home.b, c, c.group
         self.top = home.open(right, scope)
         self.lanes = c.tile.lanes
         self.wide = self.lanes * self.group.count
-        self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.machine = LLVMMachine(self.b, self.lanes, home.frame.target)
         self.base = home.storage.at[c.item, RIGHT_PART]
         self.k, self.n = home.ranges[c.k], home.ranges[c.n]
         self.units = panel_units(home, c)
@@ -70,7 +66,7 @@ class VnniPacker:
         """Return a vector of packed factors on a row; 0 outside the mask."""
         inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
         self.home.enter(inner, 2)
-        m = LLVMMachine(self.b, self.wide, self.home.home.target)
+        m = LLVMMachine(self.b, self.wide, self.home.frame.target)
         bits = to_packed_bits(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 

@@ -9,7 +9,6 @@ address of a packed element is linear in the axes of the nest:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -18,14 +17,12 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_transpose_tiles
-from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.types.expr import Index
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
@@ -33,7 +30,7 @@ Value = ir.Value
 class Packer:
     """Packs the operands of one product in the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, item: Item) -> None:
+    def __init__(self, home: Environment, item: Item) -> None:
         self.home, self.b, self.item = home, home.b, item
         self.element = item.args[0].dtype
         """Element type of packed operands in scratch."""
@@ -56,7 +53,9 @@ class Packer:
         """Return the strides of a dense array with axes `order`, in elements."""
         b, strides = self.b, dict[str, Value]()
         step: Value = number(1)
-        for a, n in zip(order[::-1], [self.home.home.index(n) for n in extents][::-1], strict=True):
+        for a, n in zip(
+            order[::-1], [self.home.frame.index(n) for n in extents][::-1], strict=True
+        ):
             strides[a], step = step, b.mul(step, n)
         return strides
 
@@ -86,6 +85,15 @@ class Packer:
             c.position_axis: (low, self.b.add(high, number(c.halo)))
             for c, (low, high) in ranges.items()
         }
+
+    def is_multiple(self, axis: str, step: int) -> bool:
+        """Return whether every task has a known multiple of `step` positions along an axis."""
+        sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
+        return all(isinstance(n, int) and n % step == 0 for n in sizes)
+
+    def count_from(self, starts: dict[str, Value]) -> None:
+        """Count packed positions from `starts`."""
+        self.starts = starts
 
     def pack(
         self, nest: Nest, scope: Scope | None = None, starts: dict[str, Value] | None = None
@@ -124,7 +132,7 @@ class Packer:
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
         store_vector(
-            LLVMMachine(b, lanes, home.home.target),
+            LLVMMachine(b, lanes, home.frame.target),
             self.at(part, self.offset(nest, scope)),
             value,
             self.element if part == LEFT_PART else self.image,

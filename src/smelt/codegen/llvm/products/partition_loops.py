@@ -17,21 +17,19 @@ condition flips are packed by loops which select, specialised to the conditions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import accesses_of
-from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, Piece, partition_axis_at_most
+from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.pieces import Piece
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, axes_of, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest
 
 Value = ir.Value
 
@@ -50,7 +48,7 @@ class SegmentedAxis:
     unit: int
 
 
-def segment_axes(home: NestEmitter, nest: Nest, unit: int) -> list[SegmentedAxis]:
+def segment_axes(home: Environment, nest: Nest, unit: int) -> list[SegmentedAxis]:
     """Return the axes of a packing nest which are worth partitioning, outermost first.
 
     Packed vectors must begin at multiples of `unit`, a power of two.
@@ -91,7 +89,7 @@ def _is_even(nest: Nest, name: str) -> bool:
 
 
 def for_each_segment(
-    home: NestEmitter, axes: Sequence[SegmentedAxis], run: Callable[[], None]
+    home: Environment, axes: Sequence[SegmentedAxis], run: Callable[[], None]
 ) -> None:
     """Emit `run`, the loops of a packing nest, for each segment of some axes."""
     if not axes:
@@ -122,7 +120,7 @@ def for_each_segment(
         if piece.last is None or after is None:
             part(high, piece)
             continue
-        cut = b.sub(home.home.index(piece.last), low)
+        cut = b.sub(home.frame.index(piece.last), low)
         end = within(b.add(low, b.and_(cut, number(-axis.unit))))
         part(end, piece)
         begin = end

@@ -29,17 +29,16 @@ from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.products.microkernel import OperandLayout
-
 
 Value = ir.Value
 FRACTION = 16
@@ -176,7 +175,7 @@ class PanelPrefetcher:
 
     def __init__(
         self,
-        home: NestEmitter,
+        home: Environment,
         c: Contraction,
         right: OperandLayout,
         block: tuple[Value, Value],
@@ -227,7 +226,7 @@ class TilePrefetcher:
 
     def __init__(
         self,
-        home: NestEmitter,
+        home: Environment,
         c: Contraction,
         operands: tuple[OperandLayout, OperandLayout],
         block: tuple[Value, Value],
@@ -244,7 +243,7 @@ class TilePrefetcher:
         if region is None and c.kind == "packed" and not left.packed and left.unit is None:
             neighbours = self.b.icmp_signed("==", left.steps[0], depth)
             self.row_mask = self.b.select(neighbours, number(-1), number(0))
-        store = None if region or home.home.streaming else _store(home, c)
+        store = None if region or home.frame.streaming else _store(home, c)
         self.result = None if store is None else self._result(store)
         """Output address of the block's first sum, elements between rows, element size."""
         self.panels = None
@@ -295,21 +294,22 @@ class TilePrefetcher:
         assert c.m is not None
         offset = substitute(access.offset, {c.m: 0, c.n: 0})
         row_stride = home.index(coefficient(access.offset, c.m) or 0, home.top)
-        first = b.mul(home.scratch.start(c.item, c.m), row_stride)
-        first = b.add(b.add(home.index(offset, home.top), first), home.scratch.start(c.item, c.n))
-        dtype = home.home.dtypes[access.buffer]
-        base = element_address(b, home.home.buffers[access.buffer], first, dtype)
+        first = b.mul(home.start(c.item, c.m), row_stride)
+        first = b.add(b.add(home.index(offset, home.top), first), home.start(c.item, c.n))
+        dtype = home.frame.dtypes[access.buffer]
+        base = element_address(b, home.frame.buffers[access.buffer], first, dtype)
         return base, row_stride, dtype.itemsize
 
 
-def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
+def _store(home: Environment, c: Contraction) -> StoreItem | None:
     """Return a store along the columns of a value computed elementwise, or None.
 
     Values which need a later product are left to that product.
     """
     if c.m is None or c.item in home.direct.stores:
         return None
-    later = [i for i in home.s.products if i.number > c.item.number]
+    items = home.s.phase.items
+    later = [i for i in items[items.index(c.item) + 1 :] if i in home.s.products]
     for store in home.s.phase.stores:
         offset = store.access.offset
         rows, columns = (coefficient(offset, a) for a in (c.m, c.n))

@@ -13,17 +13,14 @@ summed.  If they are not finite, it starts again and skips nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import any_lane, element_address, load_vector
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 BIT = ir.IntType(1)
@@ -32,13 +29,13 @@ BIT = ir.IntType(1)
 class PaddingTaps:
     """The rows of an image which a product's windows reach, in the current task."""
 
-    def __init__(self, home: NestEmitter, c: NhwcConvPlan) -> None:
+    def __init__(self, home: Environment, c: NhwcConvPlan) -> None:
         assert c.image_rows is not None
         self.home, self.b, self.c, b = home, home.b, c, home.b
         self.column = c.columns[-2]
         self.inner = c.steps // self.column.taps
         """Loop iterations of a tile for each vertical tap."""
-        start, count = home.home.index(c.image_rows.start), home.home.index(c.image_rows.count)
+        start, count = home.frame.index(c.image_rows.start), home.frame.index(c.image_rows.count)
         low, high = home.ranges[self.column.axis]
         step, reach = number(self.column.step), (self.column.taps - 1) * self.column.dilation
         before = b.sub(number(0), b.add(b.mul(low, step), start))
@@ -101,7 +98,7 @@ class PaddingTaps:
     def _is_not_finite(self, row: Value) -> Value:
         """Return whether an output of a pixel is not finite (i1)."""
         b, home, dtype, lanes = self.b, self.home, self.c.item.dtype, self.c.tile.lanes
-        m = LLVMMachine(b, lanes, home.home.target)
+        m = LLVMMachine(b, lanes, home.frame.target)
         zero = m.const(dtype, 0)
         low, high = home.ranges[self.c.n]
         columns = b.sub(high, low)

@@ -18,7 +18,7 @@ computed, or contiguous along k, is packed first, as in `k_blocked`.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
@@ -26,20 +26,18 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.tall_skinny import mask_of_last
 from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 UNROLL = 4
@@ -71,7 +69,7 @@ class RightRows:
 class SmallMGemm(KBlockedGemm):
     """Emits one small-M product of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.right_rows: RightRows | None = None
         self.packed_on_use = number(0)
@@ -260,8 +258,11 @@ class SmallMGemm(KBlockedGemm):
         access, stride = plain_load(c.right), c.right_pitch()
         if access is None or stride is None:
             return None
-        top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
-        step, buffer = home.index(stride, top), home.home.buffers[access.buffer]
+        top, dtype = (
+            home.open(self.nest.packs[1], Scope(home.top)),
+            home.frame.dtypes[access.buffer],
+        )
+        step, buffer = home.index(stride, top), home.frame.buffers[access.buffer]
         (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
         across = b.add(
             b.udiv(
@@ -274,7 +275,7 @@ class SmallMGemm(KBlockedGemm):
         iterations = b.select(b.icmp_signed("<", iterations, number(1)), number(1), iterations)
         depth = b.select(self.is_last_block, self.block_depth, self._next_depth())
         groups = b.shl(b.mul(across, depth), number(FRACTION))
-        more = b.icmp_signed("<", end, home.home.index(home.s.phase.axes[c.n]))
+        more = b.icmp_signed("<", end, home.frame.index(home.s.phase.axes[c.n]))
         has_next = b.or_(b.not_(self.is_last_block), more)
         rate = b.select(has_next, b.add(b.udiv(groups, iterations), number(1)), number(0))
         origin = top.offset(access)

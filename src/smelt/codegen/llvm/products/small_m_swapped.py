@@ -18,13 +18,16 @@ remainder of columns repeats the last one; the extra sums are not used.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import for_each_column_tile
 from smelt.codegen.llvm.products.transposed_store_tile import (
@@ -33,14 +36,9 @@ from smelt.codegen.llvm.products.transposed_store_tile import (
     SWAPPED_UNROLL,
     tile_function,
 )
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.machine.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 
@@ -52,7 +50,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
     stored along k.
     """
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.rate = number(0)
         self.others = list[Self]()
@@ -122,7 +120,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         size, (_, end) = number(self.left_dtype.itemsize), self.home.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))
         before = b.mul(panels, b.udiv(self.depth, number(SWAPPED_UNROLL)))
-        function = tile_function(b.module, c, vectors, self.home.home.target)
+        function = tile_function(b.module, c, vectors, self.home.frame.target)
         b.call(
             function,
             [

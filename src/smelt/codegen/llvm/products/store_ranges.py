@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
@@ -22,12 +21,10 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
-from smelt.codegen.llvm.loops.split_store_ranges import RangeStoreTarget, range_ends
+from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 Ranges = list[tuple[StoreItem, Range]]
@@ -49,13 +46,13 @@ class OutputRanges:
     `row_strides` is the row stride of each output.
     """
 
-    def __init__(self, home: NestEmitter, axis: str, apart: Mapping[Access, Value]) -> None:
+    def __init__(self, home: Environment, axis: str, apart: Mapping[Access, Value]) -> None:
         self.home, self.axis, self.row_strides = home, axis, apart
         by_value: dict[tuple[Item, str], Ranges] = {}
         for s in home.nest.stores:
             within = stored_range(s)
             if within is not None and within.axis == axis and self._rows_are_contiguous(s):
-                dtype = home.home.dtypes[s.access.buffer]
+                dtype = home.frame.dtypes[s.access.buffer]
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))
         self.groups = [group for group in by_value.values() if len(group) > 1]
         """Ranges of one value each, with outputs of one type."""
@@ -107,9 +104,9 @@ class OutputRanges:
 
     def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> RangeStoreTarget:
         b, outputs = self.home.b, list[tuple[Value, Value]]()
-        dtype = self.home.home.dtypes[group[0][0].access.buffer]
+        dtype = self.home.frame.dtypes[group[0][0].access.buffer]
         for store, _ in group:
-            base = self.home.home.buffers[store.access.buffer]
+            base = self.home.frame.buffers[store.access.buffer]
             first = element_address(b, base, top.offset(store.access), dtype)
             outputs.append((first, self.row_strides[store.access]))
         first, stride = outputs[0]

@@ -9,7 +9,7 @@ rows: nothing is computed twice, since outputs may overwrite operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -35,6 +35,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
@@ -42,13 +43,9 @@ from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
 from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.schedule.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.scratch import copy_elements
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    pass
 
 Value = ir.Value
 ROW_PREFETCH_BYTES = 8192
@@ -172,8 +169,8 @@ class TallSkinnyGemm(TallPacker):
         place = Scope(self.top, {c.m: low})
         home.enter(place, 1)
         for j, s in enumerate(self.nest.stores):
-            dtype = home.home.dtypes[s.access.buffer]
-            base = home.home.buffers[s.access.buffer]
+            dtype = home.frame.dtypes[s.access.buffer]
+            base = home.frame.buffers[s.access.buffer]
             to = element_address(b, base, place.offset(s.access), dtype)
             copy_elements(b, home, home.storage.at[c.item, OUTPUT_STAGE_PART + j], to, count, dtype)
 
@@ -235,8 +232,8 @@ class TallSkinnyGemm(TallPacker):
         """
         b, home, streams = self.b, self.home, list[PrefetchStream]()
         for access, origin in origins.items():
-            dtype, step = home.home.dtypes[access.buffer], self.row_strides[access]
-            base, written = home.home.buffers[access.buffer], access in self.results
+            dtype, step = home.frame.dtypes[access.buffer], self.row_strides[access]
+            base, written = home.frame.buffers[access.buffer], access in self.results
             rows_ahead = 0 if written else self._rows_ahead(count)
             at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
@@ -451,7 +448,7 @@ class TallSkinnyGemm(TallPacker):
         row = b.mul(b.sub(inner.axis(c.m), self.first_row), self.columns)
         at = b.add(row, b.sub(column, home.ranges[c.n][0]))
         for j, s in enumerate(self.nest.stores):
-            dtype = home.home.dtypes[s.access.buffer]
+            dtype = home.frame.dtypes[s.access.buffer]
             to = element_address(b, home.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
             store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
 

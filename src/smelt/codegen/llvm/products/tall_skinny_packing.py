@@ -7,7 +7,6 @@ is packed once per task: row by row, or in panels as wide as a tile.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.gather_cache import cache_gathers
@@ -26,23 +25,21 @@ from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import tail_mask
 from smelt.codegen.llvm.loops.partition_interior import run_row_versions
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
-from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.transpose import emit_transposed
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 from smelt.types.expr import nonnegative, sub
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 PACK_DEPTH = 16
@@ -62,11 +59,11 @@ More channels are read side by side than hardware prefetchers follow.
 class TallPacker(Packer):
     """Packs the operands of one tall-skinny product in the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
+    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
-        self.scalar = LLVMMachine(self.b, None, home.home.target)
+        self.m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
+        self.scalar = LLVMMachine(self.b, None, home.frame.target)
         self.first_row, self.staged = number(0), False
         """First of the current rows; `staged` says whether outputs are staged in scratch."""
         self.top = home.top
@@ -111,7 +108,7 @@ class TallPacker(Packer):
         ]
         self.left_contiguous_axis = c.k if coefficient(access.offset, c.k) == 1 else ""
         origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_strides[1]))
-        self.base = element_address(b, home.home.buffers[access.buffer], origin, self.left_dtype)
+        self.base = element_address(b, home.frame.buffers[access.buffer], origin, self.left_dtype)
 
     def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
@@ -119,7 +116,7 @@ class TallPacker(Packer):
         assert isinstance(access, Access)
         place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
         at = home.index(access.offset, place)
-        return element_address(self.b, home.home.buffers[access.buffer], at, self.left_dtype)
+        return element_address(self.b, home.frame.buffers[access.buffer], at, self.left_dtype)
 
     def _pack_left(self) -> None:
         """Pack some rows of the left operand, unless they are multiplied in place."""
@@ -142,9 +139,9 @@ class TallPacker(Packer):
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
         top = home.open(nest, Scope(home.top))
-        dtype = home.home.dtypes[access.buffer]
+        dtype = home.frame.dtypes[access.buffer]
         origin = b.add(top.offset(access), b.mul(low, self.depth))
-        base = element_address(b, home.home.buffers[access.buffer], origin, dtype)
+        base = element_address(b, home.frame.buffers[access.buffer], origin, dtype)
 
         def put(at: Value, mask: Value | None) -> None:
             value = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
@@ -232,7 +229,7 @@ class TallPacker(Packer):
     def _prefetch_element(self, access: Access, at: Value) -> None:
         """Prefetch the cache line of an element."""
         home = self.home
-        buffer, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        buffer, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
     def _transpose_right(self, nest: Nest) -> None:
@@ -240,7 +237,7 @@ class TallPacker(Packer):
         c, home = self.c, self.home
         items = live_items(nest, home.known_conditions) if home.known_conditions else nest.items
         if len(items) == 1 and items[0] in nest.transposed:
-            m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
+            m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
 
             def put(k: Value, column: Value, value: Value) -> None:
                 at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
@@ -294,7 +291,7 @@ class TallPacker(Packer):
             return
         lanes = scope.lanes.count
         to = self.at(LEFT_PART, self.offset(nest, scope))
-        m = LLVMMachine(self.b, lanes, self.home.home.target)
+        m = LLVMMachine(self.b, lanes, self.home.frame.target)
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
 
     def _clamped(self, row: Value, count: int) -> list[Value]:

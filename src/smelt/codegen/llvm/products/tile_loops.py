@@ -14,18 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import fit_cache_lines
 from smelt.codegen.llvm.instructions.counting import advance_counter, start_counter
 from smelt.codegen.llvm.instructions.indexing import number, opaque
-from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 UNPACKED_TILES = 2
@@ -33,7 +30,7 @@ UNPACKED_TILES = 2
 
 
 def strip_mine(
-    home: NestEmitter,
+    home: Environment,
     span: tuple[Value, Value],
     size: int | Value,
     inside: Callable[[Value, Value], None],
@@ -60,7 +57,7 @@ def strip_mine(
 
 
 def strip_mine_axis(
-    home: NestEmitter,
+    home: Environment,
     axis: str,
     size: int | Value,
     inside: Callable[[], None],
@@ -77,7 +74,7 @@ def strip_mine_axis(
 
 
 def strip_mine_transpose_tiles(
-    home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]
+    home: Environment, axes: Sequence[str], inside: Callable[[], None]
 ) -> None:
     """Emit `inside` for each transpose tile of two axes, with narrowed ranges."""
     side, (first, second) = transpose_side(home.s.lanes), axes
@@ -100,7 +97,7 @@ def outline_function(
 
 
 def for_each_tile(
-    home: NestEmitter,
+    home: Environment,
     tile: Tile,
     fewer: int,
     rows: Value,
@@ -127,7 +124,7 @@ def for_each_tile(
 
 
 def for_each_column_tile(
-    home: NestEmitter,
+    home: Environment,
     tile: Tile,
     columns: Value,
     line: Callable[[Value, int], None],
@@ -164,7 +161,7 @@ def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
 
 
 def reads_well_in_place(
-    home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value
+    home: Environment, c: Contraction, lines: tuple[Value, Value], rows: Value
 ) -> Value:
     """Return whether tiles should read short rows of the right operand in place (i1).
 
@@ -179,7 +176,7 @@ def reads_well_in_place(
     return b.or_(aligned, b.icmp_signed("<=", rows, number(UNPACKED_TILES * c.tile.rows)))
 
 
-def ends_with_whole_unit(home: NestEmitter, c: Contraction) -> Value:
+def ends_with_whole_unit(home: Environment, c: Contraction) -> Value:
     """Return whether the current block of k ends with a complete 32-bit unit (i1)."""
     low, high = home.ranges[c.k]
     remainder = home.b.urem(home.b.sub(high, low), number(c.group_size))

@@ -17,10 +17,10 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.machine.blocks import REGISTER_RUN
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, i16, i32

@@ -9,7 +9,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
@@ -27,16 +27,13 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     Phase,
     Reduction,
-    Region,
-    StateUpdate,
-    StoreItem,
-    enclosing_regions,
     unvarying_axes,
     visited_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.collapse_short_rows import collapse_short_rows, is_map
-from smelt.codegen.llvm.loops.distribute import STAGE_UNROLL, Stage, distribute
+from smelt.codegen.llvm.loops.distribute import STAGE_UNROLL, distribute
 from smelt.codegen.llvm.loops.partition_interior import has_likely_sides
 from smelt.codegen.llvm.loops.partition_selects import partition_axis
 from smelt.codegen.llvm.loops.unroll_columns import shares_costly, unroll_columns
@@ -45,13 +42,14 @@ from smelt.codegen.llvm.loops.unroll_factor import (
     lanes_of_runs,
     limit_unroll_to_runs,
 )
-from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.product_plan import ProductPlan
+from smelt.codegen.llvm.nests.products import Products
+from smelt.codegen.llvm.schedule.contract import Variant, plan_contractions
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
 from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
 from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
-from smelt.codegen.llvm.schedule.product_plan import ProductPlan
-from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
     is_gather,
@@ -62,7 +60,6 @@ from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
@@ -172,114 +169,39 @@ ROUND_CYCLES = 1.5
 """Cycles for one vector to round to a half type and continue in float32."""
 
 
-@dataclass(eq=False)
-class Nest:
-    """Loops over `order`, outer to inner, and the reductions and stores they compute.
-
-    `vector` is the innermost axis, or None without vectors.
-    """
-
-    level: int
-    order: tuple[str, ...]
-    vector: str | None
-    reductions: list[Item] = field(default_factory=list)
-    saves: list[Item] = field(default_factory=list)
-    stores: list[StoreItem] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
-    unroll: int = 1
-    """Unroll factor: vectors handled at once in the main loop."""
-    pairs: bool = False
-    """Sums may add some elements in their own type first, since no stream cuts their axes into
-    blocks."""
-    transposed: list[Item] = field(default_factory=list)
-    """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
-    tile."""
-    product: ProductPlan | None = None
-    """A contraction instead of loops, with `packs` for its operands."""
-    packs: tuple[Nest, ...] = ()
-    packed: str = ""
-    """The operand that this nest packs, "left" or "right": its one save."""
-    single_use: bool = False
-    """Nearly every element is packed once, so that nothing is worth materialising."""
-    state_updates: list[StateUpdate] = field(default_factory=list)
-    """Updates of states, after all else that the segment reads of them."""
-    scalars: list[Item] = field(default_factory=list)
-    """Loop-free values that later segments need: conditions and bounds of streams."""
-    time: int = 0
-    """The segment that the nest runs in."""
-    stages: tuple[Stage, ...] = ()
-    """Loops one after another over strips of the innermost one, if a single body is too long."""
-    strips: bool = False
-    """Rows are taken in strips; all columns of a strip of `transposed` loads are transposed at
-    once."""
-    store_range: Range | None = None
-    """The only range of an axis that is walked, so that its stores need no test."""
-
-    def in_registers(self, reduction: Item) -> bool:
-        """Return whether a reduction's result axes are all outside of its reduced axes."""
-        assert isinstance(reduction.payload, Reduction)
-        reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
-        result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
-        return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
-
-
-@dataclass
-class Schedule:
-    """The loop nests of a phase in order, materialised values and task blocks."""
-
-    phase: Phase
-    lanes: int
-    products: Products
-    block: dict[str, Index]
-    """Grid axes that tasks take in blocks, with the number of positions."""
-    local: dict[str, Index]
-    nests: list[Nest]
-    materialised: dict[Item, tuple[str, ...]]
-    """Items in scratch memory with their axes, outer to inner."""
-
-    @property
-    def blocked(self) -> list[Contraction]:
-        """The contractions that are blocked along one axis of each operand."""
-        return self.products.blocked
-
-    def span(self, region: Region | None, axis: str) -> Index:
-        """Return how many positions of a local axis a region's values span at most."""
-        visits = [v for r in enclosing_regions(region) for v in r.visits if v.axis == axis]
-        return visits[-1].size or self.local[axis] if visits else self.local[axis]
-
-    def region(self, item: Item) -> Region | None:
-        """Return the region in which an item is computed."""
-        return self.phase.segments[item.time]
-
-
 def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
-    depthwise = plan_depthwise(phase, target, form) or plan_depthwise_separable(phase, target)
+    phase, depthwise = plan_depthwise(phase, target, form)
+    if not depthwise:
+        phase, depthwise = plan_depthwise_separable(phase, target)
     products = Products(packed=depthwise)
     if not products:
-        unroll_short_dots(phase)
-        convolutions = {} if phase.regions() else plan_convolutions(phase, target, form)
+        draft = Draft(unroll_short_dots(phase))
+        convolutions = {} if phase.regions() else plan_convolutions(draft, target, form)
         products = Products(packed=convolutions)
         if not products:
-            products = Products(blocked=contractions(phase, target, form))
-        finish_sums(phase)
+            products = Products(blocked=plan_contractions(draft, target, form))
+        finish_sums(draft)
+        phase, products = draft.phase, products.renewed(draft.latest)
         if any(c.m == phase.lanes for c in products.blocked):
-            phase.lanes = None  # rows of a contraction: a block of them is not a vector
-    scans = any(i.kind == "scan" for i in phase.items)
+            # Rows of a contraction: a block of them is not a vector.
+            phase = replace(phase, lanes=None)
     if not products and is_map(phase, scans=True):
-        columns_unrolled = (scans or shares_costly(phase)) and unroll_columns(
-            phase, lanes_of(phase, target)
-        )
-        if not columns_unrolled and not scans and not collapse_short_rows(phase, target):
-            unroll_columns(phase, lanes_of(phase, target))
+        phase = _with_longer_rows(phase, target)
     vector = choose_vector_axis(phase, candidates(phase))
-    fit_stream_blocks(phase, vector)
+    draft = Draft(phase)
+    fit_stream_blocks(draft, vector)
+    phase, products = draft.phase, products.renewed(draft.latest)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         # Contractions with most axes first: a matrix-vector product has no contiguous rows.
         lane_axes = [products[i].result_axis for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in lane_axes if n in stored), lane_axes[0])
     cut = task_blocks(phase, products, vector, target)
+    if cut.transpose_axis is not None:
+        # Neighbouring tasks read neighbouring runs of the same rows.
+        others = (a for a in phase.grid if a != cut.transpose_axis)
+        phase = replace(phase, grid=(*others, cut.transpose_axis))
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
@@ -291,6 +213,15 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
     planner = _Planner(phase, local, vector, lanes, cut.transpose_axis, products, cut.rows)
     return planner.run(cut.block)
+
+
+def _with_longer_rows(phase: Phase, target: Target) -> Phase:
+    """Return a map whose short rows are unrolled by columns, or collapsed, if that pays."""
+    lanes, scans = lanes_of(phase, target), any(i.kind == "scan" for i in phase.items)
+    unrolled = unroll_columns(phase, lanes) if scans or shares_costly(phase) else None
+    if unrolled is None and not scans:
+        unrolled = collapse_short_rows(phase, target) or unroll_columns(phase, lanes)
+    return unrolled or phase
 
 
 class _Planner:

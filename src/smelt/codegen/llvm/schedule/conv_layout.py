@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
@@ -21,7 +22,6 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
     contiguous_filter_load,
     nhwc_tile,
 )
-from smelt.codegen.llvm.schedule.operands import contiguous_axis
 from smelt.machine.target import Target
 from smelt.types.dtype import f32
 

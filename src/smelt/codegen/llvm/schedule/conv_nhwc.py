@@ -29,11 +29,9 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
-from smelt.codegen.llvm.schedule.contract import SKEW
-from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
-from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
-from smelt.codegen.llvm.schedule.plan_notes import PlanNotes, packed_panels
-from smelt.codegen.llvm.schedule.product_plan import (
+from smelt.codegen.llvm.nests.contraction import SKEW
+from smelt.codegen.llvm.nests.plan_notes import PlanNotes, packed_panels
+from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
     RIGHT_PART,
     RUNS_PART,
@@ -46,7 +44,9 @@ from smelt.codegen.llvm.schedule.product_plan import (
     TileStores,
     tile_cycles,
 )
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
+from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
 from smelt.machine.blocks import (
     FUSED_DEPTHWISE_PIXELS,
     FUSED_DEPTHWISE_TASKS,

@@ -17,12 +17,13 @@ channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the op
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import gcd, prod
 from typing import cast
 
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import depends_on_reduction, renumber
+from smelt.codegen.llvm.loopir.clone import depends_on_reduction
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -35,8 +36,24 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
 )
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.schedule.contract import SKEW, stored_axis
+from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.nests.contraction import SKEW
+from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.nests.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    TABLE_PART,
+    Driver,
+    PackedPlan,
+    PlainPacking,
+    ScratchArray,
+    Variants,
+    tile_cycles,
+)
+from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
@@ -48,25 +65,10 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
 )
 from smelt.codegen.llvm.schedule.operands import (
     StridedOperand,
-    contiguous_axis,
     is_prepacked,
-    is_strided_load,
     plain_load,
     shares_cache_lines,
 )
-from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
-from smelt.codegen.llvm.schedule.product_plan import (
-    LEFT_PART,
-    RIGHT_PART,
-    TABLE_PART,
-    Driver,
-    PackedPlan,
-    PlainPacking,
-    ScratchArray,
-    Variants,
-    tile_cycles,
-)
-from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.machine.target import Target
@@ -311,7 +313,7 @@ class ConvPlan(PlainPacking):
 
 
 def plan_convolutions(
-    phase: Phase, target: Target, form: Variant = ""
+    draft: Draft, target: Target, form: Variant = ""
 ) -> dict[Item, ConvPlan] | dict[Item, NhwcConvPlan]:
     """Plan the convolutions of a phase, and rewrite their operands for packing.
 
@@ -319,10 +321,11 @@ def plan_convolutions(
     Empty if some contraction fits no plan.
     """
     conv_plans: dict[Item, ConvPlan] = {}
+    phase = draft.phase
     dots = [i for i in phase.items if i.kind == "dot"]
-    plans = [window_plan(i, phase, form) for i in dots]
+    plans = [window_plan(i, draft, form) for i in dots]
     if any(plans):  # plain contractions among them have the same columns
-        plans = [p or window_plan(i, phase, form, ordinary=True) for i, p in zip(dots, plans)]
+        plans = [p or window_plan(i, draft, form, ordinary=True) for i, p in zip(dots, plans)]
     if not plans or any(p is None for p in plans):
         return conv_plans
     window_plans = [p for p in plans if p is not None]
@@ -355,12 +358,23 @@ class WindowPlan:
     item: Item
     left: Item
     right: Item
-    phase: Phase
+    draft: Draft
     m: str
     columns: list[WindowAxis]
     depth: str
     others: tuple[str, ...]
     flat: str = ""
+
+    @property
+    def phase(self) -> Phase:
+        """The phase, as it has been rewritten until now."""
+        return self.draft.phase
+
+    def renew(self) -> None:
+        """Follow what has become of the operands as others were rewritten."""
+        self.item, self.left, self.right = map(
+            self.draft.latest, (self.item, self.left, self.right)
+        )
 
     def settle(self, form: Variant) -> None:
         """Adapt the columns to a variant: "narrow" packs the taps along a row one by one."""
@@ -394,7 +408,7 @@ class WindowPlan:
             return
         operands = self.left, self.right
         operands, self.depth = pack_operand_pair(
-            self.phase, self.item, operands, self.depth, group.dtype
+            self.draft, self.item, operands, self.depth, group.dtype
         )
         self.left, self.right = operands
 
@@ -413,10 +427,10 @@ class WindowPlan:
             self.right, {last.axis, self.depth}
         ):
             return 0
-        left, line = flatten_reduction(self.phase, self.item, self.left, [last.tap, self.depth])
-        (left,), along = pack_pairs(self.phase, self.item, (left,), line, group.dtype)
+        left, line = flatten_reduction(self.draft, self.item, self.left, [last.tap, self.depth])
+        (left,), along = pack_pairs(self.draft, self.item, (left,), line, group.dtype)
         self.others = tuple(a for a in self.others if a != last.tap)
-        self.left, self.flat = flatten_reduction(self.phase, self.item, left, [*self.others, along])
+        self.left, self.flat = flatten_reduction(self.draft, self.item, left, [*self.others, along])
         return _constant_or_many(self.phase.axes[along])
 
     def _add_batch_column(self) -> None:
@@ -439,6 +453,7 @@ class WindowPlan:
         `alone`: it may be the only contraction of the phase.  `sides`: whether the image, and
         whether the results are transposed.
         """
+        self.renew()
         pairs = self._pair_rows(target)
         if not pairs:
             self._pair_channels(target)
@@ -455,25 +470,24 @@ class WindowPlan:
         *outer, last = self.columns
         lines = find_image_rows(self.right, outer[-1], self.others) if outer else None
         if few:
-            right = index_by_position(self.phase, self.item, self.right, outer)
+            right = index_by_position(self.draft, self.item, self.right, outer)
             if sides[0]:
-                right, line, last = flatten_row(self.phase, self.item, right, last)
+                right, line, last = flatten_row(self.draft, self.item, right, last)
             else:
                 right, line, last = flatten_row_channels(
-                    self.phase, self.item, right, last, self.depth, few
+                    self.draft, self.item, right, last, self.depth, few
                 )
             self.columns = [*outer, last]
         else:
-            right = index_by_position(self.phase, self.item, self.right, self.columns)
+            right = index_by_position(self.draft, self.item, self.right, self.columns)
         left, flat = self.left, ""
         if pairs:
             flat = self.flat
         elif few and not panels:
-            left, flat = flatten_reduction(self.phase, self.item, left, [*self.others, self.depth])
-        self.item.args = (left, right)
-        renumber(self.phase)
+            left, flat = flatten_reduction(self.draft, self.item, left, [*self.others, self.depth])
+        item = self.draft.replace(self.item, replace(self.item, args=(left, right)))
         return NhwcConvPlan(
-            self.item,
+            item,
             left,
             right,
             self.m,
@@ -494,6 +508,7 @@ class WindowPlan:
 
     def plan_nchw(self, target: Target) -> ConvPlan:
         """Return the channels-first plan; items of its operands are added to the phase."""
+        self.renew()
         self._pair_channels(target)
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.others)
         summed = [*([self.depth] if self.depth else []), *self.others]
@@ -502,11 +517,10 @@ class WindowPlan:
         dealt = self._left_strides(summed, tile)
         taps = self.left.dtype != self.item.dtype and self.others
         left, flat = flatten_reduction(
-            self.phase, self.item, self.left, self.others if taps else summed
+            self.draft, self.item, self.left, self.others if taps else summed
         )
-        right = index_by_position(self.phase, self.item, self.right, self.columns)
-        self.item.args = (left, right)
-        renumber(self.phase)
+        right = index_by_position(self.draft, self.item, self.right, self.columns)
+        item = self.draft.replace(self.item, replace(self.item, args=(left, right)))
         access = plain_load(left)
         is_contiguous = (
             access is not None
@@ -515,7 +529,7 @@ class WindowPlan:
             and self.phase.dtypes[access.buffer] == left.dtype
         )
         return ConvPlan(
-            self.item,
+            item,
             left,
             right,
             self.m,
@@ -551,19 +565,19 @@ class WindowPlan:
 
 
 def window_plan(
-    item: Item, phase: Phase, form: Variant, *, ordinary: bool = False
+    item: Item, draft: Draft, form: Variant, *, ordinary: bool = False
 ) -> WindowPlan | None:
     """Find a contraction's windows, or return None.
 
     Also if nothing slides, where `ordinary` is set.
     """
     assert isinstance(item.payload, Reduction)
-    over = item.payload.over
+    phase, over = draft.phase, item.payload.over
     if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
         return None
     for left, right in (item.args, item.args[::-1]):
         summed = [a for a in phase.axes if a in over]
-        plan = _plan_for_sides(item, left, right, summed, phase, ordinary=ordinary)
+        plan = _plan_for_sides(item, left, right, summed, draft, ordinary=ordinary)
         if plan is not None:
             plan.settle(form)
             return plan
@@ -571,9 +585,10 @@ def window_plan(
 
 
 def _plan_for_sides(
-    item: Item, left: Item, right: Item, over: list[str], phase: Phase, *, ordinary: bool
+    item: Item, left: Item, right: Item, over: list[str], draft: Draft, *, ordinary: bool
 ) -> WindowPlan | None:
     """Plan a contraction whose right operand is the one that windows slide over."""
+    phase = draft.phase
     rows = [a for a in phase.axes if a in left.axes - right.axes and a not in over]
     columns = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
     if not rows or not columns or not set(over) <= left.axes & right.axes:
@@ -605,7 +620,7 @@ def _plan_for_sides(
         right, replaced
     ):
         return None
-    plan = WindowPlan(item, left, right, phase, rows[0], slid, depth, tuple(others))
+    plan = WindowPlan(item, left, right, draft, rows[0], slid, depth, tuple(others))
     usual = ordinary or not blocked or slides or has_rows
     return plan if usual or plan.has_patches() else None
 

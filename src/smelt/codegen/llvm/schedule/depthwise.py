@@ -19,12 +19,13 @@ too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import cast
 
 from smelt.codegen.llvm.access.permute_gather import can_permute, can_permute_one
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction, renumber
+from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -35,10 +36,10 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
-from smelt.codegen.llvm.schedule.contract import stored_axis
-from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
-from smelt.codegen.llvm.schedule.product_plan import (
+from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
     RIGHT_PART,
     SUMS_PART,
@@ -51,7 +52,9 @@ from smelt.codegen.llvm.schedule.product_plan import (
     Variants,
     tile_cycles,
 )
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.products import renewed
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ceiling, window_columns
 from smelt.machine.target import Target
@@ -328,14 +331,17 @@ class DepthwisePlan(PlainPacking):
         return {a: n for a, n in block_of.items() if a in phase.grid}
 
 
-def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Item, DepthwisePlan]:
+def plan_depthwise(
+    phase: Phase, target: Target, form: Variant = ""
+) -> tuple[Phase, dict[Item, DepthwisePlan]]:
     """Plan the depthwise convolutions of a phase, and rewrite their operands for packing.
 
-    Empty unless all of its contractions are depthwise convolutions with the same columns.
+    Returns the rewritten phase.  No plans unless all of its contractions are depthwise
+    convolutions with the same columns.
     """
     dots = [i for i in phase.items if i.kind == "dot"]
     if phase.cut or phase.regions() or not dots:
-        return {}
+        return phase, {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
     stored = stored_axis(phase)
     may_merge = can_permute(target, lanes) or _can_share(
@@ -346,12 +352,14 @@ def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Ite
             choose_dot_instruction(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots
         )
         # If pairs are multiplied, groups that fill half a vector are as fast unmerged.
-        merge_groups(phase, dots, stored, lanes // 2 if paired else lanes)
-    plans = [_find_windows(i, phase) for i in dots]
+        phase = merge_groups(phase, dots, stored, lanes // 2 if paired else lanes) or phase
+    draft = Draft(phase)
+    plans = [_find_windows(i, draft) for i in phase.items if i.kind == "dot"]
     windows = [p for p in plans if p is not None]
     if len(windows) < len(plans) or len({tuple(c.axis for c in p.columns) for p in windows}) > 1:
-        return {}
-    return {p.item: p.rewritten(target, form) for p in windows}
+        return phase, {}
+    rewritten = [p.rewritten(target, form) for p in windows]
+    return draft.phase, {c.item: c for c in (renewed(c, draft.latest) for c in rewritten)}
 
 
 def _can_share(group: Index | None, target: Target, lanes: int) -> bool:
@@ -391,10 +399,15 @@ class _DepthwiseWindows:
     item: Item
     left: Item
     right: Item
-    phase: Phase
+    draft: Draft
     columns: list[WindowAxis]
     tall: int
     over: tuple[str, ...]
+
+    @property
+    def phase(self) -> Phase:
+        """The phase, as it has been rewritten until now."""
+        return self.draft.phase
 
     def is_whole(self, target: Target) -> bool:
         """Return whether vectors are full, or partial ones cost nothing."""
@@ -404,6 +417,9 @@ class _DepthwiseWindows:
 
     def rewritten(self, target: Target, form: Variant) -> DepthwisePlan:
         """Return the plan; items of its operands are added to the phase."""
+        self.item, self.left, self.right = map(
+            self.draft.latest, (self.item, self.left, self.right)
+        )
         transpose_axis, lines = transposable_rows(
             self.phase, self.left, self.right, self.columns
         ) or (
@@ -415,7 +431,7 @@ class _DepthwiseWindows:
         else:
             lines = None
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.over)
-        left, flat = flatten_reduction(self.phase, self.item, self.left, self.over)
+        left, flat = flatten_reduction(self.draft, self.item, self.left, self.over)
         n, lanes = self.columns[-1].axis, target.vector_bytes // self.item.dtype.itemsize
         mixing_axis, group = NO_AXIS, 1
         if n in self.left.axes and lines is None:
@@ -423,19 +439,18 @@ class _DepthwiseWindows:
         right = self.right
         if mixing_axis and _can_share(group, target, lanes):
             lane_in_group = mod(axis(n, self.phase.axes[n]), group)
-            right = Cloner(self.phase, self.item, {mixing_axis: lane_in_group}).of(right)
+            right = Cloner(self.draft, self.item, {mixing_axis: lane_in_group}).of(right)
         else:
             mixing_axis, group = NO_AXIS, 1
         # Permuted lanes read the input so often that it is packed contiguously.
         may_read_in_place = lines is None and mixing_axis == NO_AXIS and self.is_whole(target)
         in_place = rows_in_place(self.phase, right, self.columns) if may_read_in_place else None
-        right = index_by_position(self.phase, self.item, right, self.columns)
-        self.item.args = (left, right)
-        renumber(self.phase)
+        right = index_by_position(self.draft, self.item, right, self.columns)
+        item = self.draft.replace(self.item, replace(self.item, args=(left, right)))
         rows = next((h for h in TILE_HEIGHTS if 2 * h <= target.registers), TILE_HEIGHTS[-1])
         tall = -2 if lines is not None else self.tall
         return DepthwisePlan(
-            self.item,
+            item,
             left,
             right,
             tuple(self.columns),
@@ -453,13 +468,13 @@ class _DepthwiseWindows:
 
 
 def plan_depthwise_in_place(
-    item: Item, phase: Phase, target: Target, n: str
+    item: Item, draft: Draft, target: Target, n: str
 ) -> _DepthwiseWindows | None:
     """Plan a depthwise convolution that reads rows in place, in vectors along `n`.
 
     None if that is impossible.
     """
-    windows = _find_windows(item, phase, n)
+    windows, phase = _find_windows(item, draft, n), draft.phase
     if windows is None or not windows.is_whole(target) or windows.columns[-1].axis != n:
         return None
     unmixed = find_mixing_axis(phase, windows.right, n, windows.over) == (NO_AXIS, 1)
@@ -497,25 +512,26 @@ def _has_small_groups(item: Item, phase: Phase) -> bool:
     )
 
 
-def _find_windows(item: Item, phase: Phase, n: str | None = None) -> _DepthwiseWindows | None:
+def _find_windows(item: Item, draft: Draft, n: str | None = None) -> _DepthwiseWindows | None:
     """Find how a contraction is a depthwise convolution, or return None.
 
     Its vectors run along `n`, or else along the axis that results are contiguous along.
     """
+    phase = draft.phase
     over = _reduced_axes(item, phase)
     n = n or stored_axis(phase, tuple(over))  # stores of weights may have reduced axes
     for left, right in (item.args, item.args[::-1]) if over and n else ():
-        windows = _plan_for_sides(item, left, right, over, phase, n)
+        windows = _plan_for_sides(item, left, right, over, draft, n)
         if windows is not None:
             return windows
     return None
 
 
 def _plan_for_sides(
-    item: Item, left: Item, right: Item, over: list[str], phase: Phase, n: str | None
+    item: Item, left: Item, right: Item, over: list[str], draft: Draft, n: str | None
 ) -> _DepthwiseWindows | None:
     """Find the windows for one choice of operands: they slide over the right one."""
-    weight_axes = left.axes - {*over}
+    phase, weight_axes = draft.phase, left.axes - {*over}
     if not weight_axes <= right.axes or not {*over} <= left.axes & right.axes:
         return None
     free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
@@ -534,7 +550,7 @@ def _plan_for_sides(
         return None
     if depends_on_reduction(left, {*over}):
         return None
-    return _DepthwiseWindows(item, left, right, phase, columns, tall[-1], tuple(over))
+    return _DepthwiseWindows(item, left, right, draft, columns, tall[-1], tuple(over))
 
 
 def _constant_or_many(e: Index) -> int:

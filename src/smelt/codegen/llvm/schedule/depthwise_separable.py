@@ -15,6 +15,8 @@ from dataclasses import replace
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.nests.products import renewed
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import window_plan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan, plan_depthwise_in_place
@@ -23,33 +25,35 @@ from smelt.machine.target import Target
 
 def plan_depthwise_separable(
     phase: Phase, target: Target
-) -> dict[Item, DepthwisePlan | NhwcConvPlan]:
+) -> tuple[Phase, dict[Item, DepthwisePlan | NhwcConvPlan]]:
     """Plan the last contraction of a phase with depthwise ones fused into its packer.
 
     All other contractions must be depthwise convolutions that its image alone reads, one row of
-    results after another.  Empty if that is not so.
+    results after another.  Returns the rewritten phase; no plans if that is not so.
     """
     dots = [i for i in phase.items if i.kind == "dot"]
     if len(dots) < 2 or phase.cut or phase.regions() or phase.window_positions:
-        return {}
+        return phase, {}
+    draft = Draft(phase)
     *inner, last = dots
-    plan = window_plan(last, phase, "", ordinary=True)
+    plan = window_plan(last, draft, "", ordinary=True)
     if plan is None or plan.others or not plan.is_nhwc():
-        return {}
+        return phase, {}
     if choose_dot_instruction(last, plan.left, plan.right, phase.dtypes, target) is not None:
-        return {}
+        return phase, {}
     axes = [*(c.axis for c in plan.columns), plan.depth]
-    candidates = [plan_depthwise_in_place(i, phase, target, plan.depth) for i in inner]
+    candidates = [plan_depthwise_in_place(i, draft, target, plan.depth) for i in inner]
     depthwise = [c for c in candidates if c is not None and [x.axis for x in c.columns] == axes]
     if len(depthwise) < len(inner) or not _is_only_reader(phase, last, plan.right, inner):
-        return {}
+        return phase, {}
     pointwise = replace(plan.plan_nhwc(target, alone=False), fuses_depthwise=True)
     lines = [
         replace(c.rewritten(target, ""), fused_lanes=pointwise.block, transpose_axis="")
         for c in depthwise
     ]
     assert all(c.rows_in_place is not None for c in lines)
-    return {**{c.item: c for c in lines}, last: pointwise}
+    plans = [renewed(c, draft.latest) for c in (*lines, pointwise)]
+    return draft.phase, {c.item: c for c in plans}
 
 
 def _is_only_reader(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:

@@ -30,6 +30,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
+from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedForm, FusedGemmPlan, FusedVariant
@@ -39,7 +40,6 @@ from smelt.codegen.llvm.schedule.operands import (
     panel_step,
     plain_load,
 )
-from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.machine.blocks import LEFT_IN_PLACE, TALL_COLUMNS
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient

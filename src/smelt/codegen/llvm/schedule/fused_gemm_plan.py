@@ -9,12 +9,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from smelt.codegen.llvm.loopir.items import Item, Phase
-from smelt.codegen.llvm.schedule.operands import (
-    is_transposed_load,
-    plain_load,
-)
-from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
-from smelt.codegen.llvm.schedule.product_plan import (
+from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
+from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
     OUTPUT_STAGE_PART,
     RIGHT_PART,
@@ -24,7 +20,11 @@ from smelt.codegen.llvm.schedule.product_plan import (
     ScratchArray,
     tile_cycles,
 )
-from smelt.codegen.llvm.schedule.register_tile import Tile
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.schedule.operands import (
+    is_transposed_load,
+    plain_load,
+)
 from smelt.kernel.product_cost import MANY
 from smelt.machine.blocks import (
     ISSUE_BOUND,

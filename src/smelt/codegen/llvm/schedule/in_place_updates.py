@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, implied_ranges
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.types.expr import Expr, atoms, maximum, minimum
 
 

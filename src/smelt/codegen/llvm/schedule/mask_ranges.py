@@ -16,7 +16,6 @@ Columns outside of that range are skipped, as those outside of the stream's visi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
@@ -31,13 +30,11 @@ from smelt.codegen.llvm.loopir.items import (
     Visit,
     enclosing_regions,
 )
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.row_groups import RowGroupRanges, RowGroups
 from smelt.ops.combine import EXTREMES
-from smelt.python.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
 ROW_GROUP = 24
@@ -46,42 +43,6 @@ FINE_ROW_GROUP = 12
 """Rows whose range is exact, for sums over it; a row group has the union of these ranges."""
 MATRIX_ROW_GROUP, MATRIX_FINE_ROW_GROUP = 32, 16
 """Both where matrix instructions are used: two tiles of rows, and one."""
-
-
-@dataclass(frozen=True, eq=False)
-class RowGroups:
-    """The row groups of a region, and the nests that run for each of them.
-
-    `guides` are the nests that recompute the bounds for fewer rows.
-    """
-
-    region: Region
-    rows: str
-    columns: str
-    group: int
-    """Columns to whose multiples the range of a row group is rounded."""
-    size: int
-    """Rows of a row group."""
-    fine: int
-    """Rows whose range is exact, for sums over the columns."""
-    most: int
-    """Most row groups of a task."""
-    nests: frozenset[Nest]
-    products: tuple[Contraction, ...]
-    guides: tuple[Nest, ...]
-
-    @property
-    def visit(self) -> Visit:
-        """The region's walk along the columns."""
-        return self.region.visits[-1]
-
-    def takes(self, c: Contraction) -> bool:
-        """Return whether a contraction has these rows and columns, or sums over these columns."""
-        return c in self.products
-
-    def sums(self, c: Contraction) -> bool:
-        """Return whether a contraction sums over these columns."""
-        return c in self.products and c.k == self.columns
 
 
 # ---- analysis ------------------------------------------------------------------------------------
@@ -247,129 +208,154 @@ def _bound_nests(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-class RowGroupEmitter:
-    """Emits the row groups of the task that `home` is emitting."""
+def allocate_ranges(home: Environment, groups: RowGroups) -> RowGroupRanges:
+    """Emit memory for the column ranges of a task's row groups."""
+    size, fine = groups.size, groups.fine
+    with home.b.goto_entry_block():
+        tables = {
+            (rows, exact): home.b.alloca(I64, number(2 * groups.most * size // rows))
+            for rows, exact in ((size, False), (fine, True))
+        }
+    return RowGroupRanges(groups, tables)
 
-    def __init__(self, home: NestEmitter, groups: RowGroups) -> None:
-        self.home, self.groups = home, groups
-        size, fine = groups.size, groups.fine
-        with home.b.goto_entry_block():
-            self.tables = {
-                (rows, exact): home.b.alloca(I64, number(2 * groups.most * size // rows))
-                for rows, exact in ((size, False), (fine, True))
-            }
 
-    def emit_ranges(self) -> None:
-        """Emit the column ranges of all row groups in the current block: rounded, and exact."""
-        home, b, groups = self.home, self.home.b, self.groups
-        top, ranges = home.top, home.ranges
-        low, high = ranges[groups.columns]
-        stale = _dependencies(groups.visit.start) | _dependencies(groups.visit.stop)
+def emit_ranges(home: Environment, row_groups: RowGroupRanges) -> None:
+    """Emit the column ranges of all row groups in the current block: rounded, and exact."""
+    b, groups = home.b, row_groups.groups
+    top, ranges = home.top, home.ranges
+    low, high = ranges[groups.columns]
+    stale = _dependencies(groups.visit.start) | _dependencies(groups.visit.stop)
 
-        def fine(k: Value) -> None:
-            band = _band_range(b, k, ranges[groups.rows], groups.fine)
-            inner = _without_stale(top, stale)
-            with home.narrowed({groups.rows: band}), home.within(top=inner):
-                for nest in groups.guides:
-                    home.run(nest)
-            start, stop = low, high
-            if groups.visit.start is not None:
-                start = _max(b, inner.value(groups.visit.start), low)
-            if groups.visit.stop is not None:
-                stop = _min(b, inner.value(groups.visit.stop), high)
-            none = b.icmp_signed(">=", start, stop)
-            start, stop = b.select(none, high, start), b.select(none, low, stop)
-            self._store_range(k, groups.fine, start, stop, exact=True)
+    def fine(k: Value) -> None:
+        band = _band_range(b, k, ranges[groups.rows], groups.fine)
+        inner = _without_stale(top, stale)
+        with home.narrowed({groups.rows: band}), home.within(top=inner):
+            for nest in groups.guides:
+                home.run(nest)
+        start, stop = low, high
+        if groups.visit.start is not None:
+            start = _max(b, inner.value(groups.visit.start), low)
+        if groups.visit.stop is not None:
+            stop = _min(b, inner.value(groups.visit.stop), high)
+        none = b.icmp_signed(">=", start, stop)
+        start, stop = b.select(none, high, start), b.select(none, low, stop)
+        _store_range(b, row_groups, k, groups.fine, start, stop, exact=True)
 
-        def whole(k: Value) -> None:
-            start, stop, first = high, low, b.mul(k, number(groups.size // groups.fine))
-            for n in range(groups.size // groups.fine):
-                part = _min(b, b.add(first, number(n)), last)
-                start = _min(b, start, self._load_bound(part, groups.fine, 0, exact=True))
-                stop = _max(b, stop, self._load_bound(part, groups.fine, 1, exact=True))
-            start = b.add(low, b.and_(b.sub(start, low), number(-groups.group)))
-            covering = b.add(b.sub(stop, low), number(groups.group - 1))
-            stop = _min(b, b.add(low, b.and_(covering, number(-groups.group))), high)
-            self._store_range(k, groups.size, start, stop)
+    def whole(k: Value) -> None:
+        start, stop, first = high, low, b.mul(k, number(groups.size // groups.fine))
+        for n in range(groups.size // groups.fine):
+            part = _min(b, b.add(first, number(n)), last)
+            start = _min(b, start, _load_bound(b, row_groups, part, groups.fine, 0, exact=True))
+            stop = _max(b, stop, _load_bound(b, row_groups, part, groups.fine, 1, exact=True))
+        start = b.add(low, b.and_(b.sub(start, low), number(-groups.group)))
+        covering = b.add(b.sub(stop, low), number(groups.group - 1))
+        stop = _min(b, b.add(low, b.and_(covering, number(-groups.group))), high)
+        _store_range(b, row_groups, k, groups.size, start, stop)
 
-        count = _count(b, ranges[groups.rows], groups.fine)
-        home.loop(number(0), count, 1, fine)
-        last = b.sub(count, number(1))
-        home.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
+    count = _count(b, ranges[groups.rows], groups.fine)
+    home.loop(number(0), count, 1, fine)
+    last = b.sub(count, number(1))
+    home.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
 
-    def each(self, nest: Nest, inside: Callable[[], None]) -> None:
-        """Run a nest for each row group, with its rows and columns as the ranges.
 
-        If the mask leaves a row group none of the columns, its reductions are set to their
-        identities.
-        """
-        home, ranges, groups = self.home, self.home.ranges, self.groups
+def _each(
+    home: Environment, row_groups: RowGroupRanges, nest: Nest, inside: Callable[[], None]
+) -> None:
+    """Run a nest for each row group, with its rows and columns as the ranges.
 
-        def run_group(k: Value) -> None:
-            band = _band_range(home.b, k, ranges[groups.rows], size)
-            seen = self._columns_of(k, size, ranges[groups.columns])
-            with home.narrowed({groups.rows: band, groups.columns: seen}):
-                if not _only_reduces(nest, groups.columns):
+    If the mask leaves a row group none of the columns, its reductions are set to their
+    identities.
+    """
+    b, ranges, groups = home.b, home.ranges, row_groups.groups
+
+    def run_group(k: Value) -> None:
+        band = _band_range(home.b, k, ranges[groups.rows], size)
+        seen = _columns_of(b, row_groups, k, size, ranges[groups.columns])
+        with home.narrowed({groups.rows: band, groups.columns: seen}):
+            if not _only_reduces(nest, groups.columns):
+                inside()
+                return
+            with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, empty):
+                with some:
                     inside()
-                    return
-                with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, empty):
-                    with some:
-                        inside()
-                    with empty:
-                        home.reductions.store_identities(nest)
+                with empty:
+                    home.reductions.store_identities(nest)
 
-        size = groups.size
-        home.loop(number(0), _count(home.b, ranges[groups.rows], size), 1, run_group)
+    size = groups.size
+    home.loop(number(0), _count(home.b, ranges[groups.rows], size), 1, run_group)
 
-    def over(
-        self,
-        rows: Value,
-        columns: tuple[Value, Value],
-        exact: bool,
-        inside: Callable[[tuple[Value, Value], tuple[Value, Value], Value], None],
-    ) -> None:
-        """Emit `inside` for each row group of `rows` rows.
 
-        It gets the first row and the one after the last, the range of `columns` (rounded, or
-        exact), and whether the mask excludes all columns before these.
-        """
-        b, size = self.home.b, self.groups.fine if exact else self.groups.size
+def over_row_groups(
+    home: Environment,
+    row_groups: RowGroupRanges,
+    rows: Value,
+    columns: tuple[Value, Value],
+    exact: bool,
+    inside: Callable[[tuple[Value, Value], tuple[Value, Value], Value], None],
+) -> None:
+    """Emit `inside` for each row group of `rows` rows.
 
-        def run_group(k: Value) -> None:
-            begins = self._load_bound(k, size, 0, exact=exact)
-            inside(
-                _band_range(b, k, (number(0), rows), size),
-                self._columns_of(k, size, columns, exact=exact),
-                b.icmp_signed(">=", begins, columns[0]),
-            )
+    It gets the first row and the one after the last, the range of `columns` (rounded, or
+    exact), and whether the mask excludes all columns before these.
+    """
+    b, groups = home.b, row_groups.groups
+    size = groups.fine if exact else groups.size
 
-        self.home.loop(number(0), _count(b, (number(0), rows), size), 1, run_group)
+    def run_group(k: Value) -> None:
+        begins = _load_bound(b, row_groups, k, size, 0, exact=exact)
+        inside(
+            _band_range(b, k, (number(0), rows), size),
+            _columns_of(b, row_groups, k, size, columns, exact=exact),
+            b.icmp_signed(">=", begins, columns[0]),
+        )
 
-    def _columns_of(
-        self, k: Value, rows: int, columns: tuple[Value, Value], *, exact: bool = False
-    ) -> tuple[Value, Value]:
-        """Return the part of a column range that the mask leaves to a row group.
+    home.loop(number(0), _count(b, (number(0), rows), size), 1, run_group)
 
-        An empty one ends where it begins.
-        """
-        b, (low, high) = self.home.b, columns
-        start, stop = (self._load_bound(k, rows, side, exact=exact) for side in (0, 1))
-        start = _min(b, _max(b, start, low), high)
-        return start, _max(b, _min(b, stop, high), start)
 
-    def _store_range(
-        self, k: Value, rows: int, start: Value, stop: Value, *, exact: bool = False
-    ) -> None:
-        for side, end in enumerate((start, stop)):
-            self.home.b.store(end, self._bound_address(k, rows, side, exact))
+def _columns_of(
+    b: ir.IRBuilder,
+    row_groups: RowGroupRanges,
+    k: Value,
+    rows: int,
+    columns: tuple[Value, Value],
+    *,
+    exact: bool = False,
+) -> tuple[Value, Value]:
+    """Return the part of a column range that the mask leaves to a row group.
 
-    def _load_bound(self, k: Value, rows: int, side: int, *, exact: bool) -> Value:
-        return self.home.b.load(self._bound_address(k, rows, side, exact), typ=I64)
+    An empty one ends where it begins.
+    """
+    low, high = columns
+    start, stop = (_load_bound(b, row_groups, k, rows, side, exact=exact) for side in (0, 1))
+    start = _min(b, _max(b, start, low), high)
+    return start, _max(b, _min(b, stop, high), start)
 
-    def _bound_address(self, k: Value, rows: int, side: int, exact: bool) -> Value:
-        b = self.home.b
-        at = b.add(b.mul(k, number(2)), number(side))
-        return b.gep(self.tables[rows, exact], [at], source_etype=I64)
+
+def _store_range(
+    b: ir.IRBuilder,
+    row_groups: RowGroupRanges,
+    k: Value,
+    rows: int,
+    start: Value,
+    stop: Value,
+    *,
+    exact: bool = False,
+) -> None:
+    for side, end in enumerate((start, stop)):
+        b.store(end, _bound_address(b, row_groups, k, rows, side, exact))
+
+
+def _load_bound(
+    b: ir.IRBuilder, row_groups: RowGroupRanges, k: Value, rows: int, side: int, *, exact: bool
+) -> Value:
+    return b.load(_bound_address(b, row_groups, k, rows, side, exact), typ=I64)
+
+
+def _bound_address(
+    b: ir.IRBuilder, row_groups: RowGroupRanges, k: Value, rows: int, side: int, exact: bool
+) -> Value:
+    at = b.add(b.mul(k, number(2)), number(side))
+    return b.gep(row_groups.tables[rows, exact], [at], source_etype=I64)
 
 
 def _count(b: ir.IRBuilder, rows: tuple[Value, Value], size: int) -> Value:
@@ -383,15 +369,13 @@ def _band_range(
     return first, _min(b, b.add(first, number(size)), rows[1])
 
 
-def for_each_row_group(
-    emitters: Iterable[RowGroupEmitter], nest: Nest, inside: Callable[[], None]
-) -> None:
+def for_each_row_group(home: Environment, nest: Nest, inside: Callable[[], None]) -> None:
     """Run a nest for each of its row groups, or once if it has none."""
-    emitter = next((x for x in emitters if nest in x.groups.nests), None)
-    if emitter is None:
+    row_groups = next((x for x in home.row_groups if nest in x.groups.nests), None)
+    if row_groups is None:
         inside()
     else:
-        emitter.each(nest, inside)
+        _each(home, row_groups, nest, inside)
 
 
 def _only_reduces(nest: Nest, columns: str) -> bool:
@@ -423,11 +407,12 @@ def _max(b: ir.IRBuilder, x: Value, y: Value) -> Value:
 
 
 __all__ = [
-    "RowGroupEmitter",
-    "RowGroups",
+    "allocate_ranges",
     "depends_on_rows",
+    "emit_ranges",
     "find_row_groups",
     "for_each_row_group",
     "is_searched",
+    "over_row_groups",
     "row_group_streams",
 ]

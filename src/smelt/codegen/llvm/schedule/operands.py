@@ -3,9 +3,7 @@
 The layout decides whether an operand is packed and how:
 
     plain_load(x)                      the load that a value is, or that it converts
-    is_strided_load(x, ..)             whether it is a plain load with fixed strides along two axes
     is_prepacked(right, x, ..)         whether it is prepacked in panels as wide as a tile
-    contiguous_axis(x, axes)           the axis along which most of what it reads is contiguous
     is_transposed_load(x, v, other, n) whether it is contiguous along another axis than `v`
     shares_cache_lines(steps, ..)      whether neighbours share cache lines that stay in L1
 """
@@ -19,7 +17,6 @@ from smelt.codegen.llvm.access.vector_axis import is_transposable
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -29,50 +26,6 @@ CACHE_SETS = 64
 """Sets of an L1 cache; lines at the same offset within a page share one."""
 CACHE_WAYS = 8
 """Fewest ways of an L1 cache."""
-
-
-def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
-    """Return the axis along which most of a value's loads have stride 1.
-
-    It is one of `axes`.
-    """
-    votes = dict.fromkeys(axes, 0)
-    pending, seen = [x], {x}
-    while pending:
-        item = pending.pop()
-        new_args = [a for a in item.args if a not in seen]
-        pending += new_args
-        seen.update(new_args)
-        if isinstance(item.payload, Access):
-            for a in axes:
-                if _is_unit_stride(item.payload.offset, a):
-                    votes[a] += 64 ** len(item.axes)
-    return max(axes, key=lambda a: votes[a])
-
-
-def _is_unit_stride(offset: Index, axis: str) -> bool:
-    """Return whether neighbours along an axis are neighbours in memory.
-
-    Or the same element several times, as two numbers of a byte.
-    """
-    step = coefficient(offset, axis)
-    if step is not None:
-        return step == 1
-    period = find_period(offset, axis)
-    return period is not None and 0 < period.step <= period.period
-
-
-def is_strided_load(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
-    """Return whether an operand is a plain load with fixed strides along `axes`.
-
-    One of `unit` must have stride 1.
-    """
-    access = item.payload
-    if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
-        return False
-    steps = {a: coefficient(access.offset, a) for a in axes}
-    has_fixed_strides = all(s is not None and not axes_of(s) for s in steps.values())
-    return has_fixed_strides and any(steps[a] == 1 for a in unit)
 
 
 @dataclass(frozen=True, slots=True)

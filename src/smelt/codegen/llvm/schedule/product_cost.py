@@ -12,12 +12,12 @@ from collections.abc import Collection
 from itertools import chain
 
 from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.register_tile import tile_heights
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
-from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
-from smelt.codegen.llvm.schedule.register_tile import tile_heights
 from smelt.kernel.product_cost import LINE, UNITS, ProductCost
 from smelt.machine.blocks import COLUMNS, DEPTH, HEIGHT, ROW_BYTES, ROWS, TASKS
 from smelt.machine.target import CACHE_SHARE, Target

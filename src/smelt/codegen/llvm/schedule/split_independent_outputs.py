@@ -81,23 +81,10 @@ def split_small_outputs(phase: Phase) -> list[Phase]:
     small = [s for s in phase.stores if is_small(s)]
     parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
     return (
-        [_copy_items(_restrict(phase, stores, number)) for number, stores in enumerate(parts)]
+        [_restrict(phase, stores, number) for number, stores in enumerate(parts)]
         if small
         else [phase]
     )
-
-
-def _copy_items(phase: Phase) -> Phase:
-    """Return a phase with items of its own, because schedules change them."""
-    copy_of: dict[Item, Item] = {}
-    for i in phase.items:
-        args = tuple([copy_of[a] for a in i.args])
-        copy_of[i] = Item(i.number, i.kind, i.payload, args, i.axes, i.dtype, i.time)
-    stores = [
-        replace(s, value=copy_of[s.value], where=s.where and copy_of[s.where]) for s in phase.stores
-    ]
-    carried = {copy_of[i] for i in phase.widened if i in copy_of}
-    return replace(phase, items=[*copy_of.values()], stores=stores, widened=carried)
 
 
 def _cost(items: set[Item]) -> float:
@@ -126,9 +113,9 @@ def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
         phase,
         name=f"{phase.name}.{number}",
         axes=remaining,
-        items=items,
-        stores=stores,
-        grid=[a for a in remaining if a in grid],
+        items=tuple(items),
+        stores=tuple(stores),
+        grid=tuple(a for a in remaining if a in grid),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.items import Access, Edge, Phase
-from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.loopir.items import Access, Edge, Phase, Visit
+from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
 from smelt.machine.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
 from smelt.machine.blocks import reduction_columns as columns_of
@@ -15,21 +17,32 @@ MIN_STREAM_BLOCK = 1024
 """Fewest positions of a streamed row's block, to spread the cost of ending its reductions."""
 
 
-def fit_stream_blocks(phase: Phase, vector: str | None) -> None:
+def fit_stream_blocks(draft: Draft, vector: str | None) -> None:
     """Limit stream blocks along rows, so that nests find them in L1.
 
     Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
     because the order of summation depends on them.
     """
-    for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
-        if visit.axis == vector and visit.size is not None and visit.size > MIN_STREAM_BLOCK:
-            itemsizes = {
-                i.payload.buffer: i.dtype.itemsize
-                for i in phase.items
-                if isinstance(i.payload, Access) and vector in i.axes
-            }
-            fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
-            visit.size = min(visit.size, max(fitting // MIN_STREAM_BLOCK, 1) * MIN_STREAM_BLOCK)
+    long = {
+        v
+        for r in draft.phase.regions()
+        for v in r.visits
+        if len(r.visits) == 1 and v.axis == vector and (v.size or 0) > MIN_STREAM_BLOCK
+    }
+    if not long:
+        return
+    itemsizes = {
+        i.payload.buffer: i.dtype.itemsize
+        for i in draft.phase.items
+        if isinstance(i.payload, Access) and vector in i.axes
+    }
+    fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
+    size = max(fitting // MIN_STREAM_BLOCK, 1) * MIN_STREAM_BLOCK
+
+    def fit(visit: Visit) -> Visit:
+        return replace(visit, size=min(visit.size or size, size)) if visit in long else visit
+
+    draft.rebuild(visit=fit)
 
 
 def reduction_columns(phase: Phase, target: Target) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.items import Phase, accesses_of
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
-from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.split_independent_outputs import (
     split_disjoint,
     split_small_outputs,
@@ -41,7 +42,7 @@ def _schedule(phase: Phase, products: tuple[FusedGemmPlan, ...]) -> Schedule | N
     nests = [_nest(phase, c) for c in products]
     last = products[-1]
     nests[-1].stores, nests[-1].items = (
-        phase.stores,
+        [*phase.stores],
         epilogue_items(phase, [c.item for c in products]),
     )
     block = last.blocks(phase)

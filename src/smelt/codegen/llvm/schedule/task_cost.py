@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smelt.codegen.llvm.access.vector_axis import part_numbers
 from smelt.codegen.llvm.loopir.items import Item, unvarying_axes
-from smelt.codegen.llvm.schedule.build_nests import Schedule
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Index, add, floordiv, mul, product
 

@@ -17,8 +17,8 @@ from smelt.codegen.llvm.access.vector_axis import (
 )
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.contract import product_block
-from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
 from smelt.machine.blocks import BLOCK, TASKS, rows_per_task
 from smelt.machine.target import Target
@@ -75,8 +75,6 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     if vector is not None and transpose_axis is not None:
         side = transpose_side(lanes_of(phase, target))
         block = {transpose_axis: side, vector: side}
-        # Neighbouring tasks read neighbouring runs of the same rows.
-        phase.grid = [*(a for a in phase.grid if a != transpose_axis), transpose_axis]
     elif vector is not None and plain and not has_reductions:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
             block[outer] = _rows_per_task(phase, vector, outer)

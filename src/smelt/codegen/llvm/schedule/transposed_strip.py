@@ -13,20 +13,17 @@ Cache lines are read whole, once for each nest.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.task_tiling import is_gather
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, floordiv, maximum, mul
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 
 def strip_loads(
@@ -84,7 +81,7 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def for_each_strip(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
+def for_each_strip(home: Environment, nest: Nest, inside: Callable[[], None]) -> None:
     """Run a nest for each strip of its rows, or once without strips.
 
     Meanwhile the range of the row axis is the strip.

@@ -17,6 +17,7 @@ not unrolled.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product as positions
 from math import prod
@@ -27,7 +28,6 @@ from smelt.codegen.llvm.loopir.clone import (
     depends_on_reduction,
     insert_before,
     prune,
-    renumber,
 )
 from smelt.codegen.llvm.loopir.items import (
     Access,
@@ -37,6 +37,7 @@ from smelt.codegen.llvm.loopir.items import (
     Reduction,
     cut_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.unroll_columns import short_row
 from smelt.codegen.llvm.schedule.fused_gemm import MAX_EPILOGUE_CYCLES, epilogue_items
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine
@@ -74,14 +75,14 @@ MAX_WINDOW_STRIDE = 3
 
 def unroll_small_windows(phase: Phase) -> Phase:
     """Unroll reductions over small windows into trees of their scalar operator."""
-    row = short_row(phase)
-    for reduction in [i for i in phase.items if i.kind == "reduce"]:
+    row, draft = short_row(phase), Draft(phase)
+    for original in [i for i in phase.items if i.kind == "reduce"]:
+        reduction = draft.latest(original)
         if isinstance(reduction.payload, Reduction) and _is_small_window(
-            phase, reduction, reduction.payload, row
+            draft.phase, reduction, reduction.payload, row
         ):
-            _unroll(phase, reduction, reduction.payload)
-    renumber(phase)
-    return phase
+            draft.replace(reduction, _unrolled(draft, reduction, reduction.payload))
+    return draft.phase
 
 
 def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str | None) -> bool:
@@ -168,57 +169,46 @@ def _are_adjacent_rows(offset: Index, phase: Phase, over: tuple[str, ...], most:
         length *= n
 
 
-def _unroll(phase: Phase, reduction: Item, folding: Reduction) -> None:
-    """Replace a reduction by a tree of its scalar operator."""
+def _unrolled(draft: Draft, reduction: Item, folding: Reduction) -> Item:
+    """Return the tree of its scalar operator that a reduction becomes."""
     (arg,) = reduction.args
-    counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
+    counts = [n for a in folding.over if isinstance(n := draft.axes[a], int)]
     terms = [
-        Cloner(phase, reduction, dict(zip(folding.over, at, strict=True))).of(arg)
+        Cloner(draft, reduction, dict(zip(folding.over, at, strict=True))).of(arg)
         for at in positions(*map(range, counts))
     ]
-    row = folding.row
+    row, conversion = folding.row, Conversion(reduction.dtype)
     if row.positional:
-        best = _position_of_best(phase, reduction, row, terms)
-        reduction.kind, reduction.payload, reduction.args = (
-            "cast",
-            Conversion(reduction.dtype),
-            (best,),
-        )
-        return
+        best = _position_of_best(draft, reduction, row, terms)
+        return replace(reduction, kind="cast", payload=conversion, args=(best,))
     if row.idempotent:
-        reduction.kind, reduction.payload = "apply", row.scalar
-        reduction.args = _combine_in_pairs(phase, reduction, row.scalar, terms, reduction.dtype)
-        if len(terms) == 1:
-            reduction.args *= 2  # idempotent
-        return
+        args = _combine_in_pairs(draft, reduction, row.scalar, terms, reduction.dtype)
+        both = args * 2 if len(terms) == 1 else args  # idempotent
+        return replace(reduction, kind="apply", payload=row.scalar, args=both)
     wide = f64 if arg.dtype == f32 else reduction.dtype
     if wide != arg.dtype:
         terms = [
-            insert_before(phase, reduction, "cast", Conversion(wide), (t,), wide) for t in terms
+            insert_before(draft, reduction, "cast", Conversion(wide), (t,), wide) for t in terms
         ]
     if len(terms) > 1:
-        pair = _combine_in_pairs(phase, reduction, row.scalar, terms, wide)
-        terms = [_apply(phase, reduction, row.scalar, pair, wide)]
+        pair = _combine_in_pairs(draft, reduction, row.scalar, terms, wide)
+        terms = [_apply(draft, reduction, row.scalar, pair, wide)]
     start = row.identity(wide)
     if wide.is_float and start == 0:  # as in loops, a sum of -0 is 0
-        zero = insert_before(phase, reduction, "const", start, (), wide)
-        terms = [_apply(phase, reduction, row.scalar, (terms[0], zero), wide)]
-    reduction.kind, reduction.payload, reduction.args = (
-        "cast",
-        Conversion(reduction.dtype),
-        tuple(terms),
-    )
+        zero = insert_before(draft, reduction, "const", start, (), wide)
+        terms = [_apply(draft, reduction, row.scalar, (terms[0], zero), wide)]
+    return replace(reduction, kind="cast", payload=conversion, args=tuple(terms))
 
 
-def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[Item]) -> Item:
+def _position_of_best(draft: Draft, reduction: Item, row: Combine, terms: list[Item]) -> Item:
     """Return the position of the best term: the first of equals, or the first NaN.
 
     Of two terms, the later one wins if it is better.
     """
-    make = partial(_apply, phase, reduction)
+    make = partial(_apply, draft, reduction)
     _, equal, differs = TIES_BEST
     candidates = [
-        (t, insert_before(phase, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
+        (t, insert_before(draft, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
     ]
     while len(candidates) > 1:
         pairs: list[tuple[Item, Item]] = []
@@ -234,12 +224,14 @@ def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[I
     return candidates[0][1]
 
 
-def unroll_short_dots(phase: Phase) -> None:
-    """Unroll short contractions into trees of scalar operators, and remove their axes."""
-    for dot in [i for i in phase.items if i.kind == "dot"]:
-        if _is_short_sum(phase, dot):
-            _unroll_dot(phase, dot)
-    prune(phase)
+def unroll_short_dots(phase: Phase) -> Phase:
+    """Unroll short contractions into trees of scalar operators."""
+    draft = Draft(phase)
+    for original in [i for i in phase.items if i.kind == "dot"]:
+        dot = draft.latest(original)
+        if _is_short_sum(draft.phase, dot):
+            draft.replace(dot, _unrolled_dot(draft, dot))
+    return prune(draft.phase)
 
 
 def _is_short_sum(phase: Phase, dot: Item) -> bool:
@@ -326,33 +318,33 @@ def _is_slim(
     return False
 
 
-def _unroll_dot(phase: Phase, dot: Item) -> None:
-    """Replace a contraction by its products, added in pairs."""
+def _unrolled_dot(draft: Draft, dot: Item) -> Item:
+    """Return the sum of its products that a contraction becomes, added in pairs."""
     assert isinstance(dot.payload, Reduction)
     times, plus = SUM_OF_PRODUCTS[1], COMBINES[SUM_OF_PRODUCTS[0]].scalar
     over = dot.payload.over
     terms: list[Item] = []
-    for at in positions(*(range(n) for a in over if isinstance(n := phase.axes[a], int))):
-        clone = Cloner(phase, dot, dict(zip(over, at, strict=True)))
-        terms.append(_apply(phase, dot, times, tuple(map(clone.of, dot.args)), dot.dtype))
-    dot.kind, dot.payload = "apply", plus
-    dot.args = _combine_in_pairs(phase, dot, plus, terms, dot.dtype)
+    for at in positions(*(range(n) for a in over if isinstance(n := draft.axes[a], int))):
+        clone = Cloner(draft, dot, dict(zip(over, at, strict=True)))
+        terms.append(_apply(draft, dot, times, tuple(map(clone.of, dot.args)), dot.dtype))
+    args = _combine_in_pairs(draft, dot, plus, terms, dot.dtype)
     if len(terms) == 1:
-        dot.payload, dot.args = times, terms[0].args
+        return replace(dot, kind="apply", payload=times, args=terms[0].args)
+    return replace(dot, kind="apply", payload=plus, args=args)
 
 
 def _combine_in_pairs(
-    phase: Phase, user: Item, scalar: str, terms: list[Item], dtype: DType
+    draft: Draft, user: Item, scalar: str, terms: list[Item], dtype: DType
 ) -> tuple[Item, ...]:
     """Combine terms in pairs until two are left, or the only one."""
     while len(terms) > 2:
         pairs = [
-            _apply(phase, user, scalar, two, dtype)
+            _apply(draft, user, scalar, two, dtype)
             for two in zip(terms[::2], terms[1::2], strict=False)
         ]
         terms = [*pairs, *terms[2 * len(pairs) :]]
     return tuple(terms)
 
 
-def _apply(phase: Phase, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
-    return insert_before(phase, user, "apply", name, args, dtype)
+def _apply(draft: Draft, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
+    return insert_before(draft, user, "apply", name, args, dtype)

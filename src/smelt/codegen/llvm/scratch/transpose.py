@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, reduce
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.gather_cache import CachedGather, cache_gathers
+from smelt.codegen.llvm.access.gather_cache import cache_gathers
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
@@ -35,16 +34,13 @@ from smelt.codegen.llvm.instructions.indexing import (
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.nests.environment import CachedGather, Environment
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
 from smelt.codegen.llvm.scratch.workspace import TRANSPOSED_PART
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
-
 
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
@@ -55,11 +51,11 @@ These are read only a few times; the distance covers the latency of L3.
 """
 
 
-def fill_transposed_tile(home: NestEmitter, item: Item, scope: Scope) -> None:
+def fill_transposed_tile(home: Environment, item: Item, scope: Scope) -> None:
     """Fill the transposed tile of a load for the current block."""
     b, (u, v) = home.b, home.nest.order[-2:]
     place = home.storage.at[item, TRANSPOSED_PART]
-    m = LLVMMachine(b, home.s.lanes, home.home.target)
+    m = LLVMMachine(b, home.s.lanes, home.frame.target)
 
     pitch = tile_pitch(home, item)
 
@@ -71,14 +67,14 @@ def fill_transposed_tile(home: NestEmitter, item: Item, scope: Scope) -> None:
     emit_transposed(home, item, scope, put, across=True)
 
 
-def tile_pitch(home: NestEmitter, item: Item) -> Value:
+def tile_pitch(home: Environment, item: Item) -> Value:
     """Return elements from one row of a transposed tile to the next."""
     pitch = home.storage.pitches[item] if home.nest.strips else transpose_side(home.s.lanes)
-    return home.home.index(pitch)
+    return home.frame.index(pitch)
 
 
 def emit_transposed(
-    home: NestEmitter,
+    home: Environment,
     item: Item,
     scope: Scope,
     put: Put,
@@ -132,13 +128,13 @@ def emit_transposed(
 class _Squares:
     """Reads squares of the current block of a load."""
 
-    def __init__(self, home: NestEmitter, item: Item, scope: Scope) -> None:
+    def __init__(self, home: Environment, item: Item, scope: Scope) -> None:
         access = item.payload
         assert isinstance(access, Access)
         self.home, self.b, self.access, self.scope = home, home.b, access, scope
         self.side = home.s.lanes
-        self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
-        self.m = LLVMMachine(self.b, self.side, home.home.target)
+        self.dtype, self.base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
+        self.m = LLVMMachine(self.b, self.side, home.frame.target)
         self.offset_of = _offset_function(home, access, scope)
         self.limits = [pair for pair in access.limits if pair not in home.proven_limits]
         self.other = self.m.const(item.dtype, access.other)
@@ -238,7 +234,7 @@ class _Squares:
 
 
 def _square_limits(
-    home: NestEmitter, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
+    home: Environment, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
 ) -> tuple[Value, Value]:
     """Return whether all of a square is in bounds, and whether any may be.
 
@@ -260,7 +256,7 @@ def _square_limits(
 
 
 def _offset_function(
-    home: NestEmitter, access: Access, scope: Scope
+    home: Environment, access: Access, scope: Scope
 ) -> Callable[[int, Value], Value]:
     """Return a function from a position along u (0) or v (1) to an offset.
 
@@ -295,7 +291,7 @@ def _branch_values(
 
 
 def _prefetch_next_tile(
-    home: NestEmitter, item: Item, scope: Scope, at: tuple[Value, Value], step: int
+    home: Environment, item: Item, scope: Scope, at: tuple[Value, Value], step: int
 ) -> None:
     """Prefetch the share of the next task's tile, which continues along u, at a position.
 
@@ -307,7 +303,7 @@ def _prefetch_next_tile(
     if any(coefficient(access.offset, a) is None for a in home.nest.order[-2:]):
         return  # no constant stride to the next tile
     b, lanes = home.b, home.s.lanes
-    side, dtype = transpose_side(lanes), home.home.dtypes[access.buffer]
+    side, dtype = transpose_side(lanes), home.frame.dtypes[access.buffer]
     if home.nest.strips:  # the next strip
         side = max(strip_rows(item.dtype, lanes), CACHE_LINE // dtype.itemsize)
     lines, each = (n * dtype.itemsize // CACHE_LINE for n in (side, lanes * step))
@@ -322,7 +318,7 @@ def _prefetch_next_tile(
         line = b.add(first, number(k))
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
-        address = element_address(b, home.home.buffers[access.buffer], place, dtype)
+        address = element_address(b, home.frame.buffers[access.buffer], place, dtype)
         in_row = b.mul(b.urem(line, number(lines)), number(CACHE_LINE))
         for nth in range(run):
             to = b.add(in_row, number(nth * CACHE_LINE))
@@ -418,7 +414,7 @@ MAX_WORK = 16
 """Maximum instructions per vector: the body is unrolled for each column of a square."""
 
 
-def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], None]) -> None:
+def emit_transposed_loops(home: Environment, scope: Scope, loops: Callable[[], None]) -> None:
     """Emit the last two loops of a nest, which `loops` emits on transposed tiles.
 
     Where it pays there is a second version, square by square, for blocks of complete squares whose
@@ -458,7 +454,7 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
             by_tiles()
 
 
-def _is_plain(home: NestEmitter) -> bool:
+def _is_plain(home: Environment) -> bool:
     """Return whether the direct version pays.
 
     Little is computed of one transposed array, and the outputs are stored non-temporally in full
@@ -467,7 +463,7 @@ def _is_plain(home: NestEmitter) -> bool:
     nest, lanes = home.nest, home.s.lanes
     if (
         len(nest.transposed) != 1
-        or not home.home.streaming
+        or not home.frame.streaming
         or nest.stages
         or nest.reductions
         or nest.saves
@@ -481,13 +477,13 @@ def _is_plain(home: NestEmitter) -> bool:
         s.where is None
         and home.step(s.access, nest.vector or "") == 1
         and home.step(s.access, nest.order[-2]) is not None
-        and home.home.dtypes[s.access.buffer].itemsize * lanes == CACHE_LINE
+        and home.frame.dtypes[s.access.buffer].itemsize * lanes == CACHE_LINE
         for s in nest.stores
     )
     return full_lines and isinstance(access, Access) and not access.limits and work <= MAX_WORK
 
 
-def _places(home: NestEmitter, scope: Scope) -> list[Value]:
+def _places(home: Environment, scope: Scope) -> list[Value]:
     """Return addresses which are line-aligned if all vectors of all stores are.
 
     They are those of the first vectors of two rows.
@@ -496,14 +492,14 @@ def _places(home: NestEmitter, scope: Scope) -> list[Value]:
     u, v = (home.ranges[a][0] for a in axes)
     addresses: list[Value] = []
     for access in (s.access for s in home.nest.stores):
-        base, dtype = home.home.buffers[access.buffer], home.home.dtypes[access.buffer]
+        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
         for row in (u, b.add(u, number(1))):
             at = home.index(access.offset, Scope(scope, {axes[0]: row, axes[1]: v}))
             addresses.append(b.ptrtoint(element_address(b, base, at, dtype), I64))
     return addresses
 
 
-def _column(home: NestEmitter, scope: Scope, row: Value, first: Value, column: Value) -> None:
+def _column(home: Environment, scope: Scope, row: Value, first: Value, column: Value) -> None:
     """Emit the nest's body for one column."""
     depth, (u, v) = len(home.nest.order), home.nest.order[-2:]
     outer = Scope(scope, {u: row})
@@ -514,7 +510,7 @@ def _column(home: NestEmitter, scope: Scope, row: Value, first: Value, column: V
     home.body(inner)
 
 
-def load_transposed_row(home: NestEmitter, item: Item, scope: Scope) -> Value:
+def load_transposed_row(home: Environment, item: Item, scope: Scope) -> Value:
     """Load the vector of a transposed tile at the current position."""
     b = home.b
     u, v = home.nest.order[-2:]

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, intrinsic, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.schedule.register_tile import Tile
-from smelt.codegen.llvm.scratch.workspace import Storage
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.types.dtype import DType
-
-if TYPE_CHECKING:
-    from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
@@ -33,7 +30,7 @@ MIX_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def zero_panel_tail(
-    home: NestEmitter,
+    home: Environment,
     panels: tuple[Value, DType],
     tile: Tile,
     columns: Value,
@@ -46,7 +43,7 @@ def zero_panel_tail(
     positions, of which `lines` are cleared.
     """
     b, (base, dtype) = home.b, panels
-    m = LLVMMachine(b, tile.lanes, home.home.target)
+    m = LLVMMachine(b, tile.lanes, home.frame.target)
     last = b.and_(columns, number(tile.columns - 1))
     start, begin = b.and_(last, number(-tile.lanes)), b.mul(b.sub(columns, last), units)
 

@@ -56,7 +56,9 @@ function terms(d) {
 function override(d) {
   const code = /`([^`]+)`/.exec(d.override);
   if (code && code[1].includes("(a, b)")) {
-    return ["To get the opposite: ", h("code", {}, code[1].replace("(a, b)", `("${d.a}", "${d.b}")`))];
+    const named = (name, label) => /^v\d+$/.test(name) ? label : name;  // v3: a number, no name
+    const [a, b] = [named(d.a, d.a_label), named(d.b, d.b_label)];
+    return ["To get the opposite: ", h("code", {}, code[1].replace("(a, b)", `("${a}", "${b}")`))];
   }
   return d.override;
 }

@@ -1,0 +1,775 @@
+"""Lower the schedule of a phase to loops: tasks, folds and stores, before any pass.
+
+    phase                                     func
+      grid n0 in blocks of 4                    chunk t in 0 .. (n0 + 3) // 4
+      nest n0, n1: q = sum(x*x over n1)           alloc q: f32[4] in task
+      nest n0, n1: y[n0,n1] = x / q               each i in t*4 .. min(t*4 + 4, n0)
+                                                    each j in 0 .. n1 with s = sum:f64 0.0
+                                                      v = x[i*n1 + j]
+                                                      s <- v*v
+                                                    q[i - t*4] = s
+                                                  each i in t*4 .. min(t*4 + 4, n0)  ..
+
+What a nest computes at each depth is a Let if something reads it twice or further in, and else part
+of the value that reads it.  Streams are loops over blocks, and their states are arrays of the task.
+A nest whose accumulators vary inside of the reduced loops is written with these loops innermost:
+which loop is which is a pass' business.
+
+Not lowered: contractions, windows, and parts of transposed tiles (`refusal`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from smelt.codegen.llvm.instructions.reductions import CompensatedSum, PlainAccumulator
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Buffer,
+    Clamp,
+    Conversion,
+    Edge,
+    Item,
+    Program,
+    Reduction,
+    Region,
+    StateUpdate,
+    StoreItem,
+    StreamState,
+    Visit,
+    enclosing_regions,
+)
+from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.loops.full_unroll import is_single_block
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.schedule.build_nests import scan_axes
+from smelt.codegen.llvm.scratch.workspace import lay_out
+from smelt.loop import ir as loop
+from smelt.ops.combine import BOTH, COMBINES, EXTREMES
+from smelt.python.dataclass import dataclass
+from smelt.types.dtype import DType, f64, i64
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    add,
+    atoms,
+    axis,
+    floordiv,
+    map_variables,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    nonnegative,
+    product,
+    size,
+    sub,
+)
+
+_Key = Item | StreamState
+_Body = tuple[loop.Statement, ...]
+_LETTERS = "ijklmnopq"
+
+
+def refusal(s: Schedule) -> str:
+    """Return why a schedule has no loop form yet; empty if it has one."""
+    kinds = {i.kind for i in s.phase.items}
+    if s.products or "dot" in kinds:
+        return "a product"
+    if "window" in kinds or s.phase.window_positions:
+        return "windows"
+    if "unit" in kinds or s.phase.aliases:
+        return "pairs of short numbers"
+    scans = [i for i in s.phase.items if i.kind == "scan"]
+    if not all(isinstance(lay_out(s).accumulator_of(i), PlainAccumulator) for i in scans):
+        return "a scan that carries more than a number"
+    return "loops that scan and reduce" if any(map(_scans_and_reduces, s.nests)) else ""
+
+
+def _scans_and_reduces(nest: Nest) -> bool:
+    scanned = scan_axes(nest)
+    return bool(scanned) and (bool(nest.reductions) or len(scanned) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredPhase:
+    """The loops of a phase, their vectors, and their arrays.
+
+    `lanes` has loops by their variable, `buffers` the program's arrays by their names in the loops.
+    """
+
+    func: loop.Func
+    lanes: Mapping[str, int]
+    buffers: Mapping[str, str]
+
+
+def lower_phase(s: Schedule, source: Program) -> LoweredPhase:
+    """Return the loops of a phase of a program that `refusal` does not refuse."""
+    lowering = _Lowering(s, source.buffers, {stride_name(p, d) for p, d in source.strides})
+    buffers = {_identifier(name): name for name in lowering.buffers}
+    return LoweredPhase(lowering.func(), lowering.lanes, buffers)
+
+
+class _Lowering:
+    """The names, ranges and arrays at a point of the function."""
+
+    def __init__(self, s: Schedule, buffers: Sequence[Buffer], strides: Collection[str]) -> None:
+        self.s, self.storage, self.strides = s, lay_out(s), strides
+        self.buffers = {b.name: b for b in buffers if b.name in _buffers_of(s)}
+        used = [*_indices(s), *(b.nbytes for b in self.buffers.values())]
+        names = dict.fromkeys(a.name for e in used for a in atoms(e) if a.kind == "size")
+        self.sizes = tuple(n for n in names if n not in strides)
+        self.numbers = tuple(n for n in names if n in strides)
+        self.taken = {*names, *map(_identifier, self.buffers)}
+        self.stems: dict[str, str] = {}
+        self.before: list[loop.Statement] = []
+        """Names for numbers of the whole function."""
+        self.at_start: list[loop.Statement] = []
+        """Names for numbers of a task."""
+        self.vars: Mapping[str, str] = {}
+        """Variables of loops around the nests, by axis."""
+        self.block = {g: self._named("rows", self.index(n)) for g, n in s.block.items()}
+        self.chunk = self._chunk()
+        self.task_names = {s.name for s in self.at_start if isinstance(s, loop.Let)}
+        self.ranges = {a: self._task_range(a) for a in s.local}
+        self.starts: Mapping[tuple[Region | None, str], Index] = {
+            (None, a): low for a, (low, _) in self.ranges.items()
+        }
+        self.arrays: dict[_Key, tuple[str, tuple[str, ...]]] = {}
+        self.lanes: dict[str, int] = {}
+        """Lanes that some loops take at once, by their variable."""
+        self.values: dict[Item, loop.Value] = {}
+        """Values without loops, of this task and of the regions around."""
+
+    def keep(self, item: Item, value: loop.Value) -> None:
+        """Make a value without loops available to later nests."""
+        self.values[item] = value
+
+    def take_lanes(self, var: str, lanes: int) -> None:
+        """Note how many positions of a loop the schedule takes at once."""
+        self.lanes[var] = lanes
+
+    # ---- names ---------------------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        """Return a name that nothing has: the stem, with a number if it is taken."""
+        names = (stem, *(f"{stem}{k}" for k in range(1, len(self.taken) + 2)))
+        name = next(n for n in names if n not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def axis_name(self, axis: str) -> str:
+        """Return a new variable for an axis: the axis' name, or a letter."""
+        stem = self.stems.get(axis)
+        if stem is None:
+            letters = (c for c in _LETTERS if c not in (self.taken | {*self.stems.values()}))
+            named = axis not in self.taken and axis.isidentifier()
+            stem = self.stems[axis] = axis if named else next(letters, "i")
+        return self.fresh(stem)
+
+    # ---- the function --------------------------------------------------------------------------
+
+    def _named(self, stem: str, e: Index, *, in_task: bool = False) -> Index:
+        """Return an index expression, by a name if it is long."""
+        return self._name_in(self.at_start if in_task else self.before, e, stem)
+
+    def _chunk(self) -> loop.For | None:
+        """Return the loop over tasks; name each task's part of the grid.
+
+        Several grid axes are one number, the last of them fastest.
+        """
+        s, counts = self.s, list[tuple[str, Index]]()
+        for g in s.phase.grid:
+            if is_single_block(s, g):
+                continue
+            n = self.index(s.phase.axes[g])
+            if g in self.block:
+                n = floordiv(add(n, sub(self.block[g], 1)), self.block[g])
+            counts.append((g, n))
+        if not counts:
+            return None
+        tasks, first = [self._named("tasks", n) for _, n in counts], counts[0][0]
+        single = len(counts) == 1 and first not in s.local
+        var = self.axis_name(first) if single else self.fresh("t")
+        rest: Index = axis(var, product(tasks))
+        for (g, _), n in list(zip(counts, tasks, strict=True))[::-1]:
+            part = rest if g == first else mod(rest, n)
+            rest = rest if g == first else floordiv(rest, n)
+            if len(counts) == 1:
+                name = var
+            else:
+                name = self.fresh("t") if g in s.local else self.axis_name(g)
+                self.at_start.insert(0, loop.Let(name, loop.position(part)))
+            self.vars = {**self.vars, g: name}
+        return loop.For("chunk", var, 0, product(tasks), ())
+
+    def func(self) -> loop.Func:
+        """Return the function of the phase."""
+        allocs = self._allocs()
+        body = (*self.at_start, *allocs, *self._segments(None, 0)[0])
+        if self.chunk is not None:
+            body = (replace(self.chunk, body=body),)
+        params = tuple(
+            loop.Param(_identifier(b.name), b.dtype, self.index(self._elements(b)), b.written)
+            for b in self.buffers.values()
+        )
+        name = _identifier(self.s.phase.name)
+        return loop.Func("func", name, params, self.sizes, self.numbers, (*self.before, *body))
+
+    def _elements(self, b: Buffer) -> Index:
+        return floordiv(b.nbytes, b.dtype.itemsize)
+
+    def _task_range(self, a: str) -> tuple[Index, Index]:
+        """Return the range of an axis in a task."""
+        s, extent = self.s, self.index(self.s.phase.axes[a])
+        if a in self.block and not is_single_block(s, a):
+            number, length = self._task_number(a), self.block[a]
+        elif a in s.phase.cut:
+            part, n = s.phase.cut[a]
+            number, length = self._task_number(part), self._named("rows", self.index(n))
+        else:
+            return 0, extent
+        low = self._named("from", mul(number, length), in_task=True)
+        return low, self._named("to", minimum(add(low, length), extent), in_task=True)
+
+    def _task_number(self, g: str) -> Index:
+        """Return which part of a grid axis a task has."""
+        assert self.chunk is not None
+        name = self.vars[g]
+        return axis(name, self.chunk.high) if name == self.chunk.var else loop.number(name)
+
+    def _allocs(self) -> _Body:
+        """Return the arrays that nests keep in scratch memory."""
+        owners: dict[_Key, tuple[str, ...]] = {**self.s.materialised}
+        for update in self.s.phase.state_updates:
+            owners[update.state] = self.storage.state_axes(update.state)
+        statements: list[loop.Statement] = []
+        for owner, axes in owners.items():
+            stem = owner.name if isinstance(owner, StreamState) else "e"
+            name = self.fresh(_identifier(stem))
+            self.arrays[owner] = name, axes
+            elements = product(self.extent(owner, a) for a in axes)
+            statements.append(loop.Alloc(name, owner.dtype, elements, "task"))
+        return tuple(statements)
+
+    def extent(self, owner: _Key, a: str) -> Index:
+        """Return the extent of an array in scratch memory along an axis."""
+        extent = self.storage.extent(owner, a)
+        return self.block[a] if extent == self.s.block.get(a) else self.index(extent)
+
+    # ---- streams -------------------------------------------------------------------------------
+
+    def _segments(self, region: Region | None, at: int) -> tuple[_Body, int]:
+        """Return a region's statements from segment `at` on, and the first one after it."""
+        segments = self.s.phase.segments
+        body: list[loop.Statement] = []
+        while at < len(segments):
+            inner = segments[at]
+            if inner is region:
+                for nest in (n for n in self.s.nests if n.time == at):
+                    body += _NestLowering(self, nest).run()
+                at += 1
+            elif inner is not None and inner.parent is region:
+                part, at = self._region(inner, at)
+                body += part
+            else:
+                break
+        return tuple(body), at
+
+    def _region(self, region: Region, at: int) -> tuple[_Body, int]:
+        """Return a stream's loops over blocks, or a conditional part of a body."""
+        available, ranges, starts, variables = (
+            dict(self.values),
+            self.ranges,
+            self.starts,
+            self.vars,
+        )
+        before: list[loop.Statement] = []
+        for visit in region.bounds:
+            low, stop = (self._name_in(before, e) for e in self._span(visit, before))
+            self.ranges = {**self.ranges, visit.axis: (low, stop)}
+        body, after = self._visits(region, region.visits, at)
+        condition = None if region.where is None else available[region.where]
+        self.values, self.ranges, self.starts, self.vars = available, ranges, starts, variables
+        body = (*before, *body)
+        return ((loop.If(condition, body),) if condition is not None else body), after
+
+    def _visits(self, region: Region, visits: Sequence[Visit], at: int) -> tuple[_Body, int]:
+        if not visits:
+            return self._segments(region, at)
+        visit, *inner = visits
+        before: list[loop.Statement] = []
+        low, stop = (self._name_in(before, e) for e in self._span(visit, before))
+        start: Index = low
+        if visit.size is None:
+            self.ranges = {**self.ranges, visit.axis: (low, stop)}
+            self.starts = {**self.starts, (region, visit.axis): low}
+            body, after = self._visits(region, inner, at)
+            return (*before, *body), after
+        var = self.axis_name(visit.axis) if visit.size == 1 else self.fresh("b")
+        if visit.size == 1:
+            self.vars = {**self.vars, visit.axis: var}
+        if visit.size != 1 and visit.start is not None:
+            first = self._first(visit)
+            start = sub(low, mod(sub(low, first), visit.size))
+        block = axis(var, self.index(self.s.phase.axes[visit.axis]))
+        begin = block if start == low else maximum(block, low)
+        end = minimum(add(block, visit.size), stop)
+        self.ranges = {**self.ranges, visit.axis: (begin, end)}
+        self.starts = {**self.starts, (region, visit.axis): begin}
+        body, after = self._visits(region, inner, at)
+        return (*before, loop.For("for", var, start, stop, body, visit.size)), after
+
+    def _name_in(self, body: list[loop.Statement], e: Index, stem: str = "end") -> Index:
+        """Return an index expression by a name that a block binds, unless it is short."""
+        if isinstance(e, int) or is_short(e):
+            return e
+        body.append(loop.Let(name := self.fresh(stem), loop.position(e)))
+        return loop.number(name)
+
+    def _first(self, visit: Visit) -> Index:
+        return add(self.ranges[visit.axis][0], visit.first)
+
+    def _span(self, visit: Visit, before: list[loop.Statement]) -> tuple[Index, Index]:
+        """Return where the blocks of an axis begin and end in this task."""
+        first, last = self._first(visit), self.ranges[visit.axis][1]
+        low, stop = first, last
+        if visit.start is not None:
+            low = minimum(maximum(self._position(visit.start, before), first), last)
+        if visit.stop is not None:
+            stop = minimum(maximum(self._position(visit.stop, before), low), last)
+        if visit.part is None:
+            return low, stop
+        name, parts = visit.part
+        unit = visit.size or 1
+        blocks = floordiv(add(sub(last, first), unit - 1), unit)
+        each = mul(floordiv(add(blocks, sub(self.index(parts), 1)), self.index(parts)), unit)
+        begin = add(first, mul(self.index(axis(name, parts)), each))
+        return maximum(low, begin), minimum(add(begin, each), stop)
+
+    def _position(self, item: Item, before: list[loop.Statement]) -> Index:
+        """Return an integer value as an index, bound before if it is not one."""
+        available = self.values[item]
+        index = loop.as_index(available)
+        if index is not None:
+            return index
+        name = self.fresh("v")
+        before.append(loop.Let(name, available))
+        return loop.number(name)
+
+    def start(self, owner: _Key, axis: str) -> Index:
+        """Return the first position along an axis that an array in scratch memory has."""
+        around = enclosing_regions(self.storage.region(owner))
+        inner = [r for r in around if (r, axis) in self.starts]
+        return self.starts[inner[-1] if inner else None, axis]
+
+    # ---- indices -------------------------------------------------------------------------------
+
+    def index(self, e: Index) -> Index:
+        """Return an index expression of the kernel, over the names of the function."""
+        return map_variables(e, self.leaf)
+
+    def leaf(self, atom: Atom) -> Index:
+        """Return a variable of the kernel in an index expression."""
+        if atom.kind == "size":
+            return loop.number(atom.name) if atom.name in self.strides else size(atom.name)
+        if atom.kind == "axis":
+            name, task = self.vars[atom.name], self.chunk
+            if task is not None and name in self.task_names and name != task.var:
+                return loop.number(name)
+            return axis(name, self.index(atom.extent))
+        return self.position_index(self.values[self.s.phase.positions[atom.name]])
+
+    def position_index(self, position: loop.Value) -> Index:
+        """Return a computed position as an index expression."""
+        index = loop.as_index(position)
+        assert index is not None, position
+        return index
+
+
+class _NestLowering:
+    """The loops of one nest."""
+
+    def __init__(self, home: _Lowering, nest: Nest) -> None:
+        self.home, self.nest, self.s = home, nest, home.s
+
+    def run(self) -> _Body:
+        """Return the statements of the nest: apart for sums that cross loops."""
+        nest = self.nest
+        scanned = scan_axes(nest)
+        if scanned:
+            order = sorted(nest.order, key=lambda a: a in scanned)
+            return _Loops(self.home, nest, tuple(order), ()).run()
+        crossing = [r for r in nest.reductions if not nest.in_registers(r)]
+        body = list(_Loops(self.home, nest, nest.order, crossing).run())
+        groups = dict.fromkeys(
+            frozenset(a for a in nest.order if a not in r.axes) for r in crossing
+        )
+        for over in groups:
+            order = (
+                *(a for a in nest.order if a not in over),
+                *(a for a in nest.order if a in over),
+            )
+            others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
+            body += _Loops(self.home, nest, order, others, alone=True).run()
+        return tuple(body)
+
+
+def _read(name: str, dtype: DType) -> loop.Value:
+    """Return the value that a name has."""
+    return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
+
+
+def _reduced(item: Item) -> tuple[str, ...]:
+    assert isinstance(item.payload, Reduction)
+    return item.payload.over
+
+
+def _ended(reduction: Item, nest: Nest) -> frozenset[str]:
+    return frozenset(a for a in nest.order if a not in reduction.axes)
+
+
+class _Loops:
+    """Loops in one order, with some of the reductions of a nest.
+
+    `alone`: they do nothing else that the nest does.
+    """
+
+    def __init__(
+        self,
+        home: _Lowering,
+        nest: Nest,
+        order: tuple[str, ...],
+        left: Sequence[Item],
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.home, self.nest, self.order, self.s = home, nest, order, home.s
+        self.reductions = [r for r in nest.reductions if r not in left]
+        self.saves = [] if alone else nest.saves
+        self.stores: list[StoreItem] = [] if alone else nest.stores
+        self.updates: list[StateUpdate] = [] if alone else nest.state_updates
+        self.scalars = [] if alone else nest.scalars
+        vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
+        self.vars = {} if vanish else {a: home.axis_name(a) for a in order}
+        if nest.vector in self.vars:
+            home.take_lanes(self.vars[nest.vector], self.s.lanes * nest.unroll)
+        self.values: dict[Item, loop.Value] = {}
+        self.carries: dict[Item, str] = {}
+        self.running: dict[Item, str] = {}
+        """Names of the values of scans, before they are rounded."""
+        self.items = self._needed()
+        self.uses = self._uses()
+
+    def run(self) -> _Body:
+        """Return the statements."""
+        if not (self.reductions or self.saves or self.stores or self.updates or self.scalars):
+            return ()
+        if not self.reductions and any(self.home.ranges[a] == (0, 0) for a in self.order):
+            return ()
+        if not self.order:
+            return (*self._enter(0), *self._body())
+        return (*self._enter(0), *self._loops(0))
+
+    # ---- what is computed where ----------------------------------------------------------------
+
+    def _roots(self) -> Iterator[Item]:
+        """Yield what statements at the innermost position read, each as often as they do."""
+        for r in self.reductions:
+            yield from r.args
+        yield from (*self.saves, *(u.value for u in self.updates), *self.scalars)
+        for s in self.stores:
+            yield s.value
+            if s.where is not None:
+                yield s.where
+            yield from (self.s.phase.positions[n] for n in s.access.positions)
+
+    def _needed(self) -> list[Item]:
+        """Return the items that these loops compute or load, operands first."""
+        items: dict[Item, None] = {}
+
+        def need(item: Item) -> None:
+            if item in items or item in self.home.values:
+                return
+            if not self._is_kept(item):
+                for a in item.args:
+                    need(a)
+            items[item] = None
+
+        for root in self._roots():
+            need(root)
+        return list(items)
+
+    def _is_kept(self, item: Item) -> bool:
+        """Return whether an item is read from scratch memory."""
+        return item in self.home.arrays and item not in self.nest.items
+
+    def _uses(self) -> Counter[Item]:
+        uses = Counter(self._roots())
+        for item in self.items:
+            if not self._is_kept(item):
+                uses.update(item.args)
+        return uses
+
+    def depth(self, item: Item) -> int:
+        """Return how many loops must be open before an item is available."""
+        return max((self.order.index(a) + 1 for a in item.axes if a in self.order), default=0)
+
+    def _is_bound(self, item: Item) -> bool:
+        """Return whether an item becomes a Let rather than a part of what reads it."""
+        if item.kind == "const" or (item.kind in ("index", "edge") and item.dtype == i64):
+            return False
+        if item.kind == "position" or self.uses[item] > 1:
+            return True
+        if len(self.stores) + len(self.updates) > 1 and item.kind in ("load", "state"):
+            return True  # before anything is stored
+        at = self.depth(item)
+        readers = [i for i in self.items if not self._is_kept(i) and item in i.args]
+        return at < (self.depth(readers[0]) if readers else len(self.order))
+
+    def _enter(self, depth: int) -> Iterator[loop.Statement]:
+        """Yield what is computed when `depth` loops are open."""
+        for item in self.items:
+            if self.depth(item) != depth:
+                continue
+            register = self._make(item)
+            if item.kind == "scan":
+                inner = self._scan_type(item)
+                name = self.running[item] = self.home.fresh("v")
+                yield loop.Let(name, register)
+                register = _read(name, inner)
+                register = register if inner == item.dtype else loop.Cast(register, item.dtype)
+            if self._is_bound(item):
+                name = self.home.fresh("v")
+                yield loop.Let(name, register)
+                register = _read(name, item.dtype)
+            self.values[item] = register
+            if depth == 0:
+                self.home.keep(item, register)
+
+    # ---- loops ---------------------------------------------------------------------------------
+
+    def _loops(self, depth: int) -> _Body:
+        if depth == len(self.order):
+            return self._body()
+        name = self.order[depth]
+        opened = [r for r in self.reductions if self._opens_at(r) == depth]
+        carry = tuple(self._carry(r) for r in opened)
+        low, high = self.home.ranges[name]
+        scans = [i for i in self.items if i.kind == "scan" and not self._is_kept(i)]
+        scans = [i for i in scans if name in _reduced(i)]
+        starts = tuple(self._scan_start(i) for i in scans)
+        inner = (*self._enter(depth + 1), *self._loops(depth + 1))
+        inner += tuple(
+            loop.Next(self.carries[i], _read(self.running[i], self._scan_type(i))) for i in scans
+        )
+        kind = "for" if scans else "each"
+        body: list[loop.Statement] = [
+            loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
+        ]
+        for r, c in zip(opened, carry, strict=True):
+            body += self._publish(r, c)
+        return tuple(body)
+
+    def _opens_at(self, reduction: Item) -> int:
+        return self.depth(reduction)
+
+    def _scan_type(self, scan: Item) -> DType:
+        """Return the type in which a scan adds up."""
+        (dtype,) = self.home.storage.accumulator_of(scan).parts
+        return dtype
+
+    def _scan_start(self, scan: Item) -> loop.Carry:
+        """Return the carry of a scan."""
+        assert isinstance(scan.payload, Reduction)
+        name = self.carries[scan] = self.home.fresh("s")
+        return loop.Carry(name, loop.identity(scan.payload.row.name, self._scan_type(scan)))
+
+    def _carry(self, reduction: Item) -> loop.Carry:
+        """Return the carry that a reduction folds into."""
+        assert isinstance(reduction.payload, Reduction)
+        row, source = reduction.payload.row, reduction.args[0].dtype
+        name = self.carries[reduction] = self.home.fresh("s")
+        if row.positional:
+            position = self.home.fresh("p")
+            start = loop.Const(0, i64)
+            return loop.Carry(
+                name, loop.identity(row.name, source), row.name, "own", position, start
+            )
+        acc = self.home.storage.accumulator_of(reduction)
+        mode: loop.Mode = "own"
+        if isinstance(acc, CompensatedSum):
+            mode = "two_sum"
+        elif isinstance(acc, PlainAccumulator) and acc.inner == f64 != reduction.dtype:
+            mode = "pairs" if adds_pairs(reduction, self.nest) else "f64"
+        return loop.Carry(name, loop.identity(row.name, reduction.dtype), row.name, mode)
+
+    def _publish(self, reduction: Item, carry: loop.Carry) -> Iterator[loop.Statement]:
+        """Store the result of a reduction, or make it available to the task."""
+        result: loop.Value
+        if carry.position:
+            result = _read(carry.position, i64)
+        elif carry.mode != "own" and reduction.dtype != f64:
+            result = loop.Cast(loop.Ref(carry.name), reduction.dtype)
+        else:
+            result = _read(carry.name, reduction.dtype)
+        if reduction in self.home.arrays:
+            yield loop.Store(self._element(reduction), result)
+        else:
+            self.home.keep(reduction, result)
+
+    def _body(self) -> _Body:
+        """Return the statements at the innermost position."""
+        body: list[loop.Statement] = [
+            loop.Store(self._element(item), self.value(item)) for item in self.saves
+        ]
+        for r in self.reductions:
+            assert isinstance(r.payload, Reduction)
+            element, position = self.value(r.args[0]), None
+            if r.payload.row.positional:
+                position = loop.position(self._index(r.payload.positions))
+            elif r.args[0].dtype != r.dtype:
+                element = loop.Cast(element, r.dtype)
+            body.append(loop.Fold(self.carries[r], element, position))
+        several = len(self.stores) + len(self.updates) > 1
+        lets: list[loop.Statement] = []
+        late: list[loop.Statement] = []
+
+        def ready(item: Item) -> loop.Value:
+            register = self.value(item)
+            if several and not isinstance(register, (loop.Const, loop.IndexValue, loop.Ref)):
+                lets.append(loop.Let(name := self.home.fresh("v"), register))
+                register = self.values[item] = _read(name, item.dtype)
+            return register
+
+        for s in self.stores:
+            where = None if s.where is None else self.value(s.where)
+            place = loop.Place(
+                _identifier(s.access.buffer), self._index(s.access.offset), mask=where
+            )
+            late.append(loop.Store(place, ready(s.value)))
+        late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
+        for item in self.scalars:
+            self.home.keep(item, self.value(item))
+        return (*body, *lets, *late)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def value(self, item: Item) -> loop.Value:
+        """Return the value of an item that is available here."""
+        available = self.home.values.get(item)
+        return self.values[item] if available is None else available
+
+    def _index(self, e: Index) -> Index:
+        return map_variables(e, self._leaf)
+
+    def _leaf(self, atom: Atom) -> Index:
+        if atom.kind == "value":
+            return self.home.position_index(self.value(self.s.phase.positions[atom.name]))
+        if atom.kind == "axis" and atom.name in self.vars:
+            return axis(self.vars[atom.name], self.home.index(atom.extent))
+        return self.home.leaf(atom)
+
+    def _element(self, owner: _Key) -> loop.Place:
+        """Return the current element of an array in scratch memory."""
+        name, axes = self.home.arrays[owner]
+        offset: Index = 0
+        for a in axes:
+            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.home.start(owner, a))
+            offset = add(mul(offset, self.home.extent(owner, a)), at)
+        return loop.Place(name, offset)
+
+    def _make(self, item: Item) -> loop.Value:
+        """Return the value of an item whose operands are available."""
+        payload = item.payload
+        if self._is_kept(item):
+            return loop.Load(self._element(item))
+        if item.kind == "const":
+            assert isinstance(payload, (int, float, bool))
+            if item.dtype == i64:
+                return loop.position(int(payload))
+            return loop.Const(payload, item.dtype)
+        if item.kind == "index":
+            assert isinstance(payload, (int, Expr))
+            return loop.IndexValue(self._index(payload), item.dtype)
+        if isinstance(payload, Access):
+            return self._load(payload)
+        if isinstance(payload, StreamState):
+            return loop.Load(self._element(payload))
+        if isinstance(payload, Edge):
+            low, high = self.home.ranges[payload.axis]
+            ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
+            return loop.position(ends[payload.what])
+        args = tuple(self.value(a) for a in item.args)
+        if isinstance(payload, Clamp):
+            if payload.inside:
+                return args[0]
+            last = loop.position(sub(self._index(payload.extent), 1))
+            least, largest = (COMBINES[name].scalar for name in EXTREMES)
+            return loop.apply(largest, loop.apply(least, args[0], last), loop.position(0))
+        if isinstance(payload, Reduction):
+            inner, source = self._scan_type(item), item.args[0].dtype
+            element = args[0] if source == inner else loop.Cast(args[0], inner)
+            return loop.apply(payload.row.scalar, _read(self.carries[item], inner), element)
+        if isinstance(payload, Conversion):
+            return loop.cast(args[0], payload.dtype)
+        assert isinstance(payload, str), item.kind
+        return loop.apply(payload, *args)
+
+    def _load(self, access: Access) -> loop.Value:
+        """Return a load, masked by the bounds checks that are not proven."""
+        tests: list[loop.Value] = []
+        for e, n in access.limits:
+            at, end = self._index(e), self._index(n)
+            if not nonnegative(at):
+                tests.append(loop.Apply("le", (loop.position(0), loop.position(at))))
+            tests.append(loop.Apply("lt", (loop.position(at), loop.position(end))))
+        place = loop.Place(_identifier(access.buffer), self._index(access.offset))
+        if not tests:
+            return loop.Load(place)
+        mask = tests[0]
+        for test in tests[1:]:
+            mask = loop.Apply(BOTH, (mask, test))
+        dtype = self.home.buffers[access.buffer].dtype.compute
+        other = None if access.gives_zero else loop.Const(access.other, dtype)
+        return loop.Load(loop.Place(place.buffer, place.at, mask=mask), other)
+
+
+# ---- what a schedule reads -----------------------------------------------------------------------
+
+
+def is_short(e: Expr) -> bool:
+    """Return whether an expression is a variable, or a multiple of one by a number."""
+    return len(e.terms) == 1 and len(e.terms[0][0]) == 1 and not e.terms[0][0][0].args
+
+
+def _identifier(name: str) -> str:
+    """Return a name without dots, which some arrays between phases have."""
+    return name.replace(".", "_")
+
+
+def _buffers_of(s: Schedule) -> set[str]:
+    loads = {i.payload.buffer for i in s.phase.items if isinstance(i.payload, Access)}
+    return loads | {x.access.buffer for x in s.phase.stores}
+
+
+def _indices(s: Schedule) -> Iterator[Index]:
+    """Yield the index expressions of a schedule."""
+    yield from s.phase.axes.values()
+    yield from (length for _, length in s.phase.cut.values())
+    yield from s.block.values()
+    for item in s.phase.items:
+        payload = item.payload
+        if isinstance(payload, Access):
+            yield from (payload.offset, *(e for pair in payload.limits for e in pair))
+        elif isinstance(payload, Expr):
+            yield payload
+        elif isinstance(payload, Clamp):
+            yield payload.extent
+        elif isinstance(payload, Reduction) and isinstance(payload.positions, Expr):
+            yield payload.positions
+    yield from (store.access.offset for store in s.phase.stores)

@@ -1,0 +1,1 @@
+"""What a schedule decided: loop nests, and plans of products."""

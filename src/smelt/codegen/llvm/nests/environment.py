@@ -1,0 +1,440 @@
+"""The environment of emission: what the code of a nest is emitted from, and how to emit more.
+
+Transformations of loops, drivers of products and memory accesses are functions of an environment.
+`smelt.codegen.llvm.nest` implements it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from fractions import Fraction
+from math import gcd
+from typing import Protocol, TypedDict, Unpack
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import (
+    I64,
+    IndexEmitter,
+    lane_invariant,
+    multiple_of,
+    number,
+)
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Item,
+    Region,
+    StoreItem,
+    StreamState,
+    Visit,
+    accesses_of,
+    cut_axes,
+    enclosing_regions,
+)
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.pieces import Limit, Tree
+from smelt.codegen.llvm.nests.row_groups import RowGroupRanges
+from smelt.codegen.llvm.nests.storage import Storage
+from smelt.machine.target import Target
+from smelt.python.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
+from smelt.types.expr import Atom, Index, atoms
+
+__all__ = [
+    "AxisRanges",
+    "CachedGather",
+    "DirectStores",
+    "Environment",
+    "Frame",
+    "InterleavedLoads",
+    "LateStore",
+    "LoadGroup",
+    "RangeStoreTarget",
+    "Reductions",
+    "RowBatch",
+    "RowShare",
+    "Settings",
+    "VectorPacker",
+]
+
+Value = ir.Value
+AxisRanges = Mapping[str, tuple[Value, Value]]
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CachedGather:
+    """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
+
+    vectors: Mapping[int, tuple[Value, Value]]
+    low: Value | None
+    """The position of the first of several adjacent vectors; None if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGroup:
+    """A group of loads with a common stride and constant offsets within one stride.
+
+    The offsets are distances from the `first` load.
+    """
+
+    first: Access
+    step: int
+    offsets: tuple[int, ...]
+
+
+InterleavedLoads = Mapping[Access, tuple[LoadGroup, int]]
+"""The group of each load that belongs to one, and its distance from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowShare:
+    """A nest's share of an array's next row: its begin and size as fractions of the row."""
+
+    access: Access
+    begin: Fraction
+    share: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """A batch of rows whose reductions end together.
+
+    `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
+    part.
+    """
+
+    axis: str
+    first: Value
+    held: dict[Item, list[Value]]
+    lanes: dict[Item, int]
+    """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeStoreTarget:
+    """The destination of range stores whose columns are known to be inside one range."""
+
+    stores: Sequence[StoreItem]
+    line: Value
+    """The address of column 0 of the current row."""
+    apart: Value
+    """Elements between rows."""
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectStores:
+    """The products of a task which tiles may store directly, with their stores."""
+
+    stores: Mapping[Item, tuple[StoreItem, ...]]
+    nests: frozenset[Nest]
+    """Nests which do nothing but store such products."""
+    rounded: frozenset[Item]
+    """Products which are rounded as they are stored; partial sums stay in scratch."""
+    enabled: Value
+    """Whether the tiles of this task write outputs directly (i1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LateStore:
+    """The last nest of the previous task, which runs inside of the loops of `host`."""
+
+    host: Nest
+    late: Environment
+    top: Scope
+    pending: Value
+    """Whether rows of the previous task are still to be stored (i1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A function that is being emitted: its builder, arguments, and the machine."""
+
+    b: ir.IRBuilder
+    target: Target
+    s: Schedule
+    buffers: Mapping[str, Value]
+    dtypes: Mapping[str, DType]
+    lengths: Mapping[str, int]
+    """Elements of the contiguous inputs whose length is known."""
+    sizes: Mapping[str, Value]
+    entry: IndexEmitter
+    """Index expressions that are computed before the loop over tasks."""
+    shares: Mapping[Nest, Sequence[RowShare]]
+    """The parts of the next task's rows that each nest prefetches."""
+    streaming: bool
+    """Whether results are written by non-temporal stores."""
+    done: ir.Block
+    """Where the function returns, after the last task or when its run was given up."""
+
+    def index(self, e: Index) -> Value:
+        """Emit an expression over sizes alone, inside a task."""
+        return IndexEmitter(self.b, lambda atom: self.sizes[atom.name], self.entry.found).emit(e)
+
+
+# ---- protocols -----------------------------------------------------------------------------------
+
+
+class VectorPacker(Protocol):
+    """Takes the vectors of the operands that nests pack for a product."""
+
+    row_vectors: int
+    """Vectors per row, where rows are packed in full vectors without masks; else 0."""
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Store one vector of a packed operand."""
+        ...
+
+
+class Reductions(Protocol):
+    """Emits the reductions of the current nest."""
+
+    def tail_lanes(self) -> int:
+        """Return the lanes of the masked vectors at the end of a loop."""
+        ...
+
+    def has_threshold(self, reduction: Item) -> bool:
+        """Return whether elements must pass a threshold to be considered."""
+        ...
+
+    def values_of_argreduce(self, reduction: Item) -> list[Item]:
+        """Return the reductions of the extreme value whose position another one finds."""
+        ...
+
+    def store_identities(self, nest: Nest) -> None:
+        """Set the results of a nest's reductions to the reductions of nothing."""
+        ...
+
+    def step_rows(self, reduction: Item, scopes: list[Scope]) -> None:
+        """Reduce the current vectors of several rows at once."""
+        ...
+
+    def finished(self, reduction: Item, scope: Scope) -> Value:
+        """Return the result of a reduction whose states are in scratch."""
+        ...
+
+
+# ---- the environment -----------------------------------------------------------------------------
+
+
+class Settings(TypedDict, total=False):
+    """What emission reads and a transformation may change for a part of the code."""
+
+    top: Scope
+    ranges: AxisRanges
+    direct: DirectStores
+    storage: Storage
+    late_store: LateStore
+    starts: Mapping[tuple[Region | None, str], Value]
+    accesses: Sequence[Access]
+    cached_gathers: Mapping[Item, CachedGather]
+    far: Mapping[Index, Value]
+    items: Sequence[Item]
+    known_conditions: dict[Item, bool]
+    live_items: frozenset[Item]
+    load_groups: InterleavedLoads
+    nontemporal: int
+    prefetch_enabled: bool
+    prefetches_stores: bool
+    products: VectorPacker
+    proven_limits: frozenset[Limit]
+    range_targets: Sequence[RangeStoreTarget]
+    row_batch: RowBatch
+    saves: Sequence[Item]
+    steps: Mapping[Visit, tuple[Value, Value]]
+    together: int
+    tree: Tree | None
+
+
+class Environment(ABC):
+    """What the code of a task's current nest is emitted from."""
+
+    reductions: Reductions
+
+    def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
+        self.frame, self.b, self.s = frame, frame.b, frame.s
+        self.ranges, self.top, self.storage = ranges, top, storage
+        self.nest: Nest = self.s.nests[0]
+        """The nest that is being emitted."""
+        self.items: Sequence[Item] = []
+        """What it computes, but for what no version of its code needs."""
+        self.live_items: frozenset[Item] = frozenset()
+        self.accesses: Sequence[Access] = []
+        self.groups: Mapping[Access, Sequence[Index]] = {}
+        """The terms of each access' offset, by the loops that must be open."""
+        self.load_groups: InterleavedLoads = {}
+        self.saves: Sequence[Item] = []
+        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
+        self.tree: Tree | None = None
+        self.together = 1
+        """Rows that are read together in the code that is being emitted."""
+        self.far: Mapping[Index, Value] = {}
+        """Distances in elements of the prefetches of these rows, by their expression."""
+        self.proven_limits: frozenset[Limit] = frozenset()
+        """Bounds checks that are proven for the code that is being emitted."""
+        self.cached_gathers: Mapping[Item, CachedGather] = {}
+        """Loads whose gathers are cached across rows of the current loops."""
+        self.known_conditions: dict[Item, bool] = {}
+        """Conditions whose answer is known in the version that is being emitted."""
+        self.starts: Mapping[tuple[Region | None, str], Value] = {
+            (None, axis): low for axis, (low, _) in ranges.items()
+        }
+        self.row_batch: RowBatch | None = None
+        """Rows whose reductions are finished together."""
+        self.steps: Mapping[Visit, tuple[Value, Value]] = {}
+        """Start of the current block of a visit, and of its first block."""
+        self.row_groups: Sequence[RowGroupRanges] = ()
+        self.range_targets: Sequence[RangeStoreTarget] = ()
+        """Destinations of range stores in the tile that is being emitted."""
+        self.direct = DirectStores({}, frozenset(), frozenset(), ir.IntType(1)(1))
+        self.products: VectorPacker | None = None
+        """The product that is being emitted, or the last one."""
+        self.late_store: LateStore | None = None
+
+    @contextmanager
+    def within(self, **changes: Unpack[Settings]) -> Generator[None]:
+        """Emit code with some settings changed; afterwards they are as before."""
+        before = {name: getattr(self, name) for name in changes}
+        vars(self).update(changes)
+        yield
+        vars(self).update(before)
+
+    def narrowed(self, ranges: AxisRanges) -> AbstractContextManager[None]:
+        """Emit code with the ranges of some axes changed."""
+        return self.within(ranges={**self.ranges, **ranges})
+
+    def loop(
+        self,
+        low: Value,
+        high: Value,
+        step: int | Value,
+        inside: Callable[[Value], None],
+    ) -> None:
+        """for position in range(low, high, step)"""
+        b = self.b
+        body, done = b.append_basic_block("loop"), b.append_basic_block("next")
+        before = b.block
+        b.cbranch(b.icmp_signed("<", low, high), body, done)
+        b.position_at_end(body)
+        (position := b.phi(I64)).add_incoming(low, before)
+        inside(position)
+        after = b.add(position, number(step) if isinstance(step, int) else step)
+        position.add_incoming(after, b.block)
+        b.cbranch(b.icmp_signed("<", after, high), body, done)
+        b.position_at_end(done)
+
+    def loop_alignment(self, name: str, step: int) -> int:
+        """Return a number that divides all positions of a loop along an axis.
+
+        The loop goes on by `step` from where the task's part of the axis begins.
+        """
+        starts_at_task = self.ranges[name][0] is self.starts[None, name]
+        if not starts_at_task or name in self.s.phase.window_positions:
+            return 1
+        block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
+        return gcd(step, block) if isinstance(block, int) else 1
+
+    def find_accesses(self, items: Sequence[Item]) -> list[Access]:
+        """Return the accesses of items and of the current nest's stores."""
+        return [*accesses_of(items), *(s.access for s in self.nest.stores)]
+
+    def _depth_of(self, atom: Atom) -> int:
+        """Return how many loops must be open before a variable is available."""
+        order = self.nest.order
+        if atom.kind == "axis":
+            return order.index(atom.name) + 1 if atom.name in order else 0
+        if atom.kind == "value":
+            return self.depth(self.s.phase.positions[atom.name])
+        return 0
+
+    def depth(self, item: Item) -> int:
+        """Return how many loops must be open before an item is available."""
+        order = self.nest.order
+        depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
+        if item.kind == "scan":  # its state changes with its axis
+            return len(order)
+        return depth
+
+    def vector_position(self, e: Index) -> bool:
+        """Return whether `e` reads a computed position that differs between lanes."""
+        v = self.nest.vector
+        names = [a.name for a in atoms(e) if a.kind == "value"]
+        return any(v in self.s.phase.positions[n].axes for n in names)
+
+    def step(self, access: Access, axis: str) -> Index | None:
+        """Return the elements between neighbouring lanes, or None if that is not one number."""
+        if self.vector_position(access.offset):
+            return None
+        stride = coefficient(access.offset, axis)
+        region = self.s.phase.segments[self.nest.time]
+        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.window_positions}
+        wide = self.s.lanes * self.nest.unroll
+        if (
+            stride is None
+            and axis not in partial_axes
+            and multiple_of(self.s.block.get(axis, 0)) % wide == 0
+        ):
+            return coefficient(lane_invariant(access.offset, axis, wide), axis)
+        return stride
+
+    def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
+        """Return the machine for scalar or vector registers in a scope."""
+        lanes = scope.lanes.count if vector and scope.lanes is not None else None
+        return LLVMMachine(self.b, lanes, self.frame.target)
+
+    def is_vector(self, item: Item, scope: Scope) -> bool:
+        """Return whether the item differs between lanes."""
+        return scope.lanes is not None and (scope.lanes.axis in item.axes)
+
+    def start(self, owner: Item | StreamState, axis: str) -> Value:
+        """Return the first position along an axis which a scratch array has."""
+        around = [
+            r for r in enclosing_regions(self.storage.region(owner)) if (r, axis) in self.starts
+        ]
+        return self.starts[around[-1] if around else None, axis]
+
+    @abstractmethod
+    def run(self, nest: Nest, scope: Scope | None = None) -> None:
+        """Emit one nest, inside the loops of `scope`."""
+
+    @abstractmethod
+    def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
+        """Make a nest the current one, and emit what is invariant in its loops."""
+
+    @abstractmethod
+    def enter(self, scope: Scope, depth: int) -> None:
+        """Emit what is invariant when `depth` loops are open."""
+
+    @abstractmethod
+    def body(self, scope: Scope) -> None:
+        """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
+
+    @abstractmethod
+    def save(self, scope: Scope) -> None:
+        """Store what later nests need."""
+
+    @abstractmethod
+    def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
+        """Emit an index expression; with `lanes`, as a vector along the vector axis."""
+
+    @abstractmethod
+    def get(self, item: Item, scope: Scope, vector: bool) -> Value:
+        """Return the register of an item: available, in scratch, or computed here.
+
+        Broadcast if `vector`.
+        """
+
+    @abstractmethod
+    def reload(self, item: Item, scope: Scope) -> Value:
+        """Return the register of a kept item, from scratch."""
+
+    @abstractmethod
+    def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
+        """Store a value, or its lanes, where a condition holds."""

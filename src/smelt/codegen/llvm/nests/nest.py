@@ -1,0 +1,120 @@
+"""The schedule of a phase: loop nests in order, what stays in scratch, and task blocks.
+
+`smelt.codegen.llvm.schedule.build_nests` builds it; `smelt.codegen.llvm.nest` emits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from smelt.codegen.llvm.loopir.items import (
+    Item,
+    Phase,
+    Reduction,
+    Region,
+    StateUpdate,
+    StoreItem,
+    enclosing_regions,
+)
+from smelt.codegen.llvm.loopir.store_ranges import Range
+from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.product_plan import ProductPlan
+from smelt.codegen.llvm.nests.products import Products
+from smelt.python.dataclass import dataclass
+from smelt.types.expr import Index
+
+__all__ = ["Nest", "Schedule", "Stage"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """A loop of a distributed body: what it computes, reads from strips and leaves there.
+
+    `saves` are those of the nest's saves that it computes; later stages reload them from their own
+    memory.
+    """
+
+    items: tuple[Item, ...]
+    reads: tuple[Item, ...]
+    keeps: tuple[Item, ...]
+    saves: tuple[Item, ...]
+
+
+@dataclass(eq=False)
+class Nest:
+    """Loops over `order`, outer to inner, and the reductions and stores they compute.
+
+    `vector` is the innermost axis, or None without vectors.
+    """
+
+    level: int
+    order: tuple[str, ...]
+    vector: str | None
+    reductions: list[Item] = field(default_factory=list)
+    saves: list[Item] = field(default_factory=list)
+    stores: list[StoreItem] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    unroll: int = 1
+    """Unroll factor: vectors handled at once in the main loop."""
+    pairs: bool = False
+    """Sums may add some elements in their own type first, since no stream cuts their axes into
+    blocks."""
+    transposed: list[Item] = field(default_factory=list)
+    """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
+    tile."""
+    product: ProductPlan | None = None
+    """A contraction instead of loops, with `packs` for its operands."""
+    packs: tuple[Nest, ...] = ()
+    packed: str = ""
+    """The operand that this nest packs, "left" or "right": its one save."""
+    single_use: bool = False
+    """Nearly every element is packed once, so that nothing is worth materialising."""
+    state_updates: list[StateUpdate] = field(default_factory=list)
+    """Updates of states, after all else that the segment reads of them."""
+    scalars: list[Item] = field(default_factory=list)
+    """Loop-free values that later segments need: conditions and bounds of streams."""
+    time: int = 0
+    """The segment that the nest runs in."""
+    stages: tuple[Stage, ...] = ()
+    """Loops one after another over strips of the innermost one, if a single body is too long."""
+    strips: bool = False
+    """Rows are taken in strips; all columns of a strip of `transposed` loads are transposed at
+    once."""
+    store_range: Range | None = None
+    """The only range of an axis that is walked, so that its stores need no test."""
+
+    def in_registers(self, reduction: Item) -> bool:
+        """Return whether a reduction's result axes are all outside of its reduced axes."""
+        assert isinstance(reduction.payload, Reduction)
+        reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
+        result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
+        return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
+
+
+@dataclass
+class Schedule:
+    """The loop nests of a phase in order, materialised values and task blocks."""
+
+    phase: Phase
+    lanes: int
+    products: Products
+    block: dict[str, Index]
+    """Grid axes that tasks take in blocks, with the number of positions."""
+    local: dict[str, Index]
+    nests: list[Nest]
+    materialised: dict[Item, tuple[str, ...]]
+    """Items in scratch memory with their axes, outer to inner."""
+
+    @property
+    def blocked(self) -> list[Contraction]:
+        """The contractions that are blocked along one axis of each operand."""
+        return self.products.blocked
+
+    def span(self, region: Region | None, axis: str) -> Index:
+        """Return how many positions of a local axis a region's values span at most."""
+        visits = [v for r in enclosing_regions(region) for v in r.visits if v.axis == axis]
+        return visits[-1].size or self.local[axis] if visits else self.local[axis]
+
+    def region(self, item: Item) -> Region | None:
+        """Return the region in which an item is computed."""
+        return self.phase.segments[item.time]

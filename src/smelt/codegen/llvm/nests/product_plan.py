@@ -1,0 +1,295 @@
+"""What every plan of a product answers, whatever its operands and its loops.
+
+A product has an axis of vectors (n), one of rows (m) unless rows are positions along several axes,
+and reduced ones (k, outer).  Its plan says which loops pack each operand, what a task takes, which
+arrays it needs in scratch, how tiles may store results, and what it costs.  Everything outside of
+a plan's own driver asks these questions, and never which kind of plan it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from smelt.codegen.llvm.instructions.dot_product import DotInstruction
+from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.nests.plan_notes import PlanNotes
+from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.python.dataclass import dataclass
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, floordiv
+
+__all__ = [
+    "LEFT_PART",
+    "OUTPUT_STAGE_PART",
+    "RIGHT_PART",
+    "RUNS_PART",
+    "SUMS_PART",
+    "TABLE_PART",
+    "Driver",
+    "PackedPlan",
+    "PanelOperand",
+    "PlainPacking",
+    "ProductPlan",
+    "ScratchArray",
+    "TileStores",
+    "Variants",
+    "tile_cycles",
+]
+
+LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
+"""Arrays in scratch: packed operands, tables of offsets, sums, and runs."""
+OUTPUT_STAGE_PART = 400
+"""The first array of rows that wait for their output."""
+
+Driver = Literal[
+    "blocked",
+    "tall_skinny",
+    "k_blocked",
+    "small_m",
+    "small_m_swapped",
+    "nchw",
+    "nhwc",
+    "depthwise",
+    "depthwise_fused",
+]
+"""The loops around register tiles (`smelt.codegen.llvm.products.drivers`)."""
+
+
+Variants = Iterator[tuple[Variant, SizeLimits]]
+"""Variants of a kernel's code, best first, with the limits on sizes of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchArray:
+    """An array that a plan needs in a thread's scratch memory."""
+
+    part: int
+    elements: Index
+    dtype: DType
+    is_read_past_end: bool = True
+    """Whether tiles may read an operand's elements behind those that were packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelOperand:
+    """An operand that the inner loop reads in panels, which may be stored so beforehand."""
+
+    item: Item
+    row_axes: tuple[str, ...]
+    """The axes of the rows that are multiplied with it."""
+    group: DotInstruction | None = None
+    """The dot-product instruction for which it is packed in groups, if any."""
+    is_small: bool = False
+    """Whether a short operand is read in place, since packing would not pay."""
+    is_transposed: bool = False
+    """Whether tasks pack it quickly, by transposes of what is contiguous along the reduction."""
+    is_prepacked: bool = False
+    """Whether it is stored in panels already."""
+    packs: bool = True
+    """Whether tasks pack it otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileStores:
+    """When tiles may store a task's results in the output rather than in scratch."""
+
+    rounds: bool = True
+    """Whether results may be rounded to the output's type."""
+    in_ranges: bool = True
+    """Whether ranges of the columns may be separate outputs."""
+    columns: Literal["masked", "full", "full or one vector"] = "full"
+    """Which remainder of columns register tiles store exactly."""
+    at_least: tuple[str, int] | None = None
+    """An axis along which a task must have so many positions."""
+    exactly: tuple[str, int] | None = None
+    """An axis along which a task must have exactly so many positions."""
+    summed: str = ""
+    """An axis that must have a position, since nothing else clears the sums."""
+
+
+class ProductPlan(Protocol):
+    """Plan of a product: its operands in order, its axes, and its register tile."""
+
+    @property
+    def item(self) -> Item:
+        """The contraction."""
+        ...
+
+    @property
+    def left(self) -> Item:
+        """The operand whose elements are broadcast."""
+        ...
+
+    @property
+    def right(self) -> Item:
+        """The operand whose rows are vectors."""
+        ...
+
+    @property
+    def tile(self) -> Tile:
+        """The register tile."""
+        ...
+
+    @property
+    def m(self) -> str | None:
+        """The axis of rows; None if there is none, or several."""
+        ...
+
+    @property
+    def n(self) -> str:
+        """The axis of columns."""
+        ...
+
+    @property
+    def k(self) -> str:
+        """The reduced axis that is packed by itself, if any."""
+        ...
+
+    @property
+    def outer(self) -> tuple[str, ...]:
+        """The other reduced axes."""
+        ...
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The result's axes in scratch, outer to inner."""
+        ...
+
+    @property
+    def unit(self) -> DType:
+        """The element type of packed operands in scratch."""
+        ...
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of the result's rows in scratch, outermost first."""
+        ...
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        ...
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which its result is contiguous where others read it."""
+        ...
+
+    @property
+    def reads_past_end(self) -> bool:
+        """Whether tiles read packed operands past what was packed: that must be numbers."""
+        ...
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once."""
+        ...
+
+    @property
+    def transposes_packing(self) -> bool:
+        """Whether nests may pack the right operand by transposed tiles."""
+        ...
+
+    @property
+    def transposes_sums(self) -> bool:
+        """Whether results are transposed when all sums are done."""
+        ...
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        ...
+
+    def left_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the left operand."""
+        ...
+
+    def right_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the right operand."""
+        ...
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds, for a result of so many rows."""
+        ...
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly; None if they never do."""
+        ...
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the operand that the inner loop reads in panels, or None."""
+        ...
+
+
+class PackedPlan(ProductPlan, Protocol):
+    """Plan of a product whose operands are packed by position; it stands outside of streams."""
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        ...
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield variants that serve a phase better whose products have these plans."""
+        ...
+
+    def blocks(self, phase: Phase) -> dict[str, Index]:
+        """Return the task blocks: grid axis -> positions."""
+        ...
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays that a task of the extents `local` needs in scratch."""
+        ...
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result."""
+        ...
+
+
+class PlainPacking:
+    """The answers of a plan that packs as nests do, and stores nothing directly."""
+
+    __slots__ = ()
+
+    @property
+    def reads_past_end(self) -> bool:
+        """True: tiles read packed operands past what was packed."""
+        return True
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once."""
+        return 2
+
+    @property
+    def transposes_packing(self) -> bool:
+        """True: nests may pack the right operand by transposed tiles."""
+        return True
+
+    @property
+    def transposes_sums(self) -> bool:
+        """False: sums are stored as they are computed."""
+        return False
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return None: an epilogue stores results."""
+        return None
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """False: columns are along one axis, or windows slide along them."""
+        return False
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield nothing: there is one way for all sizes."""
+        yield from ()
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return None: no operand is worth storing in panels beforehand."""
+        return None
+
+
+def tile_cycles(points: Index, tile: Tile, together: int = 1) -> Index:
+    """Return the cycles of multiply-adds: two vectors a cycle, `together` in each lane."""
+    return floordiv(points, 2 * tile.lanes * together)

@@ -1,0 +1,1 @@
+"""Passes over loops: each returns another function that computes the same."""

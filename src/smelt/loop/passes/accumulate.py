@@ -1,0 +1,163 @@
+"""Replace folds by carries of loops in order, as sums and extremes are computed.
+
+>>> from smelt.loop.text import parse, text
+>>> module = parse('''
+... func f(x: f32[n], y: out f32[1]; n)
+...   each i in 0 .. n // 16 * 16 by 16 with s = sum:f64 splat(0.0, 16)
+...     s <- x[i : 16]
+...   y[0] = f32(across(sum, s))
+... ''')
+>>> print(text(Module("f", (accumulate(module.funcs[0]),))))
+func f(x: f32[n], y: out f32[1]; n)
+  for i in 0 .. (n//16)*16 by 16 with s = f64(splat(0.0, 16))
+    s' = f64(x[i : 16]) + s
+  y[0] = f32(across(sum, s))
+
+The mode of a carry decides: `pairs` adds halves of a vector before they are widened, `two_sum`
+carries the rounding errors (Knuth). Loops around a fold run in order from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from smelt.errors import LoopPassError
+from smelt.loop import ir
+from smelt.loop.env import Type, type_of, types_in
+from smelt.loop.ir import Module
+from smelt.loop.passes.thread_state import Key, ThreadState
+from smelt.loop.walk import Body, Names, statements, with_func_body
+from smelt.ops.combine import COMBINES
+from smelt.types.dtype import f64, i64
+
+__all__ = ["Module", "accumulate"]
+
+
+def accumulate(func: ir.Func) -> ir.Func:
+    """Replace all folds of a function by carries with next values.
+
+    Raises LoopPassError for a fold of fewer lanes than its carry has, apart from one.
+    """
+    return with_func_body(func, _Accumulate(func).body(func.body))
+
+
+class _Accumulate(ThreadState):
+    def __init__(self, func: ir.Func) -> None:
+        super().__init__(Names(func))
+        self.env = types_in(func)
+        loops = (s for s in statements(func.body) if isinstance(s, ir.For))
+        self.carries = {c.name: c for s in loops for c in s.carry if c.combine}
+
+    def changes(self, body: Iterable[ir.Statement]) -> list[Key]:
+        folded = [s.name for s in statements(body) if isinstance(s, ir.Fold)]
+        return [key for name in dict.fromkeys(folded) for key in self._keys(self.carries[name])]
+
+    def _keys(self, c: ir.Carry) -> list[Key]:
+        pair = c.position != "" or c.mode == "two_sum"
+        return [(c.name, 0), (c.name, 1)] if pair else [(c.name, 0)]
+
+    def statement(self, s: ir.Statement) -> Body:
+        match s:
+            case ir.For():
+                return self._loop(s)
+            case ir.If():
+                return (self.thread_branch(s),)
+            case ir.Fold(name, value, position):
+                return self._fold(self.carries[name], value, position)
+            case _:
+                return (self.rebuild(s),)
+
+    def _loop(self, s: ir.For) -> Body:
+        given: dict[Key, str] = {}
+        after: list[ir.Statement] = []
+        for c in (c for c in s.carry if c.combine):
+            dtype, lanes = self.env.values[c.name]
+            self.types[c.name, 0], self.types[c.name, 1] = Type(dtype, lanes), Type(dtype, lanes)
+            init, same = self.value(c.init), type_of(c.init, self.env).dtype == dtype
+            self.state[c.name, 0] = init if same else ir.cast(init, dtype)
+            given[c.name, 0] = c.name
+            if c.start is not None:
+                self.types[c.name, 1] = Type(i64, lanes)
+                self.state[c.name, 1] = self.value(c.start)
+                given[c.name, 1] = c.position
+            elif c.mode == "two_sum":
+                names = [self.new_names.new(c.name) for _ in range(2)]
+                given |= {(c.name, k): name for k, name in enumerate(names)}
+                zero = ir.Const(0.0, f64)
+                self.state[c.name, 1] = zero if lanes == 1 else ir.Splat(zero, lanes)
+                after.append(ir.Let(c.name, _exact(*map(ir.Ref, names))))
+        free = tuple(c for c in s.carry if not c.combine)
+        return (self.thread_loop(s, given, free), *after)
+
+    def _fold(self, c: ir.Carry, value: ir.Value, position: ir.Value | None) -> Body:
+        lanes = self.env.values[c.name].lanes
+        found, key = type_of(value, self.env), (c.name, 0)
+        out: list[ir.Statement] = []
+        value = self.value(value)
+        if c.mode == "pairs" and found.lanes == 2 * lanes:
+            name = self.new_names.new(c.name)
+            out.append(ir.Let(name, value))
+            value = self._halves(ir.Ref(name), lanes, c.combine)
+            found = Type(found.dtype, lanes)
+        if c.mode != "own" and found.dtype != f64:
+            value = ir.cast(value, f64)
+        if found.lanes not in (1, lanes):
+            raise LoopPassError(f"{found.lanes} lanes are folded into {lanes} of {c.name}")
+        partial = found.lanes < lanes
+        value = ir.Splat(value, lanes) if partial else value
+        old = self.state[key]
+        if c.mode == "two_sum" or position is not None:
+            name = self.new_names.new(c.name)
+            out.append(ir.Let(name, value))
+            value = self.read(key, name)
+        if position is not None:
+            at = self.value(position)
+            new = _better(c.combine, value, at, old, self.state[c.name, 1])
+        elif c.mode == "two_sum":
+            new = _two_sum(value, old, self.state[c.name, 1])
+        else:
+            new = (ir.apply(COMBINES[c.combine].scalar, value, old),)
+        for k, v in enumerate(new):
+            kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
+            out += self.assign((c.name, k), kept if partial else v)
+        return tuple(out)
+
+    def _halves(self, vector: ir.Value, lanes: int, combine: str) -> ir.Value:
+        tables = tuple(range(lanes)), tuple(range(lanes, 2 * lanes))
+        parts = [ir.Shuffle((vector,), "permute", table) for table in tables]
+        return ir.apply(COMBINES[combine].scalar, *parts)
+
+
+def _exact(total: ir.Value, error: ir.Value) -> ir.Value:
+    """Return a sum with its rounding error, unless that is NaN (of infinities)."""
+    is_nan = ir.Apply("isnan", (error,))
+    return ir.Apply("select", (is_nan, total, ir.Apply("add", (total, error))))
+
+
+def _two_sum(value: ir.Value, old: ir.Value, error: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return old + value, and the sum of errors."""
+
+    def sub(a: ir.Value, b: ir.Value) -> ir.Value:
+        return ir.Apply("sub", (a, b))
+
+    total = ir.Apply("add", (old, value))
+    part = sub(total, old)
+    step = ir.Apply("add", (sub(old, sub(total, part)), sub(value, part)))
+    return total, ir.Apply("add", (error, step))
+
+
+def _better(
+    combine: str, value: ir.Value, at: ir.Value, old: ir.Value, old_at: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Return the better value and its position: NaN wins, then the first of equals."""
+
+    def both(op: str, a: ir.Value, b: ir.Value) -> ir.Value:
+        return ir.Apply(op, (a, b))
+
+    # A NaN is the only value that differs from itself, of any type.
+    nan, old_nan = both("ne", value, value), both("ne", old, old)
+    beats = both("or", both(COMBINES[combine].scalar, value, old), nan)
+    beats = both("and", beats, ir.Apply("not", (old_nan,)))
+    ties = both("or", both("eq", value, old), both("and", nan, old_nan))
+    takes = both("or", beats, both("and", ties, both("lt", at, old_at)))
+    return ir.Apply("select", (takes, value, old)), ir.Apply("select", (takes, at, old_at))

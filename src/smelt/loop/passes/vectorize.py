@@ -1,0 +1,290 @@
+"""Run several independent iterations at once, in the lanes of vectors.
+
+>>> from smelt.loop.text import parse, text
+>>> module = parse('''
+... func f(x: f32[n*m], y: out f32[n]; n, m)
+...   each i in 0 .. n
+...     each j in 0 .. m with s = sum 0.0
+...       s <- x[i*m + j]
+...     y[i] = s
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "j", 16, "mask"),))))
+func f(x: f32[m*n], y: out f32[n]; n, m)
+  each i in 0 .. n
+    each j_1 in 0 .. (m//16)*16 by 16 with s_1 = sum splat(0.0, 16)
+      s_1 <- x[m*i + j_1 : 16]
+    each j_2 in (m//16)*16 .. m by 16 with s_2 = sum s_1
+      on_2 = prefix(m - j_2, 16)
+      s_2 <- select(on_2, x[m*i + j_2 : 16 | on_2], 0.0)
+    s = across(sum, s_2) + 0.0
+    y[i] = s
+
+Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
+Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
+a remainder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal, NoReturn
+
+from smelt.errors import LoopPassError
+from smelt.loop import ir
+from smelt.loop.env import Env, type_of, types_in
+from smelt.loop.ir import Module
+from smelt.loop.passes.remainder import copy_loop, whole_groups
+from smelt.loop.walk import (
+    Body,
+    Names,
+    Rewriter,
+    atom_index,
+    names_in,
+    replace_loop,
+    statements,
+    values,
+)
+from smelt.ops.combine import COMBINES
+from smelt.types import expr
+from smelt.types.affine import coefficient
+from smelt.types.dtype import f64
+from smelt.types.expr import Atom, Index
+
+__all__ = ["Module", "Tail", "vectorize"]
+
+Tail = Literal["mask", "scalar", "none"]
+_OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
+
+
+def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail) -> ir.Func:
+    """Run `lanes` iterations of the loop over `var` at once.
+
+    Raises LoopPassError if iterations are not independent, or hold what has no vector form.
+    """
+    env, names = types_in(func), Names(func)
+
+    def change(loop: ir.For) -> Body:
+        _check(loop, env)
+        mid = whole_groups(loop, lanes)
+        if tail == "none" and mid != loop.high:
+            _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
+        vector_carry = tuple(_vector_carry(c, lanes, env) for c in loop.carry)
+        body = _inline_indices(loop.body)
+        head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
+        main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
+        out = [copy_loop(main, names)]
+        if tail == "mask":
+            on = names.new("on")
+            pairs = zip(vector_carry, out[0].carry, strict=True)
+            carry = tuple(replace(c, init=ir.Ref(before.name)) for c, before in pairs)
+            mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), lanes))
+            masked = (mask, *_Widen(loop, lanes, env, on).body(body))
+            rest = replace(head, low=mid, high=loop.high, carry=carry, body=masked)
+            out.append(copy_loop(rest, names))
+        ends = [_joined(c, v, env) for c, v in zip(loop.carry, out[-1].carry, strict=True)]
+        if tail == "scalar":
+            pairs = zip(loop.carry, ends, strict=True)
+            carry = tuple(replace(c, init=end) for c, end in pairs)
+            return (*out, replace(loop, low=mid, carry=carry))
+        return (*out, *(ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)))
+
+    return replace_loop(func, var, change)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise LoopPassError(reason)
+
+
+def _check(loop: ir.For, env: Env) -> None:
+    if loop.kind != "each" or loop.step != 1:
+        _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
+    if any(c.position for c in loop.carry):
+        _refuse("positions of the best element are not folded in lanes")
+    own = {c.name for c in loop.carry}
+    for s in statements(loop.body):
+        if isinstance(s, ir.For):
+            own |= {c.name for c in s.carry}
+        if isinstance(s, ir.Alloc | ir.Call) or (isinstance(s, ir.If) and s.results):
+            _refuse("scratch, calls and branches with results have no vector form")
+        if isinstance(s, ir.Fold) and s.name not in own:
+            _refuse(f"{s.name} is folded by a loop around the vectors")
+        if any(type_of(v, env).lanes > 1 for v in values(s)):
+            _refuse(f"the loop over {loop.var} has vectors already")
+
+
+def _vector_carry(c: ir.Carry, lanes: int, env: Env) -> ir.Carry:
+    start = ir.identity(c.combine, type_of(c.init, env).dtype)
+    return replace(c, init=ir.Splat(start, lanes // 2 if c.mode == "pairs" else lanes))
+
+
+def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
+    """Return the value of a fold from that of its lanes."""
+    is_wide = c.mode == "own" or type_of(c.init, env).dtype == f64
+    init = c.init if is_wide else ir.cast(c.init, f64)
+    across = ir.Across(c.combine, (ir.Ref(vector.name),))
+    return ir.apply(COMBINES[c.combine].scalar, across, init)
+
+
+def _inline_indices(body: Iterable[ir.Statement]) -> Body:
+    """Replace names of index expressions by these: their lanes then have strides."""
+    definitions: dict[str, Index] = {}
+    rewriter = _Inline(lambda a: definitions.get(a.name, atom_index(a)))
+    rewriter.definitions = definitions
+    return rewriter.body(body)
+
+
+class _Inline(Rewriter):
+    definitions: dict[str, Index]
+
+    def statement(self, s: ir.Statement) -> Body:
+        new = self.rebuild(s)
+        if isinstance(new, ir.Let) and (index := ir.as_index(new.value)) is not None:
+            self.definitions[new.name] = index
+            self.known.clear()
+            return ()
+        return (new,)
+
+
+class _Widen(Rewriter):
+    """Rewrites the body of a loop for `lanes` neighbouring positions, under the mask `on`."""
+
+    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str) -> None:
+        super().__init__()
+        self.loop, self.lanes, self.env = loop, lanes, env
+        self.on: ir.Value | None = ir.Ref(on) if on else None
+        self.varying = {loop.var}
+        self.own = {c.name: c for c in loop.carry}
+
+    def _varies(self, v: ir.Value) -> bool:
+        return not self.varying.isdisjoint(names_in(v))
+
+    def _index_varies(self, e: Index) -> bool:
+        return any(a.name in self.varying for a in expr.atoms(e))
+
+    def _full(self, v: ir.Value) -> ir.Value:
+        """Return a vector, of a scalar too."""
+        return self.value(v) if self._varies(v) else ir.Splat(v, self.lanes)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def value(self, v: ir.Value) -> ir.Value:
+        if not self._varies(v):
+            return v
+        match v:
+            case ir.IndexValue(index, dtype):
+                return ir.cast(self._lanes_of(index), dtype)
+            case ir.Load(place, other):
+                return ir.Load(self.place(place), other)
+            case ir.Apply(op, args):
+                return ir.Apply(op, tuple([self.value(a) for a in args]))
+            case ir.Cast(arg, dtype):
+                return ir.Cast(self.value(arg), dtype)
+            case _:
+                return v
+
+    def _lanes_of(self, e: Index) -> ir.Value:
+        """Return an index expression as a vector, if it varies."""
+        if not self._index_varies(e):
+            return ir.position(e)
+        slope = self._slope(e)
+        if slope is not None:
+            step: ir.Value = ir.Lane(self.lanes)
+            if slope != 1:
+                step = ir.Apply("mul", (step, ir.position(slope)))
+            return ir.Apply("add", (ir.position(e), step))
+        total: ir.Value | None = None
+        for monomial, c in expr.terms_of(e):
+            term: ir.Value = ir.position(
+                expr.build({tuple(a for a in monomial if not self._atom_varies(a)): c})
+            )
+            for a in monomial:
+                if self._atom_varies(a):
+                    term = self._times(term, self._atom(a))
+            total = term if total is None else ir.Apply("add", (total, term))
+        assert total is not None
+        return total
+
+    def _times(self, term: ir.Value, factor: ir.Value) -> ir.Value:
+        return factor if ir.as_index(term) == 1 else ir.Apply("mul", (term, factor))
+
+    def _atom_varies(self, a: Atom) -> bool:
+        return self._index_varies(atom_index(a))
+
+    def _atom(self, a: Atom) -> ir.Value:
+        if not a.args:
+            variable = a.name == self.loop.var
+            return self._lanes_of(atom_index(a)) if variable else ir.Ref(a.name)
+        return ir.Apply(_OPERATORS[a.kind], tuple([self._lanes_of(x) for x in a.args]))
+
+    def _slope(self, e: Index) -> Index | None:
+        """Return the stride of the loop's variable, if nothing else in `e` varies."""
+        slope = coefficient(e, self.loop.var)
+        if slope is None or self._index_varies(slope):
+            return None
+        others = any(a.name in self.varying and a.name != self.loop.var for a in expr.atoms(e))
+        return None if others else slope
+
+    def place(self, p: ir.Place) -> ir.Place:
+        mask = None if p.mask is None else self.value(p.mask)
+        at, stride = p.at, 0
+        if not isinstance(at, int | expr.Expr):
+            at, stride = self.value(at), int(self._varies(at))
+        elif self._index_varies(at):
+            slope = self._slope(at)
+            at, stride = (at, slope) if slope is not None else (self._lanes_of(at), 1)
+        if self.on is not None and (stride != 0 or not isinstance(at, int | expr.Expr)):
+            mask = self.on if mask is None else ir.apply("and", self.on, mask)
+        return ir.Place(p.buffer, at, self.lanes, stride, mask)
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def statement(self, s: ir.Statement) -> Body:
+        match s:
+            case ir.Let(name, value):
+                new = ir.Let(name, self.value(value))
+                if self._varies(value):
+                    self.varying.add(name)
+                return (new,)
+            case ir.Fold(name, value, position):
+                at = None if position is None else self._full(position)
+                return (ir.Fold(name, self._folded(name, value), at),)
+            case ir.Next(name, value):
+                return (ir.Next(name, self._full(value)),)
+            case ir.Store():
+                return (self._store(s),)
+            case ir.For():
+                return (self._inner(s),)
+            case ir.If(cond, then, other):
+                if self._varies(cond):
+                    _refuse(f"a branch varies along {self.loop.var}")
+                return (ir.If(cond, self.body(then), self.body(other)),)
+            case _:
+                return (s,)
+
+    def _folded(self, name: str, value: ir.Value) -> ir.Value:
+        full = self._full(value)
+        carry = self.own.get(name)
+        if self.on is None or carry is None:
+            return full
+        neutral = ir.identity(carry.combine, type_of(value, self.env).dtype)
+        return ir.Apply("select", (self.on, full, neutral))
+
+    def _store(self, s: ir.Store) -> ir.Store:
+        place = self.place(s.place)
+        is_index = isinstance(place.at, int | expr.Expr)
+        if place.stride == 0 and is_index:
+            _refuse(f"every iteration over {self.loop.var} stores to {s.place.buffer}")
+        if s.join and not is_index:
+            _refuse("lanes that are combined with stored elements may meet")
+        return ir.Store(place, self.value(s.value), s.join, s.nontemporal)
+
+    def _inner(self, s: ir.For) -> ir.For:
+        if any(map(self._index_varies, (s.low, s.high, s.step))):
+            _refuse(f"the range of {s.var} varies along {self.loop.var}")
+        carry: list[ir.Carry] = []
+        for c in s.carry:
+            start = None if c.start is None else self._full(c.start)
+            carry.append(replace(c, init=self._full(c.init), start=start))
+            self.varying |= {c.name, c.position} - {""}
+        return replace(s, carry=tuple(carry), body=self.body(s.body))

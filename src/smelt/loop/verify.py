@@ -1,0 +1,372 @@
+"""Verify loops: reject modules whose names, types, kinds of loops, stores or bounds are wrong.
+
+>>> from smelt.loop.text import parse
+>>> module = parse('''
+... func shift(x: f32[n], y: out f32[n]; n)
+...   each i in 0 .. n
+...     y[i] = x[i + 1]
+... ''')
+>>> verify(module)
+Traceback (most recent call last):
+    ...
+smelt.errors.VerifyError: E405 not well formed: func shift, `y[i] = x[i + 1]`: x[i + 1] can leave
+    the n elements of x
+...
+
+Every rule has an error of its own, which names the statement. `check_printable` adds what printing
+to LLVM needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import NoReturn
+
+from smelt.errors import VerifyError
+from smelt.loop import ir
+from smelt.loop.bounds import Known
+from smelt.loop.env import INDEX, Array, Env, Type, check_index, place_type, type_of
+from smelt.loop.text_print import place_text, statement_text, text
+from smelt.loop.walk import Body, bound, loads, names_in, places, statements, values, visit
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import SCALARS
+from smelt.types import expr
+from smelt.types.dtype import bool_, f64, i64
+
+
+def verify(module: ir.Module, *, bounds: bool = True) -> ir.Module:
+    """Check a module and return it; `bounds` False: not whether accesses stay in their arrays.
+
+    Raises VerifyError with the statement, the reason and the module's text.
+    """
+    tiles: dict[str, ir.Func] = {}
+    names = [f.name for f in module.funcs]
+    for func in module.funcs:
+        checker = _Verifier(func, tiles, module.facts, bounds=bounds)
+        try:
+            if names.count(func.name) > 1:
+                _refuse(f"two functions are called {func.name}")
+            checker.run()
+        except VerifyError as error:
+            where = f"{func.kind} {func.name}"
+            if checker.statement is not None:
+                where += f", `{statement_text(checker.statement)}`"
+            raise VerifyError(
+                f"{where}: {error.message}\n{text(module)}",
+                what=where,
+                reason=error.message,
+                context=text(module),
+            ) from None
+        if func.kind == "tile":
+            tiles[func.name] = func
+    return module
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise VerifyError(reason)
+
+
+class _Verifier:
+    def __init__(
+        self,
+        func: ir.Func,
+        tiles: dict[str, ir.Func],
+        facts: tuple[expr.Index, ...],
+        *,
+        bounds: bool,
+    ) -> None:
+        self.func, self.tiles, self.bounds = func, tiles, bounds
+        self.statement: ir.Statement | None = None
+        self.known = Known(facts=tuple(f for f in facts if not isinstance(f, int)))
+        self.taken = {*func.sizes, *func.numbers, *(p.name for p in func.params)}
+        self.folds: dict[str, ir.Carry] = {}
+        """Carries that a `Fold` may change here."""
+        self.unreadable: set[str] = set()
+        """Carries that are folded around the statement."""
+        self.loops: list[tuple[ir.For, frozenset[str]]] = []
+        """Loops around the statement, and the arrays in scope before each."""
+        self.chunks = 0
+
+    def run(self) -> None:
+        func, env = self.func, Env.of(self.func)
+        count = len(func.sizes) + len(func.numbers) + len(func.params)
+        if len(self.taken) < count:
+            _refuse("two parameters have one name")
+        if func.kind == "tile" and func.sizes:
+            _refuse("a tile has numbers, no sizes")
+        for p in func.params:
+            if p.elements is not None:
+                check_index(p.elements, env)
+            elif func.kind != "tile":
+                _refuse(f"{p.name} has no length, which only windows of tiles may lack")
+            if p.alignment < 1 or p.alignment & (p.alignment - 1):
+                _refuse(f"{p.name} is aligned to {p.alignment}, which is no power of 2")
+        self._body(func.body, env, frozenset())
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def _body(self, body: Body, env: Env, nexts: Container[str]) -> None:
+        """Check a block in which the carries `nexts` may get their next values."""
+        known = self.known
+        for s in body:
+            self.statement = s
+            for v in values(s):
+                self._reads(v)
+                if self.bounds:
+                    self._loads(v, env)
+            self._statement(s, env, nexts)
+        self.known, self.statement = known, None
+
+    def _statement(self, s: ir.Statement, env: Env, nexts: Container[str]) -> None:
+        match s:
+            case ir.Let(name, value):
+                self._bind(name)
+                env.values[name] = type_of(value, env)
+                self.known = self.known.let(s)
+            case ir.Fold():
+                self._fold(s, env)
+            case ir.Next(name, value):
+                if name not in nexts:
+                    _refuse(f"{name} has no next value here: only at the top of its loop or branch")
+                wanted, found = env.values.get(name), type_of(value, env)
+                if wanted is not None and wanted != found:
+                    _refuse(f"{name} carries {wanted}, not {found}")
+            case ir.Store():
+                self._store(s, env)
+            case ir.If():
+                self._if(s, env)
+            case ir.For():
+                self._for(s, env)
+            case ir.Alloc(name, dtype, elements, space, pad):
+                self._bind(name)
+                check_index(elements, env)
+                if self.func.kind == "tile" and space != "registers":
+                    _refuse("a tile has scratch in registers only")
+                if space == "registers" and not isinstance(elements, int):
+                    _refuse(f"{elements} elements are not a constant number of registers")
+                env.arrays[name] = Array(dtype, elements, True, space, pad)
+            case ir.Prefetch(place):
+                place_type(place, env)
+            case ir.Call():
+                self._call(s, env)
+
+    def _bind(self, name: str) -> None:
+        if name in self.taken:
+            _refuse(f"{name} is bound twice")
+        self.taken.add(name)
+
+    def _reads(self, v: ir.Value) -> None:
+        if not self.unreadable:
+            return
+        for name in names_in(v) & self.unreadable:
+            _refuse(f"{name} is folded here, and can be read after its loop only")
+
+    def _fold(self, s: ir.Fold, env: Env) -> None:
+        carry = self.folds.get(s.name)
+        if carry is None:
+            _refuse(f"{s.name} is not folded by a loop around this")
+        wanted, found = env.values[s.name], type_of(s.value, env)
+        dtype = wanted.dtype if carry.mode == "own" else type_of(carry.init, env).dtype
+        fits = found.dtype in (dtype, wanted.dtype) or (
+            carry.mode != "own" and found.dtype.is_float
+        )
+        if not fits:
+            _refuse(f"{s.name} folds {wanted.dtype.name}, not {found.dtype.name}")
+        lanes = wanted.lanes * (2 if carry.mode == "pairs" else 1)
+        if found.lanes > lanes:
+            _refuse(f"{s.name} folds at most {lanes} lanes, not {found.lanes}")
+        if (s.position is None) != (carry.position == ""):
+            _refuse(f"a fold has a position exactly if its carry has one, as {s.name}")
+        if s.position is not None and type_of(s.position, env) != Type(i64, found.lanes):
+            _refuse(f"positions of {found.lanes} lanes of i64 expected")
+
+    def _store(self, s: ir.Store, env: Env) -> None:
+        array = env.arrays.get(s.place.buffer)
+        wanted, found = place_type(s.place, env), type_of(s.value, env)
+        assert array is not None
+        if not array.written:
+            _refuse(f"{s.place.buffer} is read only")
+        if found.dtype != wanted.dtype:
+            _refuse(f"{s.place.buffer} holds {wanted.dtype.name}, not {found.dtype.name}")
+        if found.lanes not in (1, wanted.lanes):
+            _refuse(f"{wanted.lanes} lanes are stored, not {found.lanes}")
+        if s.join and (s.join not in SCALARS or SCALARS[s.join].arity != 2):
+            _refuse(f"{s.join!r} does not combine what is stored with what was")
+        if self.bounds:
+            self._inside(s.place, env)
+        self._race(s)
+
+    def _race(self, s: ir.Store) -> None:
+        """Refuse a store of every iteration of a parallel loop to one element."""
+        used = {a.name for e in (s.place.at,) if isinstance(e, expr.Expr) for a in expr.atoms(e)}
+        used |= {n for v in values(s) if v is not s.value for n in names_in(v)}
+        for depth, (loop, arrays) in enumerate(self.loops):
+            inner = {x.var for x, _ in self.loops[depth:]} | set(bound(loop.body))
+            if loop.kind not in ("chunk", "each") or s.place.buffer not in arrays or used & inner:
+                continue
+            if not s.join and not self._guarded(loop, inner):
+                _refuse(f"every iteration over {loop.var} stores to {place_text(s.place)}")
+
+    def _guarded(self, loop: ir.For, inner: set[str]) -> bool:
+        """Whether a branch around the statement depends on what the loop binds."""
+        branches = (b for b in statements(loop.body) if isinstance(b, ir.If))
+        return any(
+            names_in(b.cond) & inner
+            for b in branches
+            if any(x is self.statement for x in statements((*b.then, *b.other)))
+        )
+
+    def _if(self, s: ir.If, env: Env) -> None:
+        if type_of(s.cond, env) != Type(bool_, 1):
+            _refuse(f"a branch depends on one bool, not on {type_of(s.cond, env)}")
+        known, found = self.known, list[dict[str, Type]]()
+        for name in s.results:
+            self._bind(name)
+        for side, holds in ((s.then, True), (s.other, False)):
+            self.known = known.where(s.cond, holds=holds)
+            inner = env.child()
+            self._body(side, inner, s.results)
+            self.statement = s
+            nexts = [x for x in side if isinstance(x, ir.Next)]
+            if sorted(x.name for x in nexts) != sorted(s.results):
+                _refuse(f"each side sets {', '.join(s.results) or 'nothing'} once, at its top")
+            found.append({x.name: type_of(x.value, inner) for x in nexts})
+        if found[0] != found[1]:
+            _refuse("the sides set results of different types")
+        self.known = known
+        env.values.update(found[0])
+
+    def _call(self, s: ir.Call, env: Env) -> None:
+        tile = self.tiles.get(s.func)
+        if tile is None or self.func.kind == "tile":
+            _refuse(f"{s.func} is not a tile before this function; a tile calls nothing")
+        if len(s.windows) != len(tile.params) or len(s.numbers) != len(tile.numbers):
+            counts = f"{len(tile.params)} windows and {len(tile.numbers)} numbers"
+            _refuse(f"{s.func} takes {counts}")
+        for window, param in zip(s.windows, tile.params, strict=True):
+            place_type(window, env)
+            array = env.arrays[window.buffer]
+            if array.dtype != param.dtype or array.written < param.written:
+                _refuse(f"{window.buffer} does not fit {param.name} of {s.func}")
+        for n in s.numbers:
+            check_index(n, env)
+
+    # ---- loops ---------------------------------------------------------------------------------
+
+    def _for(self, s: ir.For, env: Env) -> None:
+        for e in (s.low, s.high, s.step):
+            check_index(e, env)
+        if isinstance(s.step, int) and s.step < 1:
+            _refuse(f"a step of {s.step}; steps are at least 1")
+        self._kind(s)
+        self._carries(s, env)
+        carried = env.carries(s)
+        for name in (s.var, *carried):
+            self._bind(name)
+        inner = env.child()
+        inner.values |= {s.var: INDEX, **carried}
+        free = frozenset(c.name for c in s.carry if not c.combine)
+        nexts = [x.name for x in s.body if isinstance(x, ir.Next)]
+        outer = self.folds, self.unreadable, self.known
+        self.folds = self.folds | {c.name: c for c in s.carry if c.combine}
+        self.unreadable = self.unreadable | (carried.keys() - free)
+        self.known = self.known.loop(s)
+        self.loops.append((s, frozenset(env.arrays)))
+        self._body(s.body, inner, free)
+        self.loops.pop()
+        self.folds, self.unreadable, self.known = outer
+        self.statement = s
+        if sorted(nexts) != sorted(free):
+            _refuse(f"each of {', '.join(free) or 'no carries'} has one next value in the loop")
+        env.values |= carried
+
+    def _kind(self, s: ir.For) -> None:
+        if s.kind == "chunk":
+            self.chunks += 1
+            if self.loops or self.func.kind == "tile" or not any(x is s for x in self.func.body):
+                _refuse("a loop over chunks is outermost, in a func")
+            if s.carry:
+                _refuse("a loop over chunks carries nothing")
+            if self.chunks > 1:
+                _refuse("a func has one loop over chunks")
+        if s.kind == "each" and any(not c.combine for c in s.carry):
+            _refuse("independent iterations only fold: a carry needs a combine")
+
+    def _carries(self, s: ir.For, env: Env) -> None:
+        for c in s.carry:
+            init = type_of(c.init, env)
+            if c.combine and c.combine not in COMBINES:
+                _refuse(f"{c.combine!r} does not combine values")
+            positional = c.combine != "" and COMBINES[c.combine].positional
+            if positional != (c.position != "") or positional != (c.start is not None):
+                _refuse(f"a position and its start go with argmax and argmin, as {c.name}")
+            if c.start is not None and type_of(c.start, env) != Type(i64, init.lanes):
+                _refuse(f"{c.position} starts from {init.lanes} lanes of i64")
+            if c.mode != "own" and (not c.combine or not COMBINES[c.combine].wide):
+                _refuse(f"only sums and products round by a mode such as {c.mode}")
+            if c.mode != "own" and not init.dtype.is_float:
+                _refuse(f"{c.name} sums in {f64.name}, not {init.dtype.name}")
+
+    # ---- bounds --------------------------------------------------------------------------------
+
+    def _loads(self, v: ir.Value, env: Env) -> None:
+        """Check the loads of a value; those of a selected side may rely on its condition."""
+        match v:
+            case ir.Load(place):
+                type_of(v, env)
+                self._inside(place, env)
+                for inner in (place.at, place.mask):
+                    if inner is not None and not isinstance(inner, int | expr.Expr):
+                        self._loads(inner, env)
+            case _:
+                for load in loads(v):
+                    self._loads(load, env)
+
+    def _inside(self, place: ir.Place, env: Env) -> None:
+        array = env.arrays[place.buffer]
+        if array.elements is None or not isinstance(place.at, int | expr.Expr):
+            return
+        elements = expr.add(array.elements, array.pad)
+        if not self.known.proves_inside(place, self.known.expand(elements)):
+            shown = expr.text(elements)
+            _refuse(f"{place_text(place)} can leave the {shown} elements of {place.buffer}")
+
+
+def check_printable(module: ir.Module, lanes: Container[int]) -> None:
+    """Check what printing needs, beyond `verify`.
+
+    Registers have constant subscripts, `unroll` is gone, vectors have a number of lanes in `lanes`.
+
+    Raises VerifyError.
+    """
+    for func in module.funcs:
+        registers = {
+            s.name
+            for s in statements(func.body)
+            if isinstance(s, ir.Alloc) and s.space == "registers"
+        }
+        for s in statements(func.body):
+            try:
+                _check_statement(s, registers, lanes)
+            except VerifyError as error:
+                where = f"{func.kind} {func.name}, `{statement_text(s)}`"
+                raise VerifyError(f"{where}: {error.message}") from None
+
+
+def _check_statement(s: ir.Statement, registers: set[str], lanes: Container[int]) -> None:
+    if isinstance(s, ir.For) and s.kind == "unroll":
+        _refuse("an unrolled loop is left")
+    if isinstance(s, ir.For) and (not isinstance(s.step, int) or s.step < 1):
+        _refuse("the step is not a positive number")
+    accessed = [*places(s), *(load.place for load in loads(*values(s)))]
+    for place in accessed:
+        if place.buffer in registers and not isinstance(place.at, int):
+            _refuse(f"{place_text(place)} is not one register")
+    for n in _lanes((v for root in values(s) for v in visit(root)), accessed):
+        if n > 1 and n not in lanes:
+            _refuse(f"vectors of {n} lanes do not exist on this machine")
+
+
+def _lanes(found: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
+    own = {v.lanes for v in found if isinstance(v, ir.Lane | ir.Prefix | ir.Splat)}
+    return own | {p.lanes for p in accessed}

@@ -1,0 +1,420 @@
+"""Traverse and rebuild loops: names, substitution, copies with new names.
+
+>>> from smelt.loop.text import parse, statement_text
+>>> func = parse('''
+... func f(x: f32[n], y: out f32[n]; n)
+...   each i in 0 .. n
+...     y[i] = x[i] + x[n - 1 - i]
+... ''').funcs[0]
+>>> (loop,) = func.body
+>>> sorted(reads(loop)), list(bound(func.body))
+(['i', 'n', 'x', 'y'], ['i'])
+>>> statement_text(substitute(loop.body, {"i": 3})[0])
+'y[3] = x[3] + x[n - 4]'
+>>> [s.var for s in fresh(func.body, Names(func))]
+['i_1']
+
+A rebuilt node whose parts are unchanged is the same object, so that rewriting costs what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from smelt.errors import LoopPassError
+from smelt.loop import ir
+from smelt.types import expr
+from smelt.types.expr import Atom, Index
+
+Body: TypeAlias = tuple[ir.Statement, ...]
+
+
+def operands(v: ir.Value) -> tuple[ir.Value, ...]:
+    """Return the direct operands of a value, those of a load's place included."""
+    match v:
+        case ir.Load(place):
+            return place_values(place)
+        case ir.Apply(args=args) | ir.Across(args=args) | ir.Shuffle(args=args):
+            return args
+        case ir.Cast(arg=arg) | ir.Splat(arg=arg):
+            return (arg,)
+        case _:
+            return ()
+
+
+def place_values(place: ir.Place) -> tuple[ir.Value, ...]:
+    """Return the values of a place: a position without an index expression, and the mask."""
+    at = () if isinstance(place.at, int | expr.Expr) else (place.at,)
+    return at if place.mask is None else (*at, place.mask)
+
+
+def places(s: ir.Statement) -> tuple[ir.Place, ...]:
+    """Return the places that a statement itself names, apart from its loads."""
+    match s:
+        case ir.Store(place=place) | ir.Prefetch(place=place):
+            return (place,)
+        case ir.Call(windows=windows):
+            return windows
+        case _:
+            return ()
+
+
+def values(s: ir.Statement) -> tuple[ir.Value, ...]:
+    """Return the values of a statement, without those of statements inside it."""
+    inner = tuple(v for p in places(s) for v in place_values(p))
+    match s:
+        case ir.Let(value=value) | ir.Next(value=value) | ir.Store(value=value):
+            return (*inner, value)
+        case ir.Fold(value=value, position=position):
+            return (value,) if position is None else (value, position)
+        case ir.If(cond=cond):
+            return (cond,)
+        case ir.For(carry=carry):
+            return tuple(v for c in carry for v in (c.init, c.start) if v is not None)
+        case _:
+            return inner
+
+
+def indices(s: ir.Statement) -> tuple[Index, ...]:
+    """Return the index expressions of a statement, without those of its values."""
+    inner = tuple(e for p in places(s) for e in place_indices(p))
+    match s:
+        case ir.For():
+            return s.low, s.high, s.step
+        case ir.Alloc(elements=elements):
+            return (elements,)
+        case ir.Call(numbers=numbers):
+            return (*inner, *numbers)
+        case _:
+            return inner
+
+
+def place_indices(place: ir.Place) -> tuple[Index, ...]:
+    """Return the index expressions of a place."""
+    at = place.at
+    return (at, place.stride) if isinstance(at, int | expr.Expr) else (place.stride,)
+
+
+def visit(v: ir.Value) -> Iterator[ir.Value]:
+    """Yield a value and everything inside it."""
+    yield v
+    for inner in operands(v):
+        yield from visit(inner)
+
+
+def statements(body: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
+    """Yield statements and those inside them, in order."""
+    for s in body:
+        yield s
+        if isinstance(s, ir.For):
+            yield from statements(s.body)
+        elif isinstance(s, ir.If):
+            yield from statements(s.then)
+            yield from statements(s.other)
+
+
+def loads(*roots: ir.Value) -> Iterator[ir.Load]:
+    """Yield the loads inside values."""
+    return (v for root in roots for v in visit(root) if isinstance(v, ir.Load))
+
+
+def names_in(v: ir.Value) -> set[str]:
+    """Return the names that a value reads: bound values, variables, sizes and arrays."""
+    out: set[str] = set()
+    for x in visit(v):
+        match x:
+            case ir.Ref(name):
+                out.add(name)
+            case ir.IndexValue(index=index) | ir.Prefix(count=index):
+                out.update(_index_names(index))
+            case ir.Load(place):
+                out.add(place.buffer)
+                for e in place_indices(place):
+                    out.update(_index_names(e))
+            case _:
+                pass
+    return out
+
+
+def _index_names(e: Index) -> Iterator[str]:
+    return (a.name for a in expr.atoms(e) if a.name)
+
+
+def reads(*body: ir.Statement) -> set[str]:
+    """Return every name that statements mention, arrays that they store to included."""
+    out: set[str] = set()
+    for s in statements(body):
+        for v in values(s):
+            out |= names_in(v)
+        for e in indices(s):
+            out.update(_index_names(e))
+        out.update(p.buffer for p in places(s))
+    return out
+
+
+def bound(body: Iterable[ir.Statement]) -> Iterator[str]:
+    """Yield the names that statements bind, arrays included."""
+    for s in statements(body):
+        match s:
+            case ir.Let(name=name) | ir.Alloc(name=name):
+                yield name
+            case ir.For(var=var, carry=carry):
+                yield var
+                for c in carry:
+                    yield c.name
+                    if c.position:
+                        yield c.position
+            case ir.If(results=results):
+                yield from results
+            case _:
+                pass
+
+
+class Names:
+    """Names of a function, to make new ones: `i`, `i_1`, `i_2`."""
+
+    def __init__(self, func: ir.Func) -> None:
+        self.taken = {*bound(func.body), *(p.name for p in func.params)}
+        self.taken.update(func.sizes, func.numbers)
+
+    def new(self, name: str) -> str:
+        """Return a name that nothing has, derived from `name`."""
+        stem, _, last = name.rpartition("_")
+        stem = stem if stem and last.isdigit() else name
+        count = 1
+        while (found := f"{stem}_{count}") in self.taken:
+            count += 1
+        self.taken.add(found)
+        return found
+
+
+# ---- rebuilding ------------------------------------------------------------------------------
+
+
+class Rewriter:
+    """Rebuilds statements bottom up; subclasses or arguments say what changes.
+
+    `leaf` replaces a variable of index expressions, `change` a rebuilt value, `names` the names of
+    values, arrays, and of what statements bind.
+    """
+
+    def __init__(
+        self,
+        leaf: Callable[[Atom], Index] | None = None,
+        change: Callable[[ir.Value], ir.Value] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.leaf, self.change, self.names = leaf, change, names or {}
+        self.known: dict[Index, Index] = {}
+        """Results for index expressions, which statements share."""
+
+    def index(self, e: Index) -> Index:
+        """Rebuild an index expression."""
+        if self.leaf is None or isinstance(e, int):
+            return e
+        new = self.known.get(e)
+        if new is None:
+            leaf = self.leaf
+            new = e
+            if any(a.name and leaf(a) != expr.Expr((((a,), 1),)) for a in expr.atoms(e)):
+                new = expr.map_variables(e, leaf)
+            self.known[e] = new
+        return new
+
+    def place(self, p: ir.Place) -> ir.Place:
+        """Rebuild a place."""
+        at = self.index(p.at) if isinstance(p.at, int | expr.Expr) else self.value(p.at)
+        if not isinstance(at, int | expr.Expr) and (position := ir.as_index(at)) is not None:
+            at = position
+        stride = p.stride if p.stride == 1 else self.index(p.stride)
+        mask = None if p.mask is None else self.value(p.mask)
+        buffer = self.names.get(p.buffer, p.buffer)
+        if at is p.at and stride is p.stride and mask is p.mask and buffer is p.buffer:
+            return p
+        return ir.Place(buffer, at, p.lanes, stride, mask)
+
+    def value(self, v: ir.Value) -> ir.Value:
+        """Rebuild a value."""
+        v = self._operands(v)
+        return v if self.change is None else self.change(v)
+
+    def _operands(self, v: ir.Value) -> ir.Value:
+        match v:
+            case ir.Apply(op, args):
+                new = self._tuple(args)
+                return v if new is args else ir.apply(op, *new)
+            case ir.IndexValue(index, dtype):
+                e = self.index(index)
+                return v if e is index else ir.cast(ir.position(e), dtype)
+            case ir.Ref(name):
+                return ir.Ref(self.names[name]) if name in self.names else v
+            case ir.Load(place, other):
+                p = self.place(place)
+                return v if p is place else ir.Load(p, other)
+            case ir.Cast(arg, dtype):
+                new = self.value(arg)
+                return v if new is arg else ir.cast(new, dtype)
+            case ir.Splat(arg, lanes):
+                new = self.value(arg)
+                return v if new is arg else ir.Splat(new, lanes)
+            case ir.Prefix(count, lanes):
+                e = self.index(count)
+                return v if e is count else ir.Prefix(e, lanes)
+            case ir.Across(combine, args, scan):
+                new = self._tuple(args)
+                return v if new is args else ir.Across(combine, new, scan)
+            case ir.Shuffle(args, pattern, table):
+                new = self._tuple(args)
+                return v if new is args else ir.Shuffle(new, pattern, table)
+            case _:
+                return v
+
+    def _tuple(self, args: tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
+        new = tuple([self.value(a) for a in args])
+        return args if all(map(_is, new, args)) else new
+
+    def body(self, body: Iterable[ir.Statement]) -> Body:
+        """Rebuild statements."""
+        return tuple([t for s in body for t in self.statement(s)])
+
+    def statement(self, s: ir.Statement) -> Body:
+        """Rebuild a statement, as any number of statements."""
+        return (self.rebuild(s),)
+
+    def rebuild(self, s: ir.Statement) -> ir.Statement:
+        """Rebuild the parts of a statement."""
+        match s:
+            case ir.Let(name, value):
+                return ir.Let(self._name(name), self.value(value))
+            case ir.Fold(name, value, position):
+                at = None if position is None else self.value(position)
+                return ir.Fold(self._name(name), self.value(value), at)
+            case ir.Next(name, value):
+                return ir.Next(self._name(name), self.value(value))
+            case ir.Store(place, value, join, nontemporal):
+                return ir.Store(self.place(place), self.value(value), join, nontemporal)
+            case ir.For():
+                carry = tuple([self.carry(c) for c in s.carry])
+                low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
+                body = self.body(s.body)
+                return ir.For(s.kind, self._name(s.var), low, high, body, step, carry)
+            case ir.If(cond, then, other, results):
+                names = tuple([self._name(r) for r in results])
+                return ir.If(self.value(cond), self.body(then), self.body(other), names)
+            case ir.Alloc(name, dtype, elements, space, pad):
+                return ir.Alloc(self._name(name), dtype, self.index(elements), space, pad)
+            case ir.Prefetch(place, level, write):
+                return ir.Prefetch(self.place(place), level, write)
+            case ir.Call(func, windows, numbers):
+                starts = tuple([self.place(w) for w in windows])
+                return ir.Call(func, starts, tuple([self.index(n) for n in numbers]))
+
+    def carry(self, c: ir.Carry) -> ir.Carry:
+        """Rebuild a carry."""
+        start = None if c.start is None else self.value(c.start)
+        name, position = self._name(c.name), self._name(c.position)
+        return ir.Carry(name, self.value(c.init), c.combine, c.mode, position, start)
+
+    def _name(self, name: str) -> str:
+        return self.names.get(name, name)
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def substitute(body: Iterable[ir.Statement], variables: Mapping[str, Index]) -> Body:
+    """Replace variables of index expressions by name."""
+    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).body(body)
+
+
+def substitute_index(e: Index, variables: Mapping[str, Index]) -> Index:
+    """Replace variables of an index expression by name."""
+    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).index(e)
+
+
+def atom_index(a: Atom) -> Index:
+    """Return a variable as an index expression."""
+    return expr.Expr((((a,), 1),))
+
+
+def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
+    """Rename values, arrays and variables where they are bound and where they are read."""
+
+    def leaf(a: Atom) -> Index:
+        new = names.get(a.name)
+        return atom_index(a if new is None else Atom(a.kind, new, a.extent))
+
+    return Rewriter(leaf, names=names).body(body)
+
+
+def fresh(
+    body: Iterable[ir.Statement],
+    names: Names,
+    variables: Mapping[str, Index] | None = None,
+    keep: Iterable[str] = (),
+) -> Body:
+    """Copy statements: what they bind gets new names except `keep`, and variables are replaced.
+
+    The variable of an outermost loop gets the extent that follows from its range.
+    """
+    body, swap, kept = tuple(body), dict(variables or {}), set(keep)
+    new = {n: names.new(n) for n in dict.fromkeys(bound(body)) if n not in kept}
+    for s in body:
+        if isinstance(s, ir.For) and s.var in new:
+            swap[s.var] = ir.variable(s, new[s.var])
+
+    def leaf(a: Atom) -> Index:
+        if a.name in swap:
+            return swap[a.name]
+        name = new.get(a.name)
+        if name is None:
+            return atom_index(a)
+        extent = a.extent if a.extent == expr.UNKNOWN else rewriter.index(a.extent)
+        return atom_index(Atom(a.kind, name, extent))
+
+    rewriter = Rewriter(leaf, names=new)
+    return rewriter.body(body)
+
+
+def replace_loop(func: ir.Func, var: str, change: Callable[[ir.For], Body]) -> ir.Func:
+    """Replace the loop over a variable by other statements.
+
+    Raises LoopPassError if the function has no such loop.
+    """
+    done = False
+
+    def inside(body: Body) -> Body:
+        nonlocal done
+        out: list[ir.Statement] = []
+        for s in body:
+            if done:
+                out.append(s)
+            elif isinstance(s, ir.For) and s.var == var:
+                done = True
+                out += change(s)
+            elif isinstance(s, ir.For):
+                new = inside(s.body)
+                out.append(with_body(s, new) if done else s)
+            elif isinstance(s, ir.If):
+                then, other = inside(s.then), inside(s.other)
+                out.append(ir.If(s.cond, then, other, s.results) if done else s)
+            else:
+                out.append(s)
+        return tuple(out)
+
+    body = inside(func.body)
+    if not done:
+        raise LoopPassError(f"{func.name} has no loop over {var}")
+    return with_func_body(func, body)
+
+
+def with_body(loop: ir.For, body: Body) -> ir.For:
+    """Return a loop with another body."""
+    return ir.For(loop.kind, loop.var, loop.low, loop.high, body, loop.step, loop.carry)
+
+
+def with_func_body(func: ir.Func, body: Body) -> ir.Func:
+    """Return a function with another body."""
+    return ir.Func(func.kind, func.name, func.params, func.sizes, func.numbers, body)

@@ -1,0 +1,3412 @@
+%struct.pool = type { i64, [120 x i8], i32, i32, [120 x i8], ptr, ptr, i32, i32, [104 x i8], i32, i32, [120 x i8], i64, [120 x i8], i32, i32, i64, i64, i64, i64, ptr, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, ptr, ptr, ptr, i64, ptr, ptr, ptr, ptr, i64, [96 x i8], [128 x i8], [128 x i8], %struct.run, [8 x i8], [64 x %struct.slot] }
+%struct.run = type { i64, i64, ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, [3 x ptr] }
+%struct.slot = type { i32, i32, ptr, ptr, i64, [96 x i8] }
+%struct.lib_program = type { i64, i64, i64, i64, i64, i64, i64, i64 }
+%struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
+%struct.lib_result = type { i64, i64, i64, i64, i64, i64 }
+%struct.smelt_tensor = type { ptr, i32, i32, [8 x i64] }
+%struct.lib_argument = type { i64, i64, i64, i64, i64 }
+%struct.lib_recording = type { i64, i64, i64, i64, i64, i64, i64 }
+%struct.lib_group = type { i64, i64 }
+%struct.lib_kernel = type { i64, i64 }
+%struct.lib_variant = type { i64, i64, i64, i64, i64, i64 }
+%struct.lib_word = type { i64, i64 }
+%struct.lib_value = type { i64, i64, i64 }
+%struct.lib_node = type { i64, i64, i64, i64 }
+%struct.lib_function = type { i64, i64, i64, i64 }
+%struct.launch = type { i64, i64, i64, i64 }
+%struct.chunk = type { ptr, i64, i64, i64 }
+
+@smelt_tables = external hidden constant [0 x i64], align 8
+@.str = private unnamed_addr constant [1 x i8] zeroinitializer, align 1
+@.str.1 = private unnamed_addr constant [41 x i8] c"no place for the program: a null pointer\00", align 1
+@.str.2 = private unnamed_addr constant [86 x i8] c"options are of another size, threads not 0 to 64, or one of alloc and release is null\00", align 1
+@.str.3 = private unnamed_addr constant [12 x i8] c"no program \00", align 1
+@.str.4 = private unnamed_addr constant [12 x i8] c": there is \00", align 1
+@.str.5 = private unnamed_addr constant [3 x i8] c", \00", align 1
+@.str.6 = private unnamed_addr constant [71 x i8] c"no code for this processor: save the program for more instruction sets\00", align 1
+@the_programs = internal unnamed_addr global i64 0, align 8
+@.str.7 = private unnamed_addr constant [61 x i8] c"an index is out of bounds: of an element that does not exist\00", align 1
+@smelt_poll_words = hidden local_unnamed_addr global [3 x i64] zeroinitializer, align 16
+@.str.8 = private unnamed_addr constant [14 x i8] c"/proc/cpuinfo\00", align 1
+@.str.9 = private unnamed_addr constant [15 x i8] c"no memory for \00", align 1
+@.str.10 = private unnamed_addr constant [7 x i8] c" bytes\00", align 1
+@.str.11 = private unnamed_addr constant [23 x i8] c"/sys/fs/cgroup/cpu.max\00", align 1
+@the_lock = internal global i32 0, align 4
+@the_pool = internal global %struct.pool zeroinitializer, align 128
+@the_process = internal unnamed_addr global i32 0, align 4
+@the_threads = internal unnamed_addr global [64 x i64] zeroinitializer, align 16
+@the_scratch = internal unnamed_addr global [64 x ptr] zeroinitializer, align 16
+@.str.12 = private unnamed_addr constant [27 x i8] c"no program: a null pointer\00", align 1
+@.str.13 = private unnamed_addr constant [8 x i8] c" takes \00", align 1
+@.str.14 = private unnamed_addr constant [16 x i8] c" arguments and \00", align 1
+@.str.15 = private unnamed_addr constant [15 x i8] c" results, not \00", align 1
+@.str.16 = private unnamed_addr constant [6 x i8] c" and \00", align 1
+@.str.17 = private unnamed_addr constant [40 x i8] c"no arguments or results: a null pointer\00", align 1
+@.str.18 = private unnamed_addr constant [10 x i8] c"argument \00", align 1
+@.str.19 = private unnamed_addr constant [14 x i8] c" is too large\00", align 1
+@.str.20 = private unnamed_addr constant [29 x i8] c" has no data: a null pointer\00", align 1
+@.str.21 = private unnamed_addr constant [32 x i8] c" is not aligned to its elements\00", align 1
+@.str.22 = private unnamed_addr constant [18 x i8] c" was called with \00", align 1
+@DTYPE_NAMES = internal constant [78 x i8] c"bool\00\00i8\00\00\00\00i16\00\00\00i32\00\00\00i64\00\00\00u8\00\00\00\00u16\00\00\00u32\00\00\00u64\00\00\00f16\00\00\00bf16\00\00f32\00\00\00f64\00\00\00", align 16
+@.str.23 = private unnamed_addr constant [16 x i8] c"an unknown type\00", align 1
+@.str.24 = private unnamed_addr constant [2 x i8] c"[\00", align 1
+@.str.25 = private unnamed_addr constant [6 x i8] c"rank \00", align 1
+@.str.26 = private unnamed_addr constant [2 x i8] c",\00", align 1
+@.str.27 = private unnamed_addr constant [2 x i8] c"]\00", align 1
+@.str.28 = private unnamed_addr constant [8 x i8] c"result \00", align 1
+@.str.29 = private unnamed_addr constant [5 x i8] c" is \00", align 1
+@.str.30 = private unnamed_addr constant [29 x i8] c", and memory was passed for \00", align 1
+@.str.31 = private unnamed_addr constant [18 x i8] c"memory of result \00", align 1
+@.str.32 = private unnamed_addr constant [40 x i8] c" overlaps an argument or another result\00", align 1
+@smelt_image = external hidden constant [0 x i8], align 1
+@the_tokens = internal global i64 0, align 8
+
+define ptr @smelt_library_version() local_unnamed_addr #0 {
+  %1 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 16), align 8
+  %2 = getelementptr i64, ptr @smelt_tables, i64 %1
+  ret ptr %2
+}
+
+define ptr @smelt_library_describe(ptr noundef readonly %0) local_unnamed_addr #1 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %8, label %3
+
+3:
+  %4 = load ptr, ptr %0, align 8
+  %5 = getelementptr inbounds i8, ptr %4, i64 8
+  %6 = load i64, ptr %5, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  br label %8
+
+8:
+  %9 = phi ptr [ %7, %3 ], [ @.str, %1 ]
+  ret ptr %9
+}
+
+define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef readonly %1, ptr noundef writeonly %2, ptr noundef %3) local_unnamed_addr #2 {
+  %5 = alloca ptr, align 8
+  %6 = load i64, ptr @smelt_tables, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  %8 = icmp eq ptr %2, null
+  br i1 %8, label %9, label %11
+
+9:
+  %10 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.1) #15
+  br label %142
+
+11:
+  store ptr null, ptr %2, align 8
+  %12 = icmp eq ptr %1, null
+  br i1 %12, label %30, label %13
+
+13:
+  %14 = load i64, ptr %1, align 8
+  %15 = icmp eq i64 %14, 40
+  br i1 %15, label %16, label %28
+
+16:
+  %17 = getelementptr inbounds i8, ptr %1, i64 16
+  %18 = load ptr, ptr %17, align 8
+  %19 = icmp eq ptr %18, null
+  %20 = getelementptr inbounds i8, ptr %1, i64 24
+  %21 = load ptr, ptr %20, align 8
+  %22 = icmp ne ptr %21, null
+  %23 = xor i1 %19, %22
+  br i1 %23, label %24, label %28
+
+24:
+  %25 = getelementptr inbounds i8, ptr %1, i64 8
+  %26 = load i64, ptr %25, align 8
+  %27 = icmp ugt i64 %26, 64
+  br i1 %27, label %28, label %30
+
+28:
+  %29 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.2) #15
+  br label %142
+
+30:
+  %31 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 8), align 8
+  %32 = icmp eq ptr %0, null
+  %33 = tail call i64 @llvm.smax.i64(i64 %31, i64 0)
+  br label %34
+
+34:
+  %35 = phi i64 [ 0, %30 ], [ %64, %62 ]
+  %36 = icmp eq i64 %35, %33
+  br i1 %36, label %66, label %37
+
+37:
+  br i1 %32, label %60, label %38
+
+38:
+  %39 = getelementptr %struct.lib_program, ptr %7, i64 %35
+  %40 = load i64, ptr %39, align 8
+  %41 = getelementptr i64, ptr @smelt_tables, i64 %40
+  %42 = load i8, ptr %0, align 1
+  %43 = icmp eq i8 %42, 0
+  br i1 %43, label %55, label %44
+
+44:
+  %45 = phi i8 [ %53, %50 ], [ %42, %38 ]
+  %46 = phi ptr [ %52, %50 ], [ %41, %38 ]
+  %47 = phi ptr [ %51, %50 ], [ %0, %38 ]
+  %48 = load i8, ptr %46, align 1
+  %49 = icmp eq i8 %45, %48
+  br i1 %49, label %50, label %55
+
+50:
+  %51 = getelementptr i8, ptr %47, i64 1
+  %52 = getelementptr i8, ptr %46, i64 1
+  %53 = load i8, ptr %51, align 1
+  %54 = icmp eq i8 %53, 0
+  br i1 %54, label %55, label %44
+
+55:
+  %56 = phi ptr [ %41, %38 ], [ %46, %44 ], [ %52, %50 ]
+  %57 = phi i8 [ 0, %38 ], [ %45, %44 ], [ 0, %50 ]
+  %58 = load i8, ptr %56, align 1
+  %59 = icmp eq i8 %57, %58
+  br i1 %59, label %60, label %62
+
+60:
+  %61 = getelementptr %struct.lib_program, ptr %7, i64 %35
+  br label %62
+
+62:
+  %63 = phi ptr [ %61, %60 ], [ null, %55 ]
+  %64 = add nuw i64 %35, 1
+  %65 = icmp eq ptr %63, null
+  br i1 %65, label %34, label %78
+
+66:
+  %67 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 7, ptr noundef nonnull @.str.3) #15
+  tail call fastcc void @say(ptr noundef %3, ptr noundef %0) #15
+  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull @.str.4) #15
+  %68 = icmp sgt i64 %31, 0
+  br i1 %68, label %69, label %142
+
+69:
+  %70 = phi i64 [ %76, %69 ], [ 0, %66 ]
+  %71 = icmp eq i64 %70, 0
+  %72 = select i1 %71, ptr @.str, ptr @.str.5
+  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull %72) #15
+  %73 = getelementptr %struct.lib_program, ptr %7, i64 %70
+  %74 = load i64, ptr %73, align 8
+  %75 = getelementptr i64, ptr @smelt_tables, i64 %74
+  tail call fastcc void @say(ptr noundef %3, ptr noundef %75) #15
+  %76 = add nuw nsw i64 %70, 1
+  %77 = icmp eq i64 %76, %31
+  br i1 %77, label %142, label %69
+
+78:
+  %79 = tail call fastcc ptr @usable_features(ptr noundef nonnull %63) #15
+  %80 = icmp eq ptr %79, null
+  br i1 %80, label %81, label %83
+
+81:
+  %82 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 6, ptr noundef nonnull @.str.6) #15
+  br label %142
+
+83:
+  br i1 %12, label %88, label %84
+
+84:
+  %85 = getelementptr inbounds i8, ptr %1, i64 16
+  %86 = load ptr, ptr %85, align 8
+  %87 = icmp eq ptr %86, null
+  br i1 %87, label %88, label %94
+
+88:
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %5) #16
+  %89 = call i32 @posix_memalign(ptr noundef nonnull %5, i64 noundef 64, i64 noundef 56) #17
+  %90 = icmp ne i32 %89, 0
+  %91 = load ptr, ptr %5, align 8
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %5) #16
+  %92 = icmp eq ptr %91, null
+  %93 = select i1 %90, i1 true, i1 %92
+  br i1 %93, label %99, label %100
+
+94:
+  %95 = getelementptr inbounds i8, ptr %1, i64 32
+  %96 = load ptr, ptr %95, align 8
+  %97 = tail call ptr %86(i64 noundef 56, i64 noundef 64, ptr noundef %96) #17
+  %98 = icmp eq ptr %97, null
+  br i1 %98, label %99, label %102
+
+99:
+  call fastcc void @no_memory(ptr noundef %3, i64 noundef 56) #15
+  br label %142
+
+100:
+  store ptr %63, ptr %91, align 8
+  %101 = getelementptr inbounds i8, ptr %91, i64 8
+  store ptr %79, ptr %101, align 8
+  br i1 %12, label %113, label %109
+
+102:
+  store ptr %63, ptr %97, align 8
+  %103 = getelementptr inbounds i8, ptr %97, i64 8
+  store ptr %79, ptr %103, align 8
+  %104 = getelementptr inbounds i8, ptr %1, i64 8
+  %105 = load i64, ptr %104, align 8
+  %106 = icmp eq i64 %105, 0
+  br i1 %106, label %107, label %120
+
+107:
+  %108 = tail call fastcc i64 @usable_processors() #15
+  br label %120
+
+109:
+  %110 = getelementptr inbounds i8, ptr %1, i64 8
+  %111 = load i64, ptr %110, align 8
+  %112 = icmp eq i64 %111, 0
+  br i1 %112, label %113, label %115
+
+113:
+  %114 = call fastcc i64 @usable_processors() #15
+  br label %115
+
+115:
+  %116 = phi i64 [ %111, %109 ], [ %114, %113 ]
+  %117 = getelementptr inbounds i8, ptr %91, i64 16
+  store i64 %116, ptr %117, align 8
+  %118 = getelementptr inbounds i8, ptr %91, i64 24
+  store ptr @allocate, ptr %118, align 8
+  %119 = getelementptr inbounds i8, ptr %91, i64 32
+  store ptr @release, ptr %119, align 8
+  br label %131
+
+120:
+  %121 = phi i64 [ %108, %107 ], [ %105, %102 ]
+  %122 = getelementptr inbounds i8, ptr %97, i64 16
+  store i64 %121, ptr %122, align 8
+  %123 = getelementptr inbounds i8, ptr %1, i64 16
+  %124 = load ptr, ptr %123, align 8
+  %125 = getelementptr inbounds i8, ptr %97, i64 24
+  store ptr %124, ptr %125, align 8
+  %126 = getelementptr inbounds i8, ptr %1, i64 24
+  %127 = load ptr, ptr %126, align 8
+  %128 = getelementptr inbounds i8, ptr %97, i64 32
+  store ptr %127, ptr %128, align 8
+  %129 = getelementptr inbounds i8, ptr %1, i64 32
+  %130 = load ptr, ptr %129, align 8
+  br label %131
+
+131:
+  %132 = phi ptr [ %97, %120 ], [ %91, %115 ]
+  %133 = phi ptr [ %130, %120 ], [ null, %115 ]
+  %134 = getelementptr inbounds i8, ptr %132, i64 40
+  store ptr %133, ptr %134, align 8
+  %135 = getelementptr inbounds i8, ptr %132, i64 48
+  store atomic i64 0, ptr %135 monotonic, align 8
+  call fastcc void @lock() #15
+  %136 = load i64, ptr @the_programs, align 8
+  %137 = add i64 %136, 1
+  store i64 %137, ptr @the_programs, align 8
+  %138 = icmp eq i64 %136, 0
+  br i1 %138, label %139, label %140
+
+139:
+  call fastcc void @start_pool() #15
+  br label %140
+
+140:
+  store atomic i32 0, ptr @the_lock release, align 4
+  store ptr %132, ptr %2, align 8
+  %141 = call fastcc i32 @well(ptr noundef %3) #15
+  br label %142
+
+142:
+  %143 = phi i32 [ 1, %28 ], [ 1, %9 ], [ 6, %81 ], [ %141, %140 ], [ 5, %99 ], [ 7, %66 ], [ 7, %69 ]
+  ret i32 %143
+}
+
+declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
+
+define internal fastcc range(i32 0, 8) i32 @fail(ptr noundef %0, i32 noundef returned %1, ptr nocapture noundef readonly %2) unnamed_addr #4 {
+  %4 = icmp eq ptr %0, null
+  br i1 %4, label %7, label %5
+
+5:
+  store i32 %1, ptr %0, align 4
+  %6 = getelementptr inbounds i8, ptr %0, i64 4
+  store i8 0, ptr %6, align 4
+  br label %7
+
+7:
+  tail call fastcc void @say(ptr noundef %0, ptr noundef %2) #15
+  ret i32 %1
+}
+
+declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
+
+define internal fastcc void @say(ptr noundef %0, ptr nocapture noundef readonly %1) unnamed_addr #4 {
+  %3 = icmp eq ptr %0, null
+  br i1 %3, label %31, label %4
+
+4:
+  %5 = getelementptr inbounds i8, ptr %0, i64 4
+  br label %6
+
+6:
+  %7 = phi i64 [ %11, %6 ], [ 0, %4 ]
+  %8 = getelementptr [508 x i8], ptr %5, i64 0, i64 %7
+  %9 = load i8, ptr %8, align 1
+  %10 = icmp eq i8 %9, 0
+  %11 = add i64 %7, 1
+  br i1 %10, label %12, label %6
+
+12:
+  %13 = load i8, ptr %1, align 1
+  %14 = icmp ne i8 %13, 0
+  %15 = icmp slt i64 %7, 507
+  %16 = and i1 %14, %15
+  br i1 %16, label %17, label %28
+
+17:
+  %18 = phi i8 [ %24, %17 ], [ %13, %12 ]
+  %19 = phi i64 [ %22, %17 ], [ %7, %12 ]
+  %20 = phi ptr [ %21, %17 ], [ %1, %12 ]
+  %21 = getelementptr i8, ptr %20, i64 1
+  %22 = add nsw i64 %19, 1
+  %23 = getelementptr [508 x i8], ptr %5, i64 0, i64 %19
+  store i8 %18, ptr %23, align 1
+  %24 = load i8, ptr %21, align 1
+  %25 = icmp ne i8 %24, 0
+  %26 = icmp slt i64 %19, 506
+  %27 = and i1 %25, %26
+  br i1 %27, label %17, label %28
+
+28:
+  %29 = phi i64 [ %7, %12 ], [ %22, %17 ]
+  %30 = getelementptr [508 x i8], ptr %5, i64 0, i64 %29
+  store i8 0, ptr %30, align 1
+  br label %31
+
+31:
+  ret void
+}
+
+define internal fastcc ptr @usable_features(ptr nocapture noundef readonly %0) unnamed_addr #5 {
+  %2 = alloca [16384 x i8], align 16
+  %3 = getelementptr inbounds i8, ptr %0, i64 16
+  %4 = load i64, ptr %3, align 8
+  %5 = getelementptr i64, ptr @smelt_tables, i64 %4
+  %6 = getelementptr inbounds i8, ptr %5, i64 40
+  %7 = load i64, ptr %6, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  call void @llvm.lifetime.start.p0(i64 16384, ptr nonnull %2) #16
+  call fastcc void @read_text(ptr noundef nonnull @.str.8, ptr noundef nonnull %2, i64 noundef 16384) #15
+  %9 = getelementptr inbounds i8, ptr %5, i64 48
+  %10 = load i64, ptr %9, align 8
+  %11 = icmp sgt i64 %10, 0
+  br i1 %11, label %12, label %44
+
+12:
+  %13 = phi i64 [ %42, %41 ], [ 0, %1 ]
+  %14 = getelementptr %struct.lib_plan, ptr %8, i64 %13
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr i64, ptr @smelt_tables, i64 %15
+  br label %17
+
+17:
+  %18 = phi ptr [ %16, %12 ], [ %39, %40 ]
+  %19 = load i8, ptr %18, align 1
+  %20 = icmp eq i8 %19, 0
+  br i1 %20, label %44, label %21
+
+21:
+  %22 = phi i1 [ %34, %33 ], [ false, %17 ]
+  %23 = phi ptr [ %39, %33 ], [ %18, %17 ]
+  br label %24
+
+24:
+  %25 = phi i64 [ %29, %28 ], [ 0, %21 ]
+  %26 = getelementptr i8, ptr %23, i64 %25
+  %27 = load i8, ptr %26, align 1
+  switch i8 %27, label %28 [
+    i8 32, label %30
+    i8 10, label %30
+    i8 9, label %30
+    i8 0, label %30
+    i8 124, label %30
+  ]
+
+28:
+  %29 = add i64 %25, 1
+  br label %24
+
+30:
+  br i1 %22, label %33, label %31
+
+31:
+  %32 = call fastcc zeroext i1 @has_word(ptr noundef nonnull %2, ptr noundef nonnull %23, i64 noundef %25) #15
+  br label %33
+
+33:
+  %34 = phi i1 [ true, %30 ], [ %32, %31 ]
+  %35 = icmp eq i8 %27, 124
+  %36 = icmp ne i8 %27, 0
+  %37 = zext i1 %36 to i64
+  %38 = add i64 %25, %37
+  %39 = getelementptr i8, ptr %23, i64 %38
+  br i1 %35, label %21, label %40
+
+40:
+  br i1 %34, label %17, label %41
+
+41:
+  %42 = add nuw nsw i64 %13, 1
+  %43 = icmp eq i64 %42, %10
+  br i1 %43, label %44, label %12
+
+44:
+  %45 = phi ptr [ null, %1 ], [ %16, %17 ], [ null, %41 ]
+  call void @llvm.lifetime.end.p0(i64 16384, ptr nonnull %2) #16
+  ret ptr %45
+}
+
+define internal ptr @allocate(i64 noundef %0, i64 noundef %1, ptr nocapture readnone %2) #2 {
+  %4 = alloca ptr, align 8
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #16
+  %5 = call i32 @posix_memalign(ptr noundef nonnull %4, i64 noundef %1, i64 noundef %0) #17
+  %6 = icmp eq i32 %5, 0
+  %7 = load ptr, ptr %4, align 8
+  %8 = select i1 %6, ptr %7, ptr null
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #16
+  ret ptr %8
+}
+
+define internal fastcc void @no_memory(ptr noundef %0, i64 noundef %1) unnamed_addr #4 {
+  %3 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 5, ptr noundef nonnull @.str.9) #15
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %1) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.10) #15
+  ret void
+}
+
+define internal fastcc i64 @usable_processors() unnamed_addr #5 {
+  %1 = alloca [16 x i64], align 16
+  %2 = alloca [64 x i8], align 16
+  %3 = alloca [2 x i64], align 16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %1) #16
+  call void @llvm.lifetime.start.p0(i64 64, ptr nonnull %2) #16
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #16
+  call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(16) %3, i8 0, i64 16, i1 false)
+  br label %7
+
+4:
+  %5 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 32), align 8
+  %6 = call i64 (i64, ...) @syscall(i64 noundef %5, i64 noundef 0, i64 noundef 128, ptr noundef nonnull %1) #17
+  br label %15
+
+7:
+  %8 = phi i64 [ 0, %0 ], [ %10, %7 ]
+  %9 = getelementptr [16 x i64], ptr %1, i64 0, i64 %8
+  store i64 0, ptr %9, align 8
+  %10 = add nuw nsw i64 %8, 1
+  %11 = icmp eq i64 %10, 16
+  br i1 %11, label %4, label %7
+
+12:
+  call fastcc void @read_text(ptr noundef nonnull @.str.11, ptr noundef nonnull %2, i64 noundef 64) #15
+  %13 = load i8, ptr %2, align 16
+  %14 = icmp eq i8 %13, 0
+  br i1 %14, label %69, label %39
+
+15:
+  %16 = phi i64 [ 0, %4 ], [ %23, %21 ]
+  %17 = phi i64 [ 0, %4 ], [ %22, %21 ]
+  %18 = getelementptr [16 x i64], ptr %1, i64 0, i64 %16
+  %19 = load i64, ptr %18, align 8
+  %20 = icmp eq i64 %19, 0
+  br i1 %20, label %21, label %25
+
+21:
+  %22 = phi i64 [ %17, %15 ], [ %28, %25 ]
+  %23 = add nuw nsw i64 %16, 1
+  %24 = icmp eq i64 %23, 16
+  br i1 %24, label %12, label %15
+
+25:
+  %26 = phi i64 [ %28, %25 ], [ %17, %15 ]
+  %27 = phi i64 [ %30, %25 ], [ %19, %15 ]
+  %28 = add i64 %26, 1
+  %29 = add i64 %27, -1
+  %30 = and i64 %29, %27
+  %31 = icmp eq i64 %30, 0
+  br i1 %31, label %21, label %25
+
+32:
+  %33 = load i64, ptr %3, align 16
+  %34 = getelementptr inbounds i8, ptr %3, i64 8
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp sgt i64 %33, 0
+  %37 = icmp sgt i64 %35, 0
+  %38 = select i1 %36, i1 %37, i1 false
+  br i1 %38, label %64, label %69
+
+39:
+  %40 = phi i8 [ %60, %55 ], [ %13, %12 ]
+  %41 = phi i32 [ %56, %55 ], [ 0, %12 ]
+  %42 = phi i32 [ %57, %55 ], [ 0, %12 ]
+  switch i8 %40, label %45 [
+    i8 32, label %43
+    i8 10, label %43
+    i8 9, label %43
+  ]
+
+43:
+  %44 = add nsw i32 %41, 1
+  br label %55
+
+45:
+  %46 = add i8 %40, -48
+  %47 = icmp ult i8 %46, 10
+  br i1 %47, label %48, label %55
+
+48:
+  %49 = sext i32 %41 to i64
+  %50 = getelementptr [2 x i64], ptr %3, i64 0, i64 %49
+  %51 = load i64, ptr %50, align 8
+  %52 = mul i64 %51, 10
+  %53 = zext nneg i8 %46 to i64
+  %54 = add i64 %52, %53
+  store i64 %54, ptr %50, align 8
+  br label %55
+
+55:
+  %56 = phi i32 [ %44, %43 ], [ %41, %48 ], [ %41, %45 ]
+  %57 = add i32 %42, 1
+  %58 = sext i32 %57 to i64
+  %59 = getelementptr [64 x i8], ptr %2, i64 0, i64 %58
+  %60 = load i8, ptr %59, align 1
+  %61 = icmp ne i8 %60, 0
+  %62 = icmp slt i32 %56, 2
+  %63 = select i1 %61, i1 %62, i1 false
+  br i1 %63, label %39, label %32
+
+64:
+  %65 = add nsw i64 %33, -1
+  %66 = add nuw i64 %65, %35
+  %67 = sdiv i64 %66, %35
+  %68 = call i64 @llvm.smin.i64(i64 %22, i64 %67)
+  br label %69
+
+69:
+  %70 = phi i64 [ %68, %64 ], [ %22, %32 ], [ %22, %12 ]
+  %71 = call i64 @llvm.smin.i64(i64 %70, i64 64)
+  %72 = call i64 @llvm.smax.i64(i64 %71, i64 1)
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 64, ptr nonnull %2) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %1) #16
+  ret i64 %72
+}
+
+define internal void @release(ptr noundef %0, ptr nocapture readnone %1) #2 {
+  tail call void @free(ptr noundef %0) #17
+  ret void
+}
+
+define internal fastcc void @lock() unnamed_addr #5 {
+  %1 = atomicrmw xchg ptr @the_lock, i32 1 acquire, align 4
+  %2 = icmp eq i32 %1, 0
+  br i1 %2, label %7, label %3
+
+3:
+  %4 = tail call i32 @sched_yield() #17
+  %5 = atomicrmw xchg ptr @the_lock, i32 1 acquire, align 4
+  %6 = icmp eq i32 %5, 0
+  br i1 %6, label %7, label %3
+
+7:
+  ret void
+}
+
+define internal fastcc void @start_pool() unnamed_addr #5 {
+  %1 = tail call i32 @getpid() #17
+  store i32 %1, ptr @the_process, align 4
+  store ptr @the_pool, ptr getelementptr inbounds (i8, ptr @the_pool, i64 1368), align 8
+  store ptr @smelt_helper, ptr getelementptr inbounds (i8, ptr @the_pool, i64 680), align 8
+  %2 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 48), align 8
+  store i64 %2, ptr getelementptr inbounds (i8, ptr @the_pool, i64 656), align 16
+  store i64 65535, ptr getelementptr inbounds (i8, ptr @the_pool, i64 672), align 32
+  %3 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 24), align 8
+  store i64 %3, ptr getelementptr inbounds (i8, ptr @the_pool, i64 688), align 16
+  store i64 1, ptr getelementptr inbounds (i8, ptr @the_pool, i64 696), align 8
+  store i64 2, ptr getelementptr inbounds (i8, ptr @the_pool, i64 704), align 64
+  store i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 712), align 8
+  store ptr @clock_gettime, ptr getelementptr inbounds (i8, ptr @the_pool, i64 720), align 16
+  store ptr @syscall, ptr getelementptr inbounds (i8, ptr @the_pool, i64 728), align 8
+  store ptr @sched_yield, ptr getelementptr inbounds (i8, ptr @the_pool, i64 736), align 32
+  store ptr @pthread_attr_init, ptr getelementptr inbounds (i8, ptr @the_pool, i64 744), align 8
+  store ptr @pthread_attr_setstacksize, ptr getelementptr inbounds (i8, ptr @the_pool, i64 752), align 16
+  store ptr @pthread_attr_setdetachstate, ptr getelementptr inbounds (i8, ptr @the_pool, i64 760), align 8
+  store ptr @create_thread, ptr getelementptr inbounds (i8, ptr @the_pool, i64 768), align 128
+  store ptr @sigfillset, ptr getelementptr inbounds (i8, ptr @the_pool, i64 776), align 8
+  store ptr @pthread_sigmask, ptr getelementptr inbounds (i8, ptr @the_pool, i64 784), align 16
+  store ptr @sched_getcpu, ptr getelementptr inbounds (i8, ptr @the_pool, i64 824), align 8
+  store ptr @get_affinity, ptr getelementptr inbounds (i8, ptr @the_pool, i64 832), align 64
+  store ptr @set_affinity, ptr getelementptr inbounds (i8, ptr @the_pool, i64 840), align 8
+  store ptr @no_value, ptr getelementptr inbounds (i8, ptr @the_pool, i64 856), align 8
+  store ptr @keep_no_value, ptr getelementptr inbounds (i8, ptr @the_pool, i64 864), align 32
+  ret void
+}
+
+define internal fastcc noundef range(i32 0, 8) i32 @well(ptr noundef %0) unnamed_addr #4 {
+  %2 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 0, ptr noundef nonnull @.str) #15
+  ret i32 0
+}
+
+define void @smelt_library_close(ptr noundef %0) local_unnamed_addr #2 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %16, label %3
+
+3:
+  %4 = getelementptr inbounds i8, ptr %0, i64 48
+  %5 = atomicrmw xchg ptr %4, i64 0 seq_cst, align 8
+  %6 = inttoptr i64 %5 to ptr
+  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %6) #15
+  %7 = getelementptr inbounds i8, ptr %0, i64 32
+  %8 = load ptr, ptr %7, align 8
+  %9 = getelementptr inbounds i8, ptr %0, i64 40
+  %10 = load ptr, ptr %9, align 8
+  tail call void %8(ptr noundef nonnull %0, ptr noundef %10) #17
+  tail call fastcc void @lock() #15
+  %11 = load i64, ptr @the_programs, align 8
+  %12 = add i64 %11, -1
+  store i64 %12, ptr @the_programs, align 8
+  %13 = icmp eq i64 %12, 0
+  br i1 %13, label %14, label %15
+
+14:
+  tail call fastcc void @stop_pool() #15
+  br label %15
+
+15:
+  store atomic i32 0, ptr @the_lock release, align 4
+  br label %16
+
+16:
+  ret void
+}
+
+define internal fastcc void @free_workspace(ptr nocapture noundef readonly %0, ptr noundef %1) unnamed_addr #5 {
+  %3 = icmp eq ptr %1, null
+  br i1 %3, label %18, label %4
+
+4:
+  %5 = getelementptr inbounds i8, ptr %1, i64 32
+  %6 = load ptr, ptr %5, align 8
+  %7 = icmp eq ptr %6, null
+  br i1 %7, label %13, label %8
+
+8:
+  %9 = getelementptr inbounds i8, ptr %0, i64 32
+  %10 = load ptr, ptr %9, align 8
+  %11 = getelementptr inbounds i8, ptr %0, i64 40
+  %12 = load ptr, ptr %11, align 8
+  tail call void %10(ptr noundef nonnull %6, ptr noundef %12) #17
+  br label %13
+
+13:
+  %14 = getelementptr inbounds i8, ptr %0, i64 32
+  %15 = load ptr, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %0, i64 40
+  %17 = load ptr, ptr %16, align 8
+  tail call void %15(ptr noundef nonnull %1, ptr noundef %17) #17
+  br label %18
+
+18:
+  ret void
+}
+
+define internal fastcc void @stop_pool() unnamed_addr #5 {
+  %1 = load i32, ptr @the_process, align 4
+  %2 = tail call i32 @getpid() #17
+  %3 = icmp eq i32 %1, %2
+  %4 = load atomic i32, ptr getelementptr inbounds (i8, ptr @the_pool, i64 644) monotonic, align 4
+  store atomic i32 1, ptr getelementptr inbounds (i8, ptr @the_pool, i64 640) seq_cst, align 128
+  store atomic i32 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 644) seq_cst, align 4
+  %5 = icmp ne i32 %4, 0
+  %6 = select i1 %3, i1 %5, i1 false
+  br i1 %6, label %8, label %7
+
+7:
+  br label %10
+
+8:
+  tail call void @smelt_wake(ptr noundef nonnull @the_pool) #17
+  br label %7
+
+9:
+  store i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
+  ret void
+
+10:
+  %11 = phi i64 [ %22, %18 ], [ 0, %7 ]
+  %12 = getelementptr [64 x i64], ptr @the_threads, i64 0, i64 %11
+  %13 = load i64, ptr %12, align 8
+  %14 = icmp ne i64 %13, 0
+  %15 = and i1 %3, %14
+  br i1 %15, label %16, label %18
+
+16:
+  %17 = tail call i32 @pthread_join(i64 noundef %13, ptr noundef null) #17
+  br label %18
+
+18:
+  store i64 0, ptr %12, align 8
+  %19 = getelementptr [64 x %struct.slot], ptr getelementptr inbounds (i8, ptr @the_pool, i64 1408), i64 0, i64 %11
+  store atomic i32 0, ptr %19 seq_cst, align 128
+  %20 = getelementptr [64 x ptr], ptr @the_scratch, i64 0, i64 %11
+  %21 = load ptr, ptr %20, align 8
+  tail call void @free(ptr noundef %21) #17
+  store ptr null, ptr %20, align 8
+  %22 = add nuw nsw i64 %11, 1
+  %23 = icmp eq i64 %22, 64
+  br i1 %23, label %9, label %10
+}
+
+define void @smelt_library_unload() local_unnamed_addr #2 {
+  %1 = load i64, ptr @the_programs, align 8
+  %2 = icmp eq i64 %1, 0
+  br i1 %2, label %4, label %3
+
+3:
+  tail call fastcc void @stop_pool() #15
+  br label %4
+
+4:
+  ret void
+}
+
+define i32 @smelt_library_shapes(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) local_unnamed_addr #2 {
+  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #15
+  %8 = icmp eq i32 %7, 0
+  br i1 %8, label %9, label %37
+
+9:
+  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #15
+  %11 = icmp eq ptr %10, null
+  br i1 %11, label %12, label %13
+
+12:
+  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 128) #15
+  br label %37
+
+13:
+  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #15
+  %15 = icmp eq i32 %14, 0
+  %16 = icmp sgt i32 %4, 0
+  %17 = and i1 %15, %16
+  br i1 %17, label %18, label %20
+
+18:
+  %19 = zext nneg i32 %4 to i64
+  br label %25
+
+20:
+  %21 = getelementptr inbounds i8, ptr %0, i64 48
+  %22 = ptrtoint ptr %10 to i64
+  %23 = atomicrmw xchg ptr %21, i64 %22 seq_cst, align 8
+  %24 = inttoptr i64 %23 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %24) #15
+  br i1 %15, label %35, label %37
+
+25:
+  %26 = phi i64 [ 0, %18 ], [ %33, %25 ]
+  %27 = load ptr, ptr %10, align 8
+  %28 = getelementptr inbounds i8, ptr %27, i64 32
+  %29 = load i64, ptr %28, align 8
+  %30 = getelementptr i64, ptr @smelt_tables, i64 %29
+  %31 = getelementptr %struct.lib_result, ptr %30, i64 %26
+  %32 = getelementptr %struct.smelt_tensor, ptr %3, i64 %26
+  tail call fastcc void @describe(ptr noundef nonnull %10, ptr noundef %31, ptr noundef %32) #15
+  %33 = add nuw nsw i64 %26, 1
+  %34 = icmp ult i64 %33, %19
+  br i1 %34, label %25, label %20
+
+35:
+  %36 = tail call fastcc i32 @well(ptr noundef %5) #15
+  br label %37
+
+37:
+  %38 = phi i32 [ %7, %6 ], [ 5, %12 ], [ %36, %35 ], [ %14, %20 ]
+  ret i32 %38
+}
+
+define internal fastcc i32 @check_call(ptr noundef readonly %0, ptr noundef readonly %1, i32 noundef %2, ptr noundef readnone %3, i32 noundef %4, ptr noundef %5) unnamed_addr #4 {
+  %7 = icmp eq ptr %0, null
+  br i1 %7, label %8, label %10
+
+8:
+  %9 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.12) #15
+  br label %62
+
+10:
+  %11 = load ptr, ptr %0, align 8
+  %12 = sext i32 %2 to i64
+  %13 = getelementptr inbounds i8, ptr %11, i64 32
+  %14 = load i64, ptr %13, align 8
+  %15 = icmp eq i64 %14, %12
+  %16 = sext i32 %4 to i64
+  br i1 %15, label %17, label %21
+
+17:
+  %18 = getelementptr inbounds i8, ptr %11, i64 40
+  %19 = load i64, ptr %18, align 8
+  %20 = icmp eq i64 %19, %16
+  br i1 %20, label %29, label %21
+
+21:
+  %22 = getelementptr inbounds i8, ptr %11, i64 8
+  %23 = load i64, ptr %22, align 8
+  %24 = getelementptr i64, ptr @smelt_tables, i64 %23
+  %25 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef %24) #15
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.13) #15
+  %26 = load i64, ptr %13, align 8
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %26) #15
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.14) #15
+  %27 = getelementptr inbounds i8, ptr %11, i64 40
+  %28 = load i64, ptr %27, align 8
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %28) #15
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.15) #15
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %12) #15
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.16) #15
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %16) #15
+  br label %62
+
+29:
+  %30 = icmp eq i32 %2, 0
+  %31 = icmp ne ptr %1, null
+  %32 = or i1 %31, %30
+  br i1 %32, label %33, label %37
+
+33:
+  %34 = icmp eq i32 %4, 0
+  %35 = icmp ne ptr %3, null
+  %36 = or i1 %35, %34
+  br i1 %36, label %39, label %37
+
+37:
+  %38 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.17) #15
+  br label %62
+
+39:
+  %40 = getelementptr inbounds i8, ptr %11, i64 16
+  %41 = load i64, ptr %40, align 8
+  %42 = getelementptr i64, ptr @smelt_tables, i64 %41
+  %43 = load i64, ptr %42, align 8
+  %44 = getelementptr i64, ptr @smelt_tables, i64 %43
+  %45 = icmp sgt i32 %2, 0
+  br i1 %45, label %46, label %62
+
+46:
+  %47 = zext nneg i32 %2 to i64
+  br label %48
+
+48:
+  %49 = phi i64 [ 0, %46 ], [ %60, %59 ]
+  %50 = getelementptr %struct.lib_argument, ptr %44, i64 %49, i32 4
+  %51 = load i64, ptr %50, align 8
+  %52 = icmp eq i64 %51, 0
+  br i1 %52, label %59, label %53
+
+53:
+  %54 = getelementptr %struct.smelt_tensor, ptr %1, i64 %49
+  %55 = load ptr, ptr %54, align 8
+  %56 = icmp eq ptr %55, null
+  br i1 %56, label %57, label %59
+
+57:
+  %58 = tail call fastcc i32 @check_data(ptr noundef nonnull %54, i64 noundef 8, ptr noundef nonnull @.str.18, i64 noundef %49, ptr noundef %5) #15
+  br label %62
+
+59:
+  %60 = add nuw nsw i64 %49, 1
+  %61 = icmp eq i64 %60, %47
+  br i1 %61, label %62, label %48
+
+62:
+  %63 = phi i32 [ 1, %8 ], [ 1, %21 ], [ 1, %37 ], [ %58, %57 ], [ 0, %39 ], [ 0, %59 ]
+  ret i32 %63
+}
+
+define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_addr #5 {
+  %2 = getelementptr inbounds i8, ptr %0, i64 48
+  %3 = atomicrmw xchg ptr %2, i64 0 seq_cst, align 8
+  %4 = icmp eq i64 %3, 0
+  br i1 %4, label %7, label %5
+
+5:
+  %6 = inttoptr i64 %3 to ptr
+  br label %46
+
+7:
+  %8 = load ptr, ptr %0, align 8
+  %9 = getelementptr inbounds i8, ptr %8, i64 48
+  %10 = load i64, ptr %9, align 8
+  %11 = getelementptr inbounds i8, ptr %8, i64 56
+  %12 = load i64, ptr %11, align 8
+  %13 = add i64 %12, %10
+  %14 = getelementptr inbounds i8, ptr %0, i64 24
+  %15 = load ptr, ptr %14, align 8
+  %16 = shl i64 %13, 3
+  %17 = add i64 %16, 128
+  %18 = getelementptr inbounds i8, ptr %0, i64 40
+  %19 = load ptr, ptr %18, align 8
+  %20 = tail call ptr %15(i64 noundef %17, i64 noundef 64, ptr noundef %19) #17
+  %21 = icmp eq ptr %20, null
+  br i1 %21, label %46, label %22
+
+22:
+  store ptr null, ptr %20, align 8
+  %23 = getelementptr inbounds i8, ptr %20, i64 8
+  store ptr null, ptr %23, align 8
+  %24 = getelementptr i8, ptr %20, i64 128
+  %25 = getelementptr inbounds i8, ptr %20, i64 16
+  store ptr %24, ptr %25, align 8
+  %26 = load ptr, ptr %0, align 8
+  %27 = getelementptr inbounds i8, ptr %26, i64 48
+  %28 = load i64, ptr %27, align 8
+  %29 = getelementptr i64, ptr %24, i64 %28
+  %30 = getelementptr inbounds i8, ptr %20, i64 24
+  store ptr %29, ptr %30, align 8
+  %31 = getelementptr inbounds i8, ptr %20, i64 32
+  store ptr null, ptr %31, align 8
+  %32 = getelementptr inbounds i8, ptr %20, i64 40
+  store i64 0, ptr %32, align 8
+  %33 = load ptr, ptr %0, align 8
+  %34 = getelementptr inbounds i8, ptr %33, i64 48
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp sgt i64 %35, 0
+  br i1 %36, label %37, label %46
+
+37:
+  %38 = phi i64 [ %41, %37 ], [ 0, %22 ]
+  %39 = load ptr, ptr %25, align 8
+  %40 = getelementptr i64, ptr %39, i64 %38
+  store i64 0, ptr %40, align 8
+  %41 = add nuw nsw i64 %38, 1
+  %42 = load ptr, ptr %0, align 8
+  %43 = getelementptr inbounds i8, ptr %42, i64 48
+  %44 = load i64, ptr %43, align 8
+  %45 = icmp slt i64 %41, %44
+  br i1 %45, label %37, label %46
+
+46:
+  %47 = phi ptr [ %6, %5 ], [ null, %7 ], [ %20, %22 ], [ %20, %37 ]
+  ret ptr %47
+}
+
+define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly %0, ptr nocapture noundef %1, ptr nocapture noundef readonly %2, ptr noundef %3) unnamed_addr #6 {
+  %5 = alloca i8, align 1
+  %6 = load ptr, ptr %0, align 8
+  %7 = getelementptr inbounds i8, ptr %6, i64 16
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  call void @llvm.lifetime.start.p0(i64 1, ptr nonnull %5) #16
+  %10 = load ptr, ptr %1, align 8
+  %11 = icmp eq ptr %10, null
+  br i1 %11, label %23, label %12
+
+12:
+  %13 = getelementptr inbounds i8, ptr %6, i64 32
+  %14 = load i64, ptr %13, align 8
+  %15 = getelementptr inbounds i8, ptr %1, i64 16
+  %16 = load ptr, ptr %15, align 8
+  %17 = call fastcc zeroext i1 @read_parameters(ptr noundef nonnull %10, i64 noundef %14, ptr noundef %2, ptr noundef %16, ptr noundef nonnull %5) #15
+  %18 = load i8, ptr %5, align 1
+  %19 = trunc nuw i8 %18 to i1
+  %20 = xor i1 %19, true
+  %21 = select i1 %20, i1 true, i1 %17
+  br i1 %21, label %22, label %61
+
+22:
+  store ptr null, ptr %1, align 8
+  br label %23
+
+23:
+  %24 = getelementptr inbounds i8, ptr %1, i64 8
+  store ptr null, ptr %24, align 8
+  %25 = getelementptr inbounds i8, ptr %6, i64 24
+  %26 = load i64, ptr %25, align 8
+  %27 = icmp sgt i64 %26, 0
+  br i1 %27, label %28, label %59
+
+28:
+  %29 = getelementptr inbounds i8, ptr %6, i64 32
+  %30 = getelementptr inbounds i8, ptr %1, i64 16
+  %31 = getelementptr inbounds i8, ptr %1, i64 24
+  br label %32
+
+32:
+  %33 = phi i64 [ 0, %28 ], [ %56, %55 ]
+  %34 = getelementptr %struct.lib_recording, ptr %9, i64 %33
+  %35 = load i64, ptr %29, align 8
+  %36 = load ptr, ptr %30, align 8
+  %37 = call fastcc zeroext i1 @read_parameters(ptr noundef %34, i64 noundef %35, ptr noundef %2, ptr noundef %36, ptr noundef nonnull %5) #15
+  %38 = load i8, ptr %5, align 1
+  %39 = trunc nuw i8 %38 to i1
+  br i1 %39, label %40, label %55
+
+40:
+  %41 = getelementptr inbounds i8, ptr %34, i64 8
+  %42 = load i64, ptr %41, align 8
+  %43 = getelementptr i64, ptr @smelt_tables, i64 %42
+  %44 = getelementptr inbounds i8, ptr %34, i64 16
+  %45 = load i64, ptr %44, align 8
+  %46 = load ptr, ptr %30, align 8
+  %47 = load ptr, ptr %31, align 8
+  tail call fastcc void @compute(ptr noundef %43, i64 noundef 0, i64 noundef %45, ptr noundef %46, ptr noundef %47) #15
+  %48 = load ptr, ptr %31, align 8
+  %49 = getelementptr inbounds i8, ptr %34, i64 24
+  %50 = load i64, ptr %49, align 8
+  %51 = getelementptr i64, ptr %48, i64 %50
+  %52 = load i64, ptr %51, align 8
+  %53 = icmp eq i64 %52, 0
+  br i1 %53, label %55, label %54
+
+54:
+  store ptr %34, ptr %1, align 8
+  br label %61
+
+55:
+  %56 = add nuw nsw i64 %33, 1
+  %57 = load i64, ptr %25, align 8
+  %58 = icmp slt i64 %56, %57
+  br i1 %58, label %32, label %59
+
+59:
+  %60 = tail call fastcc i32 @refuse(ptr noundef nonnull %0, ptr noundef %2, ptr noundef %3) #15
+  br label %61
+
+61:
+  %62 = phi i32 [ %60, %59 ], [ 0, %54 ], [ 0, %12 ]
+  call void @llvm.lifetime.end.p0(i64 1, ptr nonnull %5) #16
+  ret i32 %62
+}
+
+define internal fastcc void @describe(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #4 {
+  %4 = getelementptr inbounds i8, ptr %1, i64 40
+  %5 = load i64, ptr %4, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %1, i64 16
+  %8 = load i64, ptr %7, align 8
+  %9 = trunc i64 %8 to i32
+  %10 = getelementptr inbounds i8, ptr %2, i64 8
+  store i32 %9, ptr %10, align 8
+  %11 = getelementptr inbounds i8, ptr %1, i64 32
+  %12 = load i64, ptr %11, align 8
+  %13 = trunc i64 %12 to i32
+  %14 = getelementptr inbounds i8, ptr %2, i64 12
+  store i32 %13, ptr %14, align 4
+  %15 = load i64, ptr %11, align 8
+  %16 = icmp sgt i64 %15, 0
+  br i1 %16, label %17, label %20
+
+17:
+  %18 = getelementptr inbounds i8, ptr %0, i64 24
+  %19 = getelementptr inbounds i8, ptr %2, i64 16
+  br label %21
+
+20:
+  ret void
+
+21:
+  %22 = phi i64 [ 0, %17 ], [ %29, %21 ]
+  %23 = load ptr, ptr %18, align 8
+  %24 = getelementptr i64, ptr %6, i64 %22
+  %25 = load i64, ptr %24, align 8
+  %26 = getelementptr i64, ptr %23, i64 %25
+  %27 = load i64, ptr %26, align 8
+  %28 = getelementptr [8 x i64], ptr %19, i64 0, i64 %22
+  store i64 %27, ptr %28, align 8
+  %29 = add nuw nsw i64 %22, 1
+  %30 = load i64, ptr %11, align 8
+  %31 = icmp slt i64 %29, %30
+  br i1 %31, label %21, label %20
+}
+
+define i32 @smelt_library_run(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) local_unnamed_addr #2 {
+  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #15
+  %8 = icmp eq i32 %7, 0
+  br i1 %8, label %9, label %65
+
+9:
+  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #15
+  %11 = icmp eq ptr %10, null
+  br i1 %11, label %12, label %13
+
+12:
+  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 128) #15
+  br label %65
+
+13:
+  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #15
+  %15 = icmp eq i32 %14, 0
+  br i1 %15, label %16, label %53
+
+16:
+  %17 = tail call fastcc i32 @check_memory(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3, ptr noundef %5) #15
+  %18 = icmp eq i32 %17, 0
+  br i1 %18, label %19, label %53
+
+19:
+  %20 = getelementptr inbounds i8, ptr %10, i64 8
+  %21 = load ptr, ptr %20, align 8
+  %22 = icmp eq ptr %21, null
+  br i1 %22, label %23, label %26
+
+23:
+  %24 = tail call fastcc i32 @prepare(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %5) #15
+  %25 = icmp eq i32 %24, 0
+  br i1 %25, label %26, label %53
+
+26:
+  tail call fastcc void @fill_frame(ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #15
+  %27 = load ptr, ptr %20, align 8
+  %28 = getelementptr inbounds i8, ptr %27, i64 72
+  %29 = load i64, ptr %28, align 8
+  %30 = icmp slt i64 %29, 0
+  br i1 %30, label %35, label %31
+
+31:
+  %32 = tail call fastcc ptr @address_of(ptr noundef nonnull %10, i64 noundef %29, ptr noundef %1, ptr noundef %3) #15
+  %33 = icmp eq ptr %32, null
+  br i1 %33, label %35, label %34
+
+34:
+  store i8 0, ptr %32, align 1
+  br label %35
+
+35:
+  %36 = phi i1 [ true, %34 ], [ false, %31 ], [ false, %26 ]
+  %37 = phi ptr [ %32, %34 ], [ null, %31 ], [ null, %26 ]
+  %38 = getelementptr inbounds i8, ptr %10, i64 88
+  %39 = load i64, ptr %38, align 8
+  %40 = icmp eq i64 %39, 0
+  br i1 %40, label %43, label %41
+
+41:
+  %42 = tail call fastcc i32 @run_launches(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %5) #15
+  br label %43
+
+43:
+  %44 = phi i32 [ %42, %41 ], [ 0, %35 ]
+  %45 = icmp eq i32 %44, 0
+  %46 = and i1 %36, %45
+  br i1 %46, label %47, label %52
+
+47:
+  %48 = load i8, ptr %37, align 1
+  %49 = icmp eq i8 %48, 0
+  br i1 %49, label %59, label %50
+
+50:
+  %51 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 4, ptr noundef nonnull @.str.7) #15
+  br label %53
+
+52:
+  br i1 %45, label %59, label %53
+
+53:
+  %54 = phi i32 [ 4, %50 ], [ %44, %52 ], [ %24, %23 ], [ %17, %16 ], [ %14, %13 ]
+  %55 = getelementptr inbounds i8, ptr %0, i64 48
+  %56 = ptrtoint ptr %10 to i64
+  %57 = atomicrmw xchg ptr %55, i64 %56 seq_cst, align 8
+  %58 = inttoptr i64 %57 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %58) #15
+  br label %65
+
+59:
+  tail call fastcc void @copy_results(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #15
+  %60 = getelementptr inbounds i8, ptr %0, i64 48
+  %61 = ptrtoint ptr %10 to i64
+  %62 = atomicrmw xchg ptr %60, i64 %61 seq_cst, align 8
+  %63 = inttoptr i64 %62 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %63) #15
+  %64 = tail call fastcc i32 @well(ptr noundef %5) #15
+  br label %65
+
+65:
+  %66 = phi i32 [ %7, %6 ], [ 5, %12 ], [ %64, %59 ], [ %54, %53 ]
+  ret i32 %66
+}
+
+define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3, ptr noundef %4) unnamed_addr #4 {
+  %6 = alloca %struct.smelt_tensor, align 8
+  %7 = load ptr, ptr %0, align 8
+  %8 = load ptr, ptr %1, align 8
+  %9 = load i64, ptr %8, align 8
+  %10 = getelementptr i64, ptr @smelt_tables, i64 %9
+  %11 = getelementptr inbounds i8, ptr %8, i64 32
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr i64, ptr @smelt_tables, i64 %12
+  call void @llvm.lifetime.start.p0(i64 80, ptr nonnull %6) #16
+  %14 = getelementptr inbounds i8, ptr %7, i64 32
+  %15 = load i64, ptr %14, align 8
+  %16 = icmp sgt i64 %15, 0
+  br i1 %16, label %29, label %21
+
+17:
+  %18 = add nuw nsw i64 %30, 1
+  %19 = load i64, ptr %14, align 8
+  %20 = icmp slt i64 %18, %19
+  br i1 %20, label %29, label %21
+
+21:
+  %22 = getelementptr inbounds i8, ptr %7, i64 40
+  %23 = load i64, ptr %22, align 8
+  %24 = icmp sgt i64 %23, 0
+  br i1 %24, label %25, label %163
+
+25:
+  %26 = getelementptr inbounds i8, ptr %6, i64 8
+  %27 = getelementptr inbounds i8, ptr %6, i64 12
+  %28 = getelementptr inbounds i8, ptr %6, i64 16
+  br label %36
+
+29:
+  %30 = phi i64 [ %18, %17 ], [ 0, %5 ]
+  %31 = getelementptr %struct.smelt_tensor, ptr %2, i64 %30
+  %32 = getelementptr %struct.lib_argument, ptr %10, i64 %30, i32 1
+  %33 = load i64, ptr %32, align 8
+  %34 = tail call fastcc i32 @check_data(ptr noundef %31, i64 noundef %33, ptr noundef nonnull @.str.18, i64 noundef %30, ptr noundef %4) #15
+  %35 = icmp eq i32 %34, 0
+  br i1 %35, label %17, label %163
+
+36:
+  %37 = phi i64 [ 0, %25 ], [ %160, %159 ]
+  %38 = getelementptr %struct.smelt_tensor, ptr %3, i64 %37
+  %39 = getelementptr %struct.lib_result, ptr %13, i64 %37
+  call fastcc void @describe(ptr noundef nonnull %1, ptr noundef %39, ptr noundef nonnull %6) #15
+  %40 = getelementptr inbounds i8, ptr %38, i64 8
+  %41 = load i32, ptr %40, align 8
+  %42 = load i32, ptr %26, align 8
+  %43 = icmp eq i32 %41, %42
+  %44 = load i32, ptr %27, align 4
+  br i1 %43, label %45, label %66
+
+45:
+  %46 = getelementptr inbounds i8, ptr %38, i64 12
+  %47 = load i32, ptr %46, align 4
+  %48 = icmp eq i32 %47, %44
+  %49 = icmp sgt i32 %44, 0
+  %50 = and i1 %48, %49
+  br i1 %50, label %51, label %54
+
+51:
+  %52 = getelementptr inbounds i8, ptr %38, i64 16
+  %53 = zext nneg i32 %44 to i64
+  br label %56
+
+54:
+  %55 = phi i1 [ %48, %45 ], [ %62, %56 ]
+  br i1 %55, label %68, label %66
+
+56:
+  %57 = phi i64 [ 0, %51 ], [ %63, %56 ]
+  %58 = getelementptr [8 x i64], ptr %52, i64 0, i64 %57
+  %59 = load i64, ptr %58, align 8
+  %60 = getelementptr [8 x i64], ptr %28, i64 0, i64 %57
+  %61 = load i64, ptr %60, align 8
+  %62 = icmp eq i64 %59, %61
+  %63 = add nuw nsw i64 %57, 1
+  %64 = icmp ult i64 %63, %53
+  %65 = select i1 %62, i1 %64, i1 false
+  br i1 %65, label %56, label %54
+
+66:
+  %67 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.28) #15
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #15
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.29) #15
+  call fastcc void @say_type(ptr noundef %4, ptr noundef nonnull %6) #15
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.30) #15
+  tail call fastcc void @say_type(ptr noundef %4, ptr noundef %38) #15
+  br label %163
+
+68:
+  %69 = getelementptr inbounds i8, ptr %39, i64 24
+  %70 = load i64, ptr %69, align 8
+  %71 = tail call fastcc i32 @check_data(ptr noundef %38, i64 noundef %70, ptr noundef nonnull @.str.28, i64 noundef %37, ptr noundef %4) #15
+  %72 = icmp eq i32 %71, 0
+  br i1 %72, label %73, label %163
+
+73:
+  %74 = getelementptr inbounds i8, ptr %38, i64 16
+  %75 = getelementptr inbounds i8, ptr %38, i64 12
+  %76 = load i32, ptr %75, align 4
+  %77 = sext i32 %76 to i64
+  %78 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %74, i64 noundef %77, i64 noundef %70) #15
+  %79 = load i64, ptr %14, align 8
+  %80 = icmp sgt i64 %79, 0
+  br i1 %80, label %81, label %85
+
+81:
+  %82 = icmp sgt i64 %78, 0
+  br label %90
+
+83:
+  %84 = zext i1 %118 to i8
+  br label %85
+
+85:
+  %86 = phi i8 [ 1, %73 ], [ %84, %83 ]
+  %87 = icmp eq i64 %37, 0
+  br i1 %87, label %121, label %88
+
+88:
+  %89 = icmp sgt i64 %78, 0
+  br label %124
+
+90:
+  %91 = phi i64 [ 0, %81 ], [ %119, %117 ]
+  %92 = phi i1 [ true, %81 ], [ %118, %117 ]
+  br i1 %92, label %93, label %117
+
+93:
+  %94 = getelementptr %struct.smelt_tensor, ptr %2, i64 %91
+  %95 = getelementptr inbounds i8, ptr %94, i64 16
+  %96 = getelementptr inbounds i8, ptr %94, i64 12
+  %97 = load i32, ptr %96, align 4
+  %98 = sext i32 %97 to i64
+  %99 = getelementptr %struct.lib_argument, ptr %10, i64 %91, i32 1
+  %100 = load i64, ptr %99, align 8
+  %101 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %95, i64 noundef %98, i64 noundef %100) #15
+  %102 = load ptr, ptr %38, align 8
+  %103 = ptrtoint ptr %102 to i64
+  %104 = load ptr, ptr %94, align 8
+  %105 = ptrtoint ptr %104 to i64
+  %106 = icmp sgt i64 %101, 0
+  %107 = and i1 %82, %106
+  %108 = add i64 %101, %105
+  %109 = icmp ugt i64 %108, %103
+  %110 = select i1 %107, i1 %109, i1 false
+  br i1 %110, label %111, label %114
+
+111:
+  %112 = add i64 %78, %103
+  %113 = icmp ugt i64 %112, %105
+  br label %114
+
+114:
+  %115 = phi i1 [ false, %93 ], [ %113, %111 ]
+  %116 = xor i1 %115, true
+  br label %117
+
+117:
+  %118 = phi i1 [ false, %90 ], [ %116, %114 ]
+  %119 = add nuw nsw i64 %91, 1
+  %120 = icmp eq i64 %119, %79
+  br i1 %120, label %83, label %90
+
+121:
+  %122 = phi i8 [ %86, %85 ], [ %154, %152 ]
+  %123 = trunc nuw i8 %122 to i1
+  br i1 %123, label %159, label %157
+
+124:
+  %125 = phi i64 [ 0, %88 ], [ %155, %152 ]
+  %126 = phi i8 [ %86, %88 ], [ %154, %152 ]
+  %127 = trunc nuw i8 %126 to i1
+  br i1 %127, label %128, label %152
+
+128:
+  %129 = getelementptr %struct.smelt_tensor, ptr %3, i64 %125
+  %130 = getelementptr inbounds i8, ptr %129, i64 16
+  %131 = getelementptr inbounds i8, ptr %129, i64 12
+  %132 = load i32, ptr %131, align 4
+  %133 = sext i32 %132 to i64
+  %134 = getelementptr %struct.lib_result, ptr %13, i64 %125, i32 3
+  %135 = load i64, ptr %134, align 8
+  %136 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %130, i64 noundef %133, i64 noundef %135) #15
+  %137 = load ptr, ptr %38, align 8
+  %138 = ptrtoint ptr %137 to i64
+  %139 = load ptr, ptr %129, align 8
+  %140 = ptrtoint ptr %139 to i64
+  %141 = icmp sgt i64 %136, 0
+  %142 = and i1 %89, %141
+  %143 = add i64 %136, %140
+  %144 = icmp ugt i64 %143, %138
+  %145 = select i1 %142, i1 %144, i1 false
+  br i1 %145, label %146, label %149
+
+146:
+  %147 = add i64 %78, %138
+  %148 = icmp ugt i64 %147, %140
+  br label %149
+
+149:
+  %150 = phi i1 [ false, %128 ], [ %148, %146 ]
+  %151 = xor i1 %150, true
+  br label %152
+
+152:
+  %153 = phi i1 [ false, %124 ], [ %151, %149 ]
+  %154 = zext i1 %153 to i8
+  %155 = add nuw nsw i64 %125, 1
+  %156 = icmp eq i64 %155, %37
+  br i1 %156, label %121, label %124
+
+157:
+  %158 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.31) #15
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #15
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.32) #15
+  br label %163
+
+159:
+  %160 = add nuw nsw i64 %37, 1
+  %161 = load i64, ptr %22, align 8
+  %162 = icmp slt i64 %160, %161
+  br i1 %162, label %36, label %163
+
+163:
+  %164 = phi i32 [ 1, %157 ], [ 1, %66 ], [ 0, %21 ], [ %71, %159 ], [ 1, %68 ], [ 1, %29 ]
+  call void @llvm.lifetime.end.p0(i64 80, ptr nonnull %6) #16
+  ret i32 %164
+}
+
+define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readonly %0, ptr nocapture noundef %1, ptr noundef %2) unnamed_addr #5 {
+  %4 = tail call fastcc ptr @nearest_plan(ptr noundef %0, ptr noundef %1) #15
+  %5 = getelementptr inbounds i8, ptr %1, i64 8
+  store ptr %4, ptr %5, align 8
+  %6 = load ptr, ptr %1, align 8
+  %7 = getelementptr inbounds i8, ptr %6, i64 8
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  %10 = getelementptr inbounds i8, ptr %6, i64 16
+  %11 = load i64, ptr %10, align 8
+  %12 = getelementptr inbounds i8, ptr %4, i64 24
+  %13 = load i64, ptr %12, align 8
+  %14 = getelementptr inbounds i8, ptr %1, i64 16
+  %15 = load ptr, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %1, i64 24
+  %17 = load ptr, ptr %16, align 8
+  tail call fastcc void @compute(ptr noundef %9, i64 noundef %11, i64 noundef %13, ptr noundef %15, ptr noundef %17) #15
+  %18 = load ptr, ptr %16, align 8
+  %19 = load ptr, ptr %5, align 8
+  %20 = getelementptr inbounds i8, ptr %19, i64 56
+  %21 = load i64, ptr %20, align 8
+  %22 = getelementptr i64, ptr %18, i64 %21
+  %23 = load i64, ptr %22, align 8
+  %24 = add i64 %23, 63
+  %25 = and i64 %24, -64
+  %26 = getelementptr inbounds i8, ptr %1, i64 120
+  store i64 %25, ptr %26, align 8
+  %27 = getelementptr inbounds i8, ptr %0, i64 16
+  %28 = load i64, ptr %27, align 8
+  tail call fastcc void @lay_out(ptr noundef nonnull %1, i64 noundef %28, i1 noundef zeroext false) #15
+  %29 = getelementptr inbounds i8, ptr %1, i64 88
+  %30 = load i64, ptr %29, align 8
+  %31 = shl i64 %30, 3
+  %32 = add i64 %31, 63
+  %33 = and i64 %32, -64
+  %34 = getelementptr inbounds i8, ptr %1, i64 96
+  %35 = load i64, ptr %34, align 8
+  %36 = shl i64 %35, 5
+  %37 = add i64 %36, 63
+  %38 = and i64 %37, -64
+  %39 = getelementptr inbounds i8, ptr %1, i64 104
+  %40 = load i64, ptr %39, align 8
+  %41 = shl i64 %40, 5
+  %42 = add i64 %41, 63
+  %43 = and i64 %42, -64
+  %44 = tail call fastcc i64 @arena_bytes(ptr noundef nonnull %1) #15
+  %45 = add i64 %44, 63
+  %46 = and i64 %45, -64
+  %47 = add i64 %38, %33
+  %48 = add i64 %47, %43
+  %49 = add i64 %48, %46
+  %50 = getelementptr inbounds i8, ptr %1, i64 112
+  %51 = load i64, ptr %50, align 8
+  %52 = add i64 %51, 63
+  %53 = and i64 %52, -64
+  %54 = add i64 %49, %53
+  %55 = getelementptr inbounds i8, ptr %1, i64 40
+  %56 = load i64, ptr %55, align 8
+  %57 = icmp sgt i64 %54, %56
+  %58 = sdiv i64 %56, 4
+  %59 = icmp slt i64 %54, %58
+  %60 = or i1 %57, %59
+  %61 = getelementptr inbounds i8, ptr %1, i64 32
+  %62 = load ptr, ptr %61, align 8
+  br i1 %60, label %63, label %84
+
+63:
+  %64 = icmp eq ptr %62, null
+  br i1 %64, label %70, label %65
+
+65:
+  %66 = getelementptr inbounds i8, ptr %0, i64 32
+  %67 = load ptr, ptr %66, align 8
+  %68 = getelementptr inbounds i8, ptr %0, i64 40
+  %69 = load ptr, ptr %68, align 8
+  tail call void %67(ptr noundef nonnull %62, ptr noundef %69) #17
+  br label %70
+
+70:
+  store i64 0, ptr %55, align 8
+  %71 = or i64 %54, %45
+  %72 = icmp sgt i64 %71, -1
+  br i1 %72, label %74, label %73
+
+73:
+  store ptr null, ptr %61, align 8
+  br label %82
+
+74:
+  %75 = getelementptr inbounds i8, ptr %0, i64 24
+  %76 = load ptr, ptr %75, align 8
+  %77 = add nuw i64 %54, 64
+  %78 = getelementptr inbounds i8, ptr %0, i64 40
+  %79 = load ptr, ptr %78, align 8
+  %80 = tail call ptr %76(i64 noundef %77, i64 noundef 64, ptr noundef %79) #17
+  store ptr %80, ptr %61, align 8
+  %81 = icmp eq ptr %80, null
+  br i1 %81, label %82, label %83
+
+82:
+  store ptr null, ptr %5, align 8
+  tail call fastcc void @no_memory(ptr noundef %2, i64 noundef %54) #15
+  br label %96
+
+83:
+  store i64 %54, ptr %55, align 8
+  br label %84
+
+84:
+  %85 = phi ptr [ %80, %83 ], [ %62, %3 ]
+  %86 = getelementptr inbounds i8, ptr %1, i64 48
+  store ptr %85, ptr %86, align 8
+  %87 = getelementptr i8, ptr %85, i64 %33
+  %88 = getelementptr inbounds i8, ptr %1, i64 56
+  store ptr %87, ptr %88, align 8
+  %89 = getelementptr i8, ptr %87, i64 %38
+  %90 = getelementptr inbounds i8, ptr %1, i64 64
+  store ptr %89, ptr %90, align 8
+  %91 = getelementptr i8, ptr %89, i64 %43
+  %92 = getelementptr inbounds i8, ptr %1, i64 72
+  store ptr %91, ptr %92, align 8
+  %93 = getelementptr i8, ptr %91, i64 %46
+  %94 = getelementptr inbounds i8, ptr %1, i64 80
+  store ptr %93, ptr %94, align 8
+  %95 = load i64, ptr %27, align 8
+  tail call fastcc void @lay_out(ptr noundef nonnull %1, i64 noundef %95, i1 noundef zeroext true) #15
+  br label %96
+
+96:
+  %97 = phi i32 [ 0, %84 ], [ 5, %82 ]
+  ret i32 %97
+}
+
+define internal fastcc void @fill_frame(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2) unnamed_addr #6 {
+  %4 = getelementptr inbounds i8, ptr %0, i64 8
+  %5 = load ptr, ptr %4, align 8
+  %6 = getelementptr inbounds i8, ptr %5, i64 40
+  %7 = load i64, ptr %6, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  %9 = getelementptr inbounds i8, ptr %0, i64 88
+  %10 = load i64, ptr %9, align 8
+  %11 = icmp eq i64 %10, 0
+  br i1 %11, label %36, label %12
+
+12:
+  %13 = getelementptr inbounds i8, ptr %0, i64 120
+  %14 = load i64, ptr %13, align 8
+  %15 = getelementptr inbounds i8, ptr %0, i64 48
+  %16 = load ptr, ptr %15, align 8
+  %17 = getelementptr inbounds i8, ptr %0, i64 24
+  %18 = getelementptr inbounds i8, ptr %0, i64 72
+  br label %19
+
+19:
+  %20 = phi i64 [ %10, %12 ], [ %40, %39 ]
+  %21 = phi ptr [ %16, %12 ], [ %42, %39 ]
+  %22 = phi i64 [ %14, %12 ], [ %41, %39 ]
+  %23 = phi i64 [ 0, %12 ], [ %43, %39 ]
+  %24 = load ptr, ptr %4, align 8
+  %25 = getelementptr inbounds i8, ptr %24, i64 48
+  %26 = load i64, ptr %25, align 8
+  %27 = icmp slt i64 %23, %26
+  br i1 %27, label %28, label %36
+
+28:
+  %29 = getelementptr %struct.lib_group, ptr %8, i64 %23
+  %30 = getelementptr inbounds i8, ptr %29, i64 8
+  %31 = load i64, ptr %30, align 8
+  %32 = icmp sgt i64 %31, 0
+  br i1 %32, label %33, label %39
+
+33:
+  %34 = load i64, ptr %29, align 8
+  %35 = getelementptr i64, ptr @smelt_tables, i64 %34
+  br label %45
+
+36:
+  ret void
+
+37:
+  %38 = load i64, ptr %9, align 8
+  br label %39
+
+39:
+  %40 = phi i64 [ %20, %28 ], [ %38, %37 ]
+  %41 = phi i64 [ %22, %28 ], [ %116, %37 ]
+  %42 = phi ptr [ %21, %28 ], [ %66, %37 ]
+  %43 = add nuw i64 %23, 1
+  %44 = icmp eq i64 %40, 0
+  br i1 %44, label %36, label %19
+
+45:
+  %46 = phi ptr [ %21, %33 ], [ %66, %115 ]
+  %47 = phi i64 [ %22, %33 ], [ %116, %115 ]
+  %48 = phi i64 [ 0, %33 ], [ %117, %115 ]
+  %49 = getelementptr %struct.lib_kernel, ptr %35, i64 %48
+  %50 = getelementptr inbounds i8, ptr %49, i64 8
+  %51 = load i64, ptr %50, align 8
+  %52 = getelementptr i64, ptr @smelt_tables, i64 %51
+  %53 = load ptr, ptr %17, align 8
+  %54 = load i64, ptr %49, align 8
+  %55 = getelementptr i64, ptr %53, i64 %54
+  %56 = load i64, ptr %55, align 8
+  %57 = getelementptr %struct.lib_variant, ptr %52, i64 %56
+  %58 = load i64, ptr %57, align 8
+  %59 = getelementptr i64, ptr @smelt_tables, i64 %58
+  %60 = getelementptr inbounds i8, ptr %57, i64 8
+  %61 = load i64, ptr %60, align 8
+  %62 = icmp sgt i64 %61, 0
+  br i1 %62, label %63, label %65
+
+63:
+  %64 = getelementptr inbounds i8, ptr %57, i64 16
+  br label %74
+
+65:
+  %66 = phi ptr [ %46, %45 ], [ %113, %111 ]
+  %67 = getelementptr inbounds i8, ptr %57, i64 24
+  %68 = load i64, ptr %67, align 8
+  %69 = icmp sgt i64 %68, 0
+  br i1 %69, label %70, label %115
+
+70:
+  %71 = load ptr, ptr %17, align 8
+  %72 = getelementptr inbounds i8, ptr %57, i64 16
+  %73 = load i64, ptr %72, align 8
+  br label %119
+
+74:
+  %75 = phi ptr [ %46, %63 ], [ %113, %111 ]
+  %76 = phi i64 [ 0, %63 ], [ %112, %111 ]
+  %77 = getelementptr %struct.lib_word, ptr %59, i64 %76
+  %78 = getelementptr inbounds i8, ptr %77, i64 8
+  %79 = load i64, ptr %78, align 8
+  %80 = load i64, ptr %77, align 8
+  switch i64 %80, label %88 [
+    i64 0, label %81
+    i64 2, label %84
+  ]
+
+81:
+  %82 = tail call fastcc ptr @address_of(ptr noundef %0, i64 noundef %79, ptr noundef %1, ptr noundef %2) #15
+  %83 = ptrtoint ptr %82 to i64
+  br label %109
+
+84:
+  %85 = load ptr, ptr %17, align 8
+  %86 = getelementptr i64, ptr %85, i64 %79
+  %87 = load i64, ptr %86, align 8
+  br label %109
+
+88:
+  %89 = load ptr, ptr %18, align 8
+  %90 = ptrtoint ptr %89 to i64
+  %91 = add i64 %47, %90
+  store i64 %91, ptr %75, align 8
+  %92 = icmp sgt i64 %79, 0
+  br i1 %92, label %93, label %111
+
+93:
+  %94 = load i64, ptr %64, align 8
+  br label %95
+
+95:
+  %96 = phi i64 [ %91, %93 ], [ %106, %95 ]
+  %97 = phi i64 [ 0, %93 ], [ %107, %95 ]
+  %98 = load ptr, ptr %17, align 8
+  %99 = add i64 %94, %97
+  %100 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %99
+  %101 = load i64, ptr %100, align 8
+  %102 = getelementptr i64, ptr %98, i64 %101
+  %103 = load i64, ptr %102, align 8
+  %104 = add i64 %103, 63
+  %105 = and i64 %104, -64
+  %106 = add i64 %105, %96
+  store i64 %106, ptr %75, align 8
+  %107 = add nuw nsw i64 %97, 1
+  %108 = icmp eq i64 %107, %79
+  br i1 %108, label %111, label %95
+
+109:
+  %110 = phi i64 [ %87, %84 ], [ %83, %81 ]
+  store i64 %110, ptr %75, align 8
+  br label %111
+
+111:
+  %112 = add nuw nsw i64 %76, 1
+  %113 = getelementptr i8, ptr %75, i64 8
+  %114 = icmp eq i64 %112, %61
+  br i1 %114, label %65, label %74
+
+115:
+  %116 = phi i64 [ %47, %65 ], [ %129, %119 ]
+  %117 = add nuw nsw i64 %48, 1
+  %118 = icmp eq i64 %117, %31
+  br i1 %118, label %37, label %45
+
+119:
+  %120 = phi i64 [ 0, %70 ], [ %130, %119 ]
+  %121 = phi i64 [ %47, %70 ], [ %129, %119 ]
+  %122 = add i64 %73, %120
+  %123 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %122
+  %124 = load i64, ptr %123, align 8
+  %125 = getelementptr i64, ptr %71, i64 %124
+  %126 = load i64, ptr %125, align 8
+  %127 = add i64 %126, 63
+  %128 = and i64 %127, -64
+  %129 = add i64 %128, %121
+  %130 = add nuw nsw i64 %120, 1
+  %131 = icmp eq i64 %130, %68
+  br i1 %131, label %115, label %119
+}
+
+define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3) unnamed_addr #7 {
+  %5 = getelementptr inbounds i8, ptr %0, i64 8
+  %6 = load ptr, ptr %5, align 8
+  %7 = getelementptr inbounds i8, ptr %6, i64 32
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  %10 = getelementptr %struct.lib_value, ptr %9, i64 %1
+  %11 = load i64, ptr %10, align 8
+  %12 = icmp eq i64 %11, 4
+  br i1 %12, label %13, label %24
+
+13:
+  %14 = getelementptr inbounds i8, ptr %0, i64 24
+  %15 = load ptr, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %10, i64 16
+  %17 = load i64, ptr %16, align 8
+  %18 = getelementptr i64, ptr %15, i64 %17
+  %19 = load i64, ptr %18, align 8
+  %20 = getelementptr inbounds i8, ptr %10, i64 8
+  %21 = load i64, ptr %20, align 8
+  %22 = getelementptr %struct.lib_value, ptr %9, i64 %21
+  %23 = load i64, ptr %22, align 8
+  br label %24
+
+24:
+  %25 = phi i64 [ %23, %13 ], [ %11, %4 ]
+  %26 = phi ptr [ %22, %13 ], [ %10, %4 ]
+  %27 = phi i64 [ %19, %13 ], [ 0, %4 ]
+  switch i64 %25, label %54 [
+    i64 0, label %28
+    i64 1, label %33
+    i64 2, label %37
+    i64 3, label %43
+  ]
+
+28:
+  %29 = getelementptr inbounds i8, ptr %26, i64 8
+  %30 = load i64, ptr %29, align 8
+  %31 = getelementptr %struct.smelt_tensor, ptr %2, i64 %30
+  %32 = load ptr, ptr %31, align 8
+  br label %57
+
+33:
+  %34 = getelementptr inbounds i8, ptr %26, i64 8
+  %35 = load i64, ptr %34, align 8
+  %36 = getelementptr i8, ptr @smelt_image, i64 %35
+  br label %57
+
+37:
+  %38 = getelementptr inbounds i8, ptr %26, i64 8
+  %39 = load i64, ptr %38, align 8
+  %40 = getelementptr %struct.smelt_tensor, ptr %3, i64 %39
+  %41 = load ptr, ptr %40, align 8
+  %42 = getelementptr i8, ptr %41, i64 %27
+  br label %57
+
+43:
+  %44 = getelementptr inbounds i8, ptr %0, i64 72
+  %45 = load ptr, ptr %44, align 8
+  %46 = getelementptr i8, ptr %45, i64 %27
+  %47 = getelementptr inbounds i8, ptr %0, i64 24
+  %48 = load ptr, ptr %47, align 8
+  %49 = getelementptr inbounds i8, ptr %26, i64 16
+  %50 = load i64, ptr %49, align 8
+  %51 = getelementptr i64, ptr %48, i64 %50
+  %52 = load i64, ptr %51, align 8
+  %53 = getelementptr i8, ptr %46, i64 %52
+  br label %57
+
+54:
+  %55 = getelementptr inbounds i8, ptr %0, i64 72
+  %56 = load ptr, ptr %55, align 8
+  br label %57
+
+57:
+  %58 = phi ptr [ %56, %54 ], [ %53, %43 ], [ %42, %37 ], [ %36, %33 ], [ %32, %28 ]
+  ret ptr %58
+}
+
+define internal fastcc noundef i32 @run_launches(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #5 {
+  %4 = alloca %struct.run, align 8
+  %5 = getelementptr inbounds i8, ptr %0, i64 16
+  %6 = load i64, ptr %5, align 8
+  %7 = icmp sgt i64 %6, 1
+  br i1 %7, label %8, label %38
+
+8:
+  %9 = atomicrmw add ptr @the_tokens, i64 1 seq_cst, align 8
+  %10 = add i64 %9, 1
+  %11 = getelementptr inbounds i8, ptr %1, i64 56
+  %12 = load ptr, ptr %11, align 8
+  %13 = getelementptr inbounds i8, ptr %1, i64 64
+  %14 = load ptr, ptr %13, align 8
+  %15 = getelementptr inbounds i8, ptr %1, i64 104
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds i8, ptr %1, i64 48
+  %18 = load ptr, ptr %17, align 8
+  %19 = getelementptr inbounds i8, ptr %1, i64 112
+  %20 = load i64, ptr %19, align 8
+  %21 = load i64, ptr %5, align 8
+  %22 = tail call i32 @smelt_run(ptr noundef nonnull @the_pool, ptr noundef %12, ptr noundef %14, i64 noundef %16, ptr noundef %18, i64 noundef %20, i64 noundef %21, i64 noundef %10) #17
+  %23 = icmp eq i32 %22, 3
+  br i1 %23, label %24, label %35
+
+24:
+  %25 = load i64, ptr %19, align 8
+  %26 = tail call fastcc zeroext i1 @set_up_pool(i64 noundef %25) #15
+  br i1 %26, label %27, label %33
+
+27:
+  %28 = load ptr, ptr %11, align 8
+  %29 = load ptr, ptr %13, align 8
+  %30 = load i64, ptr %15, align 8
+  %31 = load ptr, ptr %17, align 8
+  %32 = tail call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull getelementptr inbounds (i8, ptr @the_pool, i64 1280), ptr noundef %28, ptr noundef %29, i64 noundef %30, ptr noundef %31) #17
+  br label %35
+
+33:
+  store atomic i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 512) release, align 128
+  %34 = load i64, ptr %19, align 8
+  tail call fastcc void @no_memory(ptr noundef %2, i64 noundef %34) #15
+  br label %57
+
+35:
+  %36 = phi i32 [ %22, %8 ], [ %32, %27 ]
+  %37 = icmp eq i32 %36, 2
+  br i1 %37, label %38, label %57
+
+38:
+  call void @llvm.lifetime.start.p0(i64 120, ptr nonnull %4) #16
+  store i64 0, ptr %4, align 8
+  %39 = getelementptr inbounds i8, ptr %4, i64 8
+  store i64 0, ptr %39, align 8
+  %40 = getelementptr inbounds i8, ptr %4, i64 48
+  store i64 0, ptr %40, align 8
+  %41 = getelementptr inbounds i8, ptr %4, i64 56
+  store i64 1, ptr %41, align 8
+  %42 = getelementptr inbounds i8, ptr %1, i64 80
+  %43 = load ptr, ptr %42, align 8
+  %44 = getelementptr inbounds i8, ptr %4, i64 64
+  store ptr %43, ptr %44, align 8
+  %45 = getelementptr inbounds i8, ptr %4, i64 72
+  store i64 1, ptr %45, align 8
+  %46 = getelementptr inbounds i8, ptr %4, i64 88
+  store ptr @the_pool, ptr %46, align 8
+  %47 = getelementptr inbounds i8, ptr %4, i64 80
+  store atomic i64 0, ptr %47 monotonic, align 8
+  %48 = getelementptr inbounds i8, ptr %1, i64 56
+  %49 = load ptr, ptr %48, align 8
+  %50 = getelementptr inbounds i8, ptr %1, i64 64
+  %51 = load ptr, ptr %50, align 8
+  %52 = getelementptr inbounds i8, ptr %1, i64 104
+  %53 = load i64, ptr %52, align 8
+  %54 = getelementptr inbounds i8, ptr %1, i64 48
+  %55 = load ptr, ptr %54, align 8
+  %56 = call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull %4, ptr noundef %49, ptr noundef %51, i64 noundef %53, ptr noundef %55) #17
+  call void @llvm.lifetime.end.p0(i64 120, ptr nonnull %4) #16
+  br label %57
+
+57:
+  %58 = phi i32 [ 5, %33 ], [ 0, %38 ], [ 0, %35 ]
+  ret i32 %58
+}
+
+define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3) unnamed_addr #5 {
+  %5 = load ptr, ptr %1, align 8
+  %6 = getelementptr inbounds i8, ptr %5, i64 32
+  %7 = load i64, ptr %6, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  %9 = load ptr, ptr %0, align 8
+  %10 = getelementptr inbounds i8, ptr %9, i64 40
+  %11 = load i64, ptr %10, align 8
+  %12 = icmp sgt i64 %11, 0
+  br i1 %12, label %13, label %15
+
+13:
+  %14 = getelementptr inbounds i8, ptr %1, i64 24
+  br label %16
+
+15:
+  ret void
+
+16:
+  %17 = phi ptr [ %9, %13 ], [ %52, %51 ]
+  %18 = phi i64 [ 0, %13 ], [ %53, %51 ]
+  %19 = getelementptr %struct.lib_result, ptr %8, i64 %18
+  %20 = getelementptr inbounds i8, ptr %19, i64 8
+  %21 = load i64, ptr %20, align 8
+  %22 = getelementptr %struct.smelt_tensor, ptr %3, i64 %18
+  %23 = getelementptr inbounds i8, ptr %22, i64 16
+  %24 = getelementptr inbounds i8, ptr %22, i64 12
+  %25 = load i32, ptr %24, align 4
+  %26 = sext i32 %25 to i64
+  %27 = getelementptr inbounds i8, ptr %19, i64 24
+  %28 = load i64, ptr %27, align 8
+  %29 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %23, i64 noundef %26, i64 noundef %28) #15
+  %30 = load i64, ptr %19, align 8
+  switch i64 %30, label %51 [
+    i64 1, label %31
+    i64 2, label %34
+    i64 3, label %37
+    i64 4, label %39
+  ]
+
+31:
+  %32 = getelementptr %struct.smelt_tensor, ptr %2, i64 %21
+  %33 = load ptr, ptr %32, align 8
+  br label %42
+
+34:
+  %35 = getelementptr %struct.smelt_tensor, ptr %3, i64 %21
+  %36 = load ptr, ptr %35, align 8
+  br label %42
+
+37:
+  %38 = getelementptr i8, ptr @smelt_image, i64 %21
+  br label %42
+
+39:
+  %40 = load ptr, ptr %14, align 8
+  %41 = getelementptr i64, ptr %40, i64 %21
+  br label %42
+
+42:
+  %43 = phi ptr [ %33, %31 ], [ %36, %34 ], [ %38, %37 ], [ %41, %39 ]
+  %44 = icmp ne ptr %43, null
+  %45 = icmp ne i64 %29, 0
+  %46 = select i1 %44, i1 %45, i1 false
+  br i1 %46, label %47, label %51
+
+47:
+  %48 = load ptr, ptr %22, align 8
+  %49 = tail call ptr @memcpy(ptr noundef %48, ptr noundef nonnull %43, i64 noundef %29) #17
+  %50 = load ptr, ptr %0, align 8
+  br label %51
+
+51:
+  %52 = phi ptr [ %17, %16 ], [ %50, %47 ], [ %17, %42 ]
+  %53 = add nuw nsw i64 %18, 1
+  %54 = getelementptr inbounds i8, ptr %52, i64 40
+  %55 = load i64, ptr %54, align 8
+  %56 = icmp slt i64 %53, %55
+  br i1 %56, label %16, label %15
+}
+
+define internal fastcc void @read_text(ptr noundef %0, ptr noundef %1, i64 noundef %2) unnamed_addr #5 {
+  %4 = tail call i32 (ptr, i32, ...) @open(ptr noundef %0, i32 noundef 0) #17
+  %5 = icmp sgt i32 %4, -1
+  br i1 %5, label %6, label %22
+
+6:
+  %7 = add nsw i64 %2, -1
+  %8 = icmp sgt i64 %2, 1
+  br i1 %8, label %9, label %19
+
+9:
+  %10 = phi i64 [ %15, %9 ], [ 0, %6 ]
+  %11 = getelementptr i8, ptr %1, i64 %10
+  %12 = sub i64 %7, %10
+  %13 = tail call i64 @read(i32 noundef %4, ptr noundef %11, i64 noundef %12) #17
+  %14 = tail call i64 @llvm.smax.i64(i64 %13, i64 0)
+  %15 = add i64 %14, %10
+  %16 = icmp slt i64 %15, %7
+  %17 = icmp sgt i64 %13, 0
+  %18 = and i1 %16, %17
+  br i1 %18, label %9, label %19
+
+19:
+  %20 = phi i64 [ 0, %6 ], [ %15, %9 ]
+  %21 = tail call i32 @close(i32 noundef %4) #17
+  br label %22
+
+22:
+  %23 = phi i64 [ %20, %19 ], [ 0, %3 ]
+  %24 = getelementptr i8, ptr %1, i64 %23
+  store i8 0, ptr %24, align 1
+  ret void
+}
+
+declare i32 @open(ptr noundef, i32 noundef, ...) local_unnamed_addr #8
+
+declare i64 @read(i32 noundef, ptr noundef, i64 noundef) local_unnamed_addr #8
+
+declare i32 @close(i32 noundef) local_unnamed_addr #8
+
+define internal fastcc noundef zeroext i1 @has_word(ptr noundef readonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #9 {
+  %4 = load i8, ptr %0, align 1
+  %5 = icmp eq i8 %4, 0
+  br i1 %5, label %35, label %6
+
+6:
+  %7 = icmp sgt i64 %2, 0
+  br label %8
+
+8:
+  %9 = phi ptr [ %0, %6 ], [ %32, %31 ]
+  %10 = icmp eq ptr %9, %0
+  br i1 %10, label %14, label %11
+
+11:
+  %12 = getelementptr i8, ptr %9, i64 -1
+  %13 = load i8, ptr %12, align 1
+  switch i8 %13, label %31 [
+    i8 32, label %14
+    i8 10, label %14
+    i8 9, label %14
+    i8 0, label %14
+  ]
+
+14:
+  br i1 %7, label %15, label %25
+
+15:
+  %16 = phi i64 [ %23, %22 ], [ 0, %14 ]
+  %17 = getelementptr i8, ptr %9, i64 %16
+  %18 = load i8, ptr %17, align 1
+  %19 = getelementptr i8, ptr %1, i64 %16
+  %20 = load i8, ptr %19, align 1
+  %21 = icmp eq i8 %18, %20
+  br i1 %21, label %22, label %25
+
+22:
+  %23 = add nuw nsw i64 %16, 1
+  %24 = icmp eq i64 %23, %2
+  br i1 %24, label %28, label %15
+
+25:
+  %26 = phi i64 [ 0, %14 ], [ %16, %15 ]
+  %27 = icmp eq i64 %26, %2
+  br i1 %27, label %28, label %31
+
+28:
+  %29 = getelementptr i8, ptr %9, i64 %2
+  %30 = load i8, ptr %29, align 1
+  switch i8 %30, label %31 [
+    i8 32, label %35
+    i8 10, label %35
+    i8 9, label %35
+    i8 0, label %35
+  ]
+
+31:
+  %32 = getelementptr i8, ptr %9, i64 1
+  %33 = load i8, ptr %32, align 1
+  %34 = icmp eq i8 %33, 0
+  br i1 %34, label %35, label %8
+
+35:
+  %36 = phi i1 [ false, %3 ], [ true, %28 ], [ true, %28 ], [ true, %28 ], [ true, %28 ], [ false, %31 ]
+  ret i1 %36
+}
+
+declare i32 @posix_memalign(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #8
+
+define internal fastcc void @say_number(ptr noundef %0, i64 noundef %1) unnamed_addr #4 {
+  %3 = alloca [24 x i8], align 16
+  call void @llvm.lifetime.start.p0(i64 24, ptr nonnull %3) #16
+  %4 = tail call i64 @llvm.abs.i64(i64 %1, i1 false)
+  %5 = getelementptr inbounds i8, ptr %3, i64 23
+  store i8 0, ptr %5, align 1
+  br label %6
+
+6:
+  %7 = phi i32 [ 23, %2 ], [ %12, %6 ]
+  %8 = phi i64 [ %4, %2 ], [ %15, %6 ]
+  %9 = urem i64 %8, 10
+  %10 = trunc nuw nsw i64 %9 to i8
+  %11 = or disjoint i8 %10, 48
+  %12 = add i32 %7, -1
+  %13 = sext i32 %12 to i64
+  %14 = getelementptr [24 x i8], ptr %3, i64 0, i64 %13
+  store i8 %11, ptr %14, align 1
+  %15 = udiv i64 %8, 10
+  %16 = icmp ult i64 %8, 10
+  br i1 %16, label %17, label %6
+
+17:
+  %18 = icmp slt i64 %1, 0
+  br i1 %18, label %19, label %23
+
+19:
+  %20 = add i32 %7, -2
+  %21 = sext i32 %20 to i64
+  %22 = getelementptr [24 x i8], ptr %3, i64 0, i64 %21
+  store i8 45, ptr %22, align 1
+  br label %23
+
+23:
+  %24 = phi i64 [ %21, %19 ], [ %13, %17 ]
+  %25 = getelementptr i8, ptr %3, i64 %24
+  call fastcc void @say(ptr noundef %0, ptr noundef %25) #15
+  call void @llvm.lifetime.end.p0(i64 24, ptr nonnull %3) #16
+  ret void
+}
+
+declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #10
+
+declare i64 @syscall(i64 noundef, ...) #8
+
+declare void @free(ptr noundef) local_unnamed_addr #8
+
+declare i32 @sched_yield() #8
+
+declare i32 @getpid() local_unnamed_addr #8
+
+declare hidden ptr @smelt_helper(ptr noundef) #8
+
+declare i32 @clock_gettime(i32 noundef, ptr noundef) #8
+
+declare i32 @pthread_attr_init(ptr noundef) #8
+
+declare i32 @pthread_attr_setstacksize(ptr noundef, i64 noundef) #8
+
+declare i32 @pthread_attr_setdetachstate(ptr noundef, i32 noundef) #8
+
+define internal i32 @create_thread(ptr noundef %0, ptr noundef %1, ptr noundef %2, ptr noundef %3) #2 {
+  %5 = tail call i32 @pthread_create(ptr noundef %0, ptr noundef %1, ptr noundef %2, ptr noundef %3) #17
+  %6 = icmp eq i32 %5, 0
+  br i1 %6, label %7, label %13
+
+7:
+  %8 = load i64, ptr %0, align 8
+  %9 = getelementptr inbounds i8, ptr %3, i64 4
+  %10 = load i32, ptr %9, align 4
+  %11 = sext i32 %10 to i64
+  %12 = getelementptr [64 x i64], ptr @the_threads, i64 0, i64 %11
+  store i64 %8, ptr %12, align 8
+  br label %13
+
+13:
+  ret i32 %5
+}
+
+declare i32 @sigfillset(ptr noundef) #8
+
+declare i32 @pthread_sigmask(i32 noundef, ptr noundef, ptr noundef) #8
+
+declare i32 @sched_getcpu() #8
+
+define internal i32 @get_affinity(i32 noundef %0, i64 noundef %1, ptr noundef %2) #2 {
+  %4 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 32), align 8
+  %5 = sext i32 %0 to i64
+  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #17
+  %7 = trunc i64 %6 to i32
+  ret i32 %7
+}
+
+define internal i32 @set_affinity(i32 noundef %0, i64 noundef %1, ptr noundef %2) #2 {
+  %4 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 40), align 8
+  %5 = sext i32 %0 to i64
+  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #17
+  %7 = trunc i64 %6 to i32
+  ret i32 %7
+}
+
+define internal noalias noundef ptr @no_value(i64 %0) #0 {
+  ret ptr null
+}
+
+define internal noundef i32 @keep_no_value(i64 %0, ptr nocapture readnone %1) #0 {
+  ret i32 0
+}
+
+declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #8
+
+declare hidden void @smelt_wake(ptr noundef) local_unnamed_addr #8
+
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #8
+
+define internal fastcc range(i32 0, 2) i32 @check_data(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, i64 noundef %3, ptr noundef %4) unnamed_addr #4 {
+  %6 = getelementptr inbounds i8, ptr %0, i64 16
+  %7 = getelementptr inbounds i8, ptr %0, i64 12
+  %8 = load i32, ptr %7, align 4
+  %9 = sext i32 %8 to i64
+  %10 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %6, i64 noundef %9, i64 noundef %1) #15
+  %11 = icmp slt i64 %10, 0
+  br i1 %11, label %22, label %12
+
+12:
+  %13 = icmp ne i64 %10, 0
+  %14 = load ptr, ptr %0, align 8
+  %15 = icmp eq ptr %14, null
+  %16 = select i1 %13, i1 %15, i1 false
+  br i1 %16, label %22, label %17
+
+17:
+  %18 = ptrtoint ptr %14 to i64
+  %19 = add i64 %1, -1
+  %20 = and i64 %19, %18
+  %21 = icmp eq i64 %20, 0
+  br i1 %21, label %25, label %22
+
+22:
+  %23 = phi ptr [ @.str.21, %17 ], [ @.str.19, %5 ], [ @.str.20, %12 ]
+  %24 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef %2) #15
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %3) #15
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %23) #15
+  br label %25
+
+25:
+  %26 = phi i32 [ 1, %22 ], [ 0, %17 ]
+  ret i32 %26
+}
+
+define internal fastcc i64 @bytes_of(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2) unnamed_addr #11 {
+  %4 = icmp sgt i64 %1, 0
+  br i1 %4, label %5, label %8
+
+5:
+  %6 = load i64, ptr %0, align 8
+  %7 = icmp slt i64 %6, 0
+  br i1 %7, label %30, label %19
+
+8:
+  %9 = icmp ult i64 %2, 4611686018427387904
+  %10 = select i1 %9, i64 %2, i64 -1
+  br label %36
+
+11:
+  %12 = add nuw nsw i64 %22, 1
+  %13 = icmp slt i64 %12, %1
+  %14 = icmp eq i64 %12, %1
+  br i1 %14, label %27, label %15
+
+15:
+  %16 = getelementptr i64, ptr %0, i64 %12
+  %17 = load i64, ptr %16, align 8
+  %18 = icmp slt i64 %17, 0
+  br i1 %18, label %27, label %19
+
+19:
+  %20 = phi i64 [ %17, %15 ], [ %6, %5 ]
+  %21 = phi i64 [ %26, %15 ], [ %2, %5 ]
+  %22 = phi i64 [ %12, %15 ], [ 0, %5 ]
+  %23 = phi i1 [ %13, %15 ], [ true, %5 ]
+  %24 = tail call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %21, i64 %20)
+  %25 = extractvalue { i64, i1 } %24, 1
+  %26 = extractvalue { i64, i1 } %24, 0
+  br i1 %25, label %27, label %11
+
+27:
+  %28 = phi i1 [ %13, %15 ], [ %23, %19 ], [ %13, %11 ]
+  %29 = freeze i1 %28
+  br label %30
+
+30:
+  %31 = phi i1 [ true, %5 ], [ %29, %27 ]
+  %32 = phi i64 [ %2, %5 ], [ %26, %27 ]
+  %33 = icmp ult i64 %32, 4611686018427387904
+  %34 = select i1 %33, i64 %32, i64 -1
+  %35 = select i1 %31, i64 -1, i64 %34
+  br label %36
+
+36:
+  %37 = phi i64 [ %10, %8 ], [ %35, %30 ]
+  ret i64 %37
+}
+
+declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64) #12
+
+define internal fastcc zeroext i1 @read_parameters(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #4 {
+  %6 = load i64, ptr %0, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  store i8 0, ptr %4, align 1
+  %8 = icmp sgt i64 %1, 0
+  br i1 %8, label %10, label %84
+
+9:
+  br i1 %8, label %49, label %84
+
+10:
+  %11 = phi i64 [ %47, %46 ], [ 0, %5 ]
+  %12 = getelementptr %struct.lib_argument, ptr %7, i64 %11
+  %13 = getelementptr %struct.smelt_tensor, ptr %2, i64 %11
+  %14 = getelementptr inbounds i8, ptr %12, i64 24
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr i64, ptr @smelt_tables, i64 %15
+  %17 = getelementptr inbounds i8, ptr %13, i64 8
+  %18 = load i32, ptr %17, align 8
+  %19 = sext i32 %18 to i64
+  %20 = load i64, ptr %12, align 8
+  %21 = icmp eq i64 %20, %19
+  br i1 %21, label %22, label %113
+
+22:
+  %23 = getelementptr inbounds i8, ptr %13, i64 12
+  %24 = load i32, ptr %23, align 4
+  %25 = sext i32 %24 to i64
+  %26 = getelementptr inbounds i8, ptr %12, i64 16
+  %27 = load i64, ptr %26, align 8
+  %28 = icmp eq i64 %27, %25
+  br i1 %28, label %29, label %113
+
+29:
+  %30 = getelementptr inbounds i8, ptr %13, i64 16
+  %31 = icmp slt i32 %24, 1
+  br i1 %31, label %46, label %32
+
+32:
+  %33 = phi i64 [ %44, %43 ], [ 0, %29 ]
+  %34 = getelementptr i64, ptr %16, i64 %33
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp slt i64 %35, 0
+  %37 = getelementptr [8 x i64], ptr %30, i64 0, i64 %33
+  %38 = load i64, ptr %37, align 8
+  br i1 %36, label %39, label %41
+
+39:
+  %40 = icmp slt i64 %38, 2
+  br i1 %40, label %113, label %43
+
+41:
+  %42 = icmp eq i64 %38, %35
+  br i1 %42, label %43, label %113
+
+43:
+  %44 = add nuw nsw i64 %33, 1
+  %45 = icmp eq i64 %44, %25
+  br i1 %45, label %46, label %32
+
+46:
+  %47 = add nuw nsw i64 %11, 1
+  %48 = icmp eq i64 %47, %1
+  br i1 %48, label %9, label %10
+
+49:
+  %50 = phi i64 [ %60, %57 ], [ 0, %9 ]
+  %51 = phi i64 [ %59, %57 ], [ 0, %9 ]
+  %52 = phi i8 [ %58, %57 ], [ 0, %9 ]
+  %53 = getelementptr %struct.lib_argument, ptr %7, i64 %50, i32 2
+  %54 = load i64, ptr %53, align 8
+  %55 = icmp sgt i64 %54, 0
+  br i1 %55, label %62, label %57
+
+56:
+  br i1 %8, label %87, label %84
+
+57:
+  %58 = phi i8 [ %52, %49 ], [ %79, %76 ]
+  %59 = phi i64 [ %51, %49 ], [ %82, %76 ]
+  %60 = add nuw nsw i64 %50, 1
+  %61 = icmp eq i64 %60, %1
+  br i1 %61, label %56, label %49
+
+62:
+  %63 = phi i64 [ %81, %76 ], [ 0, %49 ]
+  %64 = phi i64 [ %82, %76 ], [ %51, %49 ]
+  %65 = phi i8 [ %79, %76 ], [ %52, %49 ]
+  %66 = trunc nuw i8 %65 to i1
+  br i1 %66, label %67, label %70
+
+67:
+  %68 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
+  %69 = load i64, ptr %68, align 8
+  br label %76
+
+70:
+  %71 = getelementptr i64, ptr %3, i64 %64
+  %72 = load i64, ptr %71, align 8
+  %73 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
+  %74 = load i64, ptr %73, align 8
+  %75 = icmp ne i64 %72, %74
+  br label %76
+
+76:
+  %77 = phi i64 [ %69, %67 ], [ %74, %70 ]
+  %78 = phi i1 [ true, %67 ], [ %75, %70 ]
+  %79 = zext i1 %78 to i8
+  %80 = getelementptr i64, ptr %3, i64 %64
+  store i64 %77, ptr %80, align 8
+  %81 = add nuw nsw i64 %63, 1
+  %82 = add i64 %64, 1
+  %83 = icmp eq i64 %81, %54
+  br i1 %83, label %57, label %62
+
+84:
+  %85 = phi i8 [ %58, %56 ], [ 0, %9 ], [ 0, %5 ], [ %109, %108 ]
+  store i8 1, ptr %4, align 1
+  %86 = trunc nuw i8 %85 to i1
+  br label %113
+
+87:
+  %88 = phi i64 [ %111, %108 ], [ 0, %56 ]
+  %89 = phi i64 [ %110, %108 ], [ %59, %56 ]
+  %90 = phi i8 [ %109, %108 ], [ %58, %56 ]
+  %91 = getelementptr %struct.lib_argument, ptr %7, i64 %88, i32 4
+  %92 = load i64, ptr %91, align 8
+  %93 = icmp eq i64 %92, 0
+  br i1 %93, label %108, label %94
+
+94:
+  %95 = getelementptr %struct.smelt_tensor, ptr %2, i64 %88
+  %96 = load ptr, ptr %95, align 8
+  %97 = load i64, ptr %96, align 8
+  %98 = trunc nuw i8 %90 to i1
+  br i1 %98, label %103, label %99
+
+99:
+  %100 = getelementptr i64, ptr %3, i64 %89
+  %101 = load i64, ptr %100, align 8
+  %102 = icmp ne i64 %101, %97
+  br label %103
+
+103:
+  %104 = phi i1 [ true, %94 ], [ %102, %99 ]
+  %105 = zext i1 %104 to i8
+  %106 = add i64 %89, 1
+  %107 = getelementptr i64, ptr %3, i64 %89
+  store i64 %97, ptr %107, align 8
+  br label %108
+
+108:
+  %109 = phi i8 [ %105, %103 ], [ %90, %87 ]
+  %110 = phi i64 [ %106, %103 ], [ %89, %87 ]
+  %111 = add nuw nsw i64 %88, 1
+  %112 = icmp eq i64 %111, %1
+  br i1 %112, label %84, label %87
+
+113:
+  %114 = phi i1 [ %86, %84 ], [ true, %41 ], [ true, %39 ], [ true, %22 ], [ true, %10 ]
+  ret i1 %114
+}
+
+define internal fastcc void @compute(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2, ptr nocapture noundef readonly %3, ptr nocapture noundef %4) unnamed_addr #13 {
+  %6 = icmp slt i64 %1, %2
+  br i1 %6, label %8, label %7
+
+7:
+  ret void
+
+8:
+  %9 = phi i64 [ %174, %171 ], [ %1, %5 ]
+  %10 = getelementptr %struct.lib_node, ptr %0, i64 %9
+  %11 = getelementptr inbounds i8, ptr %10, i64 8
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr inbounds i8, ptr %10, i64 16
+  %14 = load i64, ptr %13, align 8
+  %15 = load i64, ptr %10, align 8
+  switch i64 %15, label %171 [
+    i64 0, label %16
+    i64 1, label %17
+    i64 2, label %20
+    i64 3, label %26
+    i64 4, label %32
+    i64 5, label %38
+    i64 6, label %56
+    i64 7, label %78
+    i64 8, label %92
+    i64 9, label %99
+    i64 10, label %106
+    i64 11, label %113
+    i64 12, label %124
+    i64 13, label %129
+    i64 14, label %136
+    i64 15, label %143
+    i64 16, label %150
+    i64 17, label %157
+    i64 18, label %164
+  ]
+
+16:
+  br label %171
+
+17:
+  %18 = getelementptr i64, ptr %3, i64 %12
+  %19 = load i64, ptr %18, align 8
+  br label %171
+
+20:
+  %21 = getelementptr i64, ptr %4, i64 %12
+  %22 = load i64, ptr %21, align 8
+  %23 = getelementptr i64, ptr %4, i64 %14
+  %24 = load i64, ptr %23, align 8
+  %25 = add i64 %24, %22
+  br label %171
+
+26:
+  %27 = getelementptr i64, ptr %4, i64 %12
+  %28 = load i64, ptr %27, align 8
+  %29 = getelementptr i64, ptr %4, i64 %14
+  %30 = load i64, ptr %29, align 8
+  %31 = sub i64 %28, %30
+  br label %171
+
+32:
+  %33 = getelementptr i64, ptr %4, i64 %12
+  %34 = load i64, ptr %33, align 8
+  %35 = getelementptr i64, ptr %4, i64 %14
+  %36 = load i64, ptr %35, align 8
+  %37 = mul i64 %36, %34
+  br label %171
+
+38:
+  %39 = getelementptr i64, ptr %4, i64 %12
+  %40 = load i64, ptr %39, align 8
+  %41 = getelementptr i64, ptr %4, i64 %14
+  %42 = load i64, ptr %41, align 8
+  %43 = icmp eq i64 %42, 0
+  br i1 %43, label %171, label %44
+
+44:
+  %45 = icmp eq i64 %42, -1
+  %46 = icmp eq i64 %40, -9223372036854775808
+  %47 = and i1 %46, %45
+  br i1 %47, label %171, label %48
+
+48:
+  %49 = sdiv i64 %40, %42
+  %50 = srem i64 %40, %42
+  %51 = icmp eq i64 %50, 0
+  %52 = xor i64 %50, %42
+  %53 = ashr i64 %52, 63
+  %54 = select i1 %51, i64 0, i64 %53
+  %55 = add i64 %54, %49
+  br label %171
+
+56:
+  %57 = getelementptr i64, ptr %4, i64 %12
+  %58 = load i64, ptr %57, align 8
+  %59 = getelementptr i64, ptr %4, i64 %14
+  %60 = load i64, ptr %59, align 8
+  %61 = icmp eq i64 %60, 0
+  br i1 %61, label %74, label %62
+
+62:
+  %63 = icmp eq i64 %60, -1
+  %64 = icmp eq i64 %58, -9223372036854775808
+  %65 = and i1 %64, %63
+  br i1 %65, label %74, label %66
+
+66:
+  %67 = sdiv i64 %58, %60
+  %68 = srem i64 %58, %60
+  %69 = icmp eq i64 %68, 0
+  %70 = xor i64 %68, %60
+  %71 = ashr i64 %70, 63
+  %72 = select i1 %69, i64 0, i64 %71
+  %73 = add i64 %72, %67
+  br label %74
+
+74:
+  %75 = phi i64 [ %73, %66 ], [ 0, %62 ], [ 0, %56 ]
+  %76 = mul i64 %75, %60
+  %77 = sub i64 %58, %76
+  br label %171
+
+78:
+  %79 = getelementptr i64, ptr %4, i64 %12
+  %80 = load i64, ptr %79, align 8
+  %81 = getelementptr i64, ptr %4, i64 %14
+  %82 = load i64, ptr %81, align 8
+  %83 = icmp eq i64 %82, 0
+  br i1 %83, label %89, label %84
+
+84:
+  %85 = phi i64 [ %86, %84 ], [ %80, %78 ]
+  %86 = phi i64 [ %87, %84 ], [ %82, %78 ]
+  %87 = srem i64 %85, %86
+  %88 = icmp eq i64 %87, 0
+  br i1 %88, label %89, label %84
+
+89:
+  %90 = phi i64 [ %80, %78 ], [ %86, %84 ]
+  %91 = tail call i64 @llvm.abs.i64(i64 %90, i1 false)
+  br label %171
+
+92:
+  %93 = getelementptr i64, ptr %4, i64 %12
+  %94 = load i64, ptr %93, align 8
+  %95 = getelementptr i64, ptr %4, i64 %14
+  %96 = load i64, ptr %95, align 8
+  %97 = icmp eq i64 %94, %96
+  %98 = zext i1 %97 to i64
+  br label %171
+
+99:
+  %100 = getelementptr i64, ptr %4, i64 %12
+  %101 = load i64, ptr %100, align 8
+  %102 = getelementptr i64, ptr %4, i64 %14
+  %103 = load i64, ptr %102, align 8
+  %104 = icmp slt i64 %101, %103
+  %105 = zext i1 %104 to i64
+  br label %171
+
+106:
+  %107 = getelementptr i64, ptr %4, i64 %12
+  %108 = load i64, ptr %107, align 8
+  %109 = getelementptr i64, ptr %4, i64 %14
+  %110 = load i64, ptr %109, align 8
+  %111 = icmp sle i64 %108, %110
+  %112 = zext i1 %111 to i64
+  br label %171
+
+113:
+  %114 = getelementptr i64, ptr %4, i64 %12
+  %115 = load i64, ptr %114, align 8
+  %116 = icmp eq i64 %115, 0
+  br i1 %116, label %117, label %120
+
+117:
+  %118 = getelementptr inbounds i8, ptr %10, i64 24
+  %119 = load i64, ptr %118, align 8
+  br label %120
+
+120:
+  %121 = phi i64 [ %119, %117 ], [ %14, %113 ]
+  %122 = getelementptr i64, ptr %4, i64 %121
+  %123 = load i64, ptr %122, align 8
+  br label %171
+
+124:
+  %125 = getelementptr i64, ptr %4, i64 %12
+  %126 = load i64, ptr %125, align 8
+  %127 = sitofp i64 %126 to double
+  %128 = bitcast double %127 to i64
+  br label %171
+
+129:
+  %130 = getelementptr i64, ptr %4, i64 %12
+  %131 = load double, ptr %130, align 8
+  %132 = getelementptr i64, ptr %4, i64 %14
+  %133 = load double, ptr %132, align 8
+  %134 = fadd double %131, %133
+  %135 = bitcast double %134 to i64
+  br label %171
+
+136:
+  %137 = getelementptr i64, ptr %4, i64 %12
+  %138 = load double, ptr %137, align 8
+  %139 = getelementptr i64, ptr %4, i64 %14
+  %140 = load double, ptr %139, align 8
+  %141 = fsub double %138, %140
+  %142 = bitcast double %141 to i64
+  br label %171
+
+143:
+  %144 = getelementptr i64, ptr %4, i64 %12
+  %145 = load double, ptr %144, align 8
+  %146 = getelementptr i64, ptr %4, i64 %14
+  %147 = load double, ptr %146, align 8
+  %148 = fmul double %145, %147
+  %149 = bitcast double %148 to i64
+  br label %171
+
+150:
+  %151 = getelementptr i64, ptr %4, i64 %12
+  %152 = load double, ptr %151, align 8
+  %153 = getelementptr i64, ptr %4, i64 %14
+  %154 = load double, ptr %153, align 8
+  %155 = fdiv double %152, %154
+  %156 = bitcast double %155 to i64
+  br label %171
+
+157:
+  %158 = getelementptr i64, ptr %4, i64 %12
+  %159 = load double, ptr %158, align 8
+  %160 = getelementptr i64, ptr %4, i64 %14
+  %161 = load double, ptr %160, align 8
+  %162 = fcmp olt double %159, %161
+  %163 = zext i1 %162 to i64
+  br label %171
+
+164:
+  %165 = getelementptr i64, ptr %4, i64 %12
+  %166 = load double, ptr %165, align 8
+  %167 = getelementptr i64, ptr %4, i64 %14
+  %168 = load double, ptr %167, align 8
+  %169 = fcmp ole double %166, %168
+  %170 = zext i1 %169 to i64
+  br label %171
+
+171:
+  %172 = phi i64 [ 0, %8 ], [ %170, %164 ], [ %163, %157 ], [ %156, %150 ], [ %149, %143 ], [ %142, %136 ], [ %135, %129 ], [ %128, %124 ], [ %123, %120 ], [ %112, %106 ], [ %105, %99 ], [ %98, %92 ], [ %91, %89 ], [ %77, %74 ], [ %37, %32 ], [ %31, %26 ], [ %25, %20 ], [ %19, %17 ], [ %12, %16 ], [ %55, %48 ], [ 0, %44 ], [ 0, %38 ]
+  %173 = getelementptr i64, ptr %4, i64 %9
+  store i64 %172, ptr %173, align 8
+  %174 = add nsw i64 %9, 1
+  %175 = icmp eq i64 %174, %2
+  br i1 %175, label %7, label %8
+}
+
+define internal fastcc range(i32 2, 4) i32 @refuse(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #4 {
+  %4 = load ptr, ptr %0, align 8
+  %5 = getelementptr inbounds i8, ptr %4, i64 16
+  %6 = load i64, ptr %5, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  %10 = getelementptr inbounds i8, ptr %4, i64 32
+  %11 = load i64, ptr %10, align 8
+  %12 = icmp sgt i64 %11, 0
+  br i1 %12, label %19, label %13
+
+13:
+  %14 = phi i32 [ 3, %3 ], [ %38, %37 ]
+  %15 = getelementptr inbounds i8, ptr %4, i64 8
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr i64, ptr @smelt_tables, i64 %16
+  %18 = tail call fastcc i32 @fail(ptr noundef %2, i32 noundef %14, ptr noundef %17) #15
+  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull @.str.22) #15
+  br i1 %12, label %42, label %41
+
+19:
+  %20 = phi i64 [ %39, %37 ], [ 0, %3 ]
+  %21 = phi i32 [ %38, %37 ], [ 3, %3 ]
+  %22 = getelementptr %struct.smelt_tensor, ptr %1, i64 %20
+  %23 = getelementptr inbounds i8, ptr %22, i64 8
+  %24 = load i32, ptr %23, align 8
+  %25 = sext i32 %24 to i64
+  %26 = getelementptr %struct.lib_argument, ptr %9, i64 %20
+  %27 = load i64, ptr %26, align 8
+  %28 = icmp eq i64 %27, %25
+  br i1 %28, label %29, label %36
+
+29:
+  %30 = getelementptr inbounds i8, ptr %22, i64 12
+  %31 = load i32, ptr %30, align 4
+  %32 = sext i32 %31 to i64
+  %33 = getelementptr inbounds i8, ptr %26, i64 16
+  %34 = load i64, ptr %33, align 8
+  %35 = icmp eq i64 %34, %32
+  br i1 %35, label %37, label %36
+
+36:
+  br label %37
+
+37:
+  %38 = phi i32 [ 2, %36 ], [ %21, %29 ]
+  %39 = add nuw nsw i64 %20, 1
+  %40 = icmp eq i64 %39, %11
+  br i1 %40, label %13, label %19
+
+41:
+  ret i32 %14
+
+42:
+  %43 = phi i64 [ %47, %42 ], [ 0, %13 ]
+  %44 = icmp eq i64 %43, 0
+  %45 = select i1 %44, ptr @.str, ptr @.str.5
+  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull %45) #15
+  %46 = getelementptr %struct.smelt_tensor, ptr %1, i64 %43
+  tail call fastcc void @say_type(ptr noundef %2, ptr noundef %46) #15
+  %47 = add nuw nsw i64 %43, 1
+  %48 = icmp eq i64 %47, %11
+  br i1 %48, label %41, label %42
+}
+
+define internal fastcc void @say_type(ptr noundef %0, ptr nocapture noundef readonly %1) unnamed_addr #4 {
+  %3 = getelementptr inbounds i8, ptr %1, i64 8
+  %4 = load i32, ptr %3, align 8
+  %5 = icmp ult i32 %4, 13
+  %6 = mul nuw nsw i32 %4, 6
+  %7 = zext nneg i32 %6 to i64
+  %8 = getelementptr i8, ptr @DTYPE_NAMES, i64 %7
+  %9 = select i1 %5, ptr %8, ptr @.str.23
+  tail call fastcc void @say(ptr noundef %0, ptr noundef %9) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.24) #15
+  %10 = getelementptr inbounds i8, ptr %1, i64 12
+  %11 = load i32, ptr %10, align 4
+  %12 = icmp ugt i32 %11, 8
+  br i1 %12, label %13, label %17
+
+13:
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.25) #15
+  %14 = load i32, ptr %10, align 4
+  %15 = sext i32 %14 to i64
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %15) #15
+  %16 = load i32, ptr %10, align 4
+  br label %17
+
+17:
+  %18 = phi i32 [ %11, %2 ], [ %16, %13 ]
+  %19 = add i32 %18, -1
+  %20 = icmp ult i32 %19, 8
+  br i1 %20, label %21, label %23
+
+21:
+  %22 = getelementptr inbounds i8, ptr %1, i64 16
+  br label %24
+
+23:
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.27) #15
+  ret void
+
+24:
+  %25 = phi i64 [ 0, %21 ], [ %30, %24 ]
+  %26 = icmp eq i64 %25, 0
+  %27 = select i1 %26, ptr @.str, ptr @.str.26
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull %27) #15
+  %28 = getelementptr [8 x i64], ptr %22, i64 0, i64 %25
+  %29 = load i64, ptr %28, align 8
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %29) #15
+  %30 = add nuw nsw i64 %25, 1
+  %31 = load i32, ptr %10, align 4
+  %32 = sext i32 %31 to i64
+  %33 = icmp slt i64 %30, %32
+  %34 = icmp slt i32 %31, 9
+  %35 = and i1 %33, %34
+  br i1 %35, label %24, label %23
+}
+
+define internal fastcc ptr @nearest_plan(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1) unnamed_addr #9 {
+  %3 = load ptr, ptr %1, align 8
+  %4 = getelementptr inbounds i8, ptr %3, i64 40
+  %5 = load i64, ptr %4, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %3, i64 48
+  %8 = load i64, ptr %7, align 8
+  %9 = icmp sgt i64 %8, 0
+  br i1 %9, label %10, label %14
+
+10:
+  %11 = getelementptr inbounds i8, ptr %0, i64 8
+  %12 = load ptr, ptr %11, align 8
+  %13 = getelementptr inbounds i8, ptr %1, i64 24
+  br label %16
+
+14:
+  %15 = phi ptr [ null, %2 ], [ %64, %62 ]
+  ret ptr %15
+
+16:
+  %17 = phi ptr [ null, %10 ], [ %64, %62 ]
+  %18 = phi double [ 0.000000e+00, %10 ], [ %63, %62 ]
+  %19 = phi i64 [ 0, %10 ], [ %65, %62 ]
+  %20 = getelementptr %struct.lib_plan, ptr %6, i64 %19
+  %21 = getelementptr inbounds i8, ptr %20, i64 8
+  %22 = load i64, ptr %21, align 8
+  %23 = getelementptr i64, ptr @smelt_tables, i64 %22
+  %24 = load i64, ptr %20, align 8
+  %25 = getelementptr i64, ptr @smelt_tables, i64 %24
+  %26 = icmp eq ptr %25, %12
+  br i1 %26, label %27, label %62
+
+27:
+  %28 = getelementptr inbounds i8, ptr %20, i64 16
+  %29 = load i64, ptr %28, align 8
+  %30 = icmp sgt i64 %29, 0
+  br i1 %30, label %31, label %33
+
+31:
+  %32 = load ptr, ptr %13, align 8
+  br label %40
+
+33:
+  %34 = phi double [ 1.000000e+00, %27 ], [ %59, %40 ]
+  %35 = icmp eq ptr %17, null
+  %36 = fcmp olt double %34, %18
+  %37 = select i1 %35, i1 true, i1 %36
+  %38 = select i1 %37, double %34, double %18
+  %39 = select i1 %37, ptr %20, ptr %17
+  br label %62
+
+40:
+  %41 = phi i64 [ 0, %31 ], [ %60, %40 ]
+  %42 = phi double [ 1.000000e+00, %31 ], [ %59, %40 ]
+  %43 = shl nuw i64 %41, 1
+  %44 = getelementptr i64, ptr %23, i64 %43
+  %45 = load i64, ptr %44, align 8
+  %46 = getelementptr i64, ptr %32, i64 %45
+  %47 = load i64, ptr %46, align 8
+  %48 = or disjoint i64 %43, 1
+  %49 = getelementptr i64, ptr %23, i64 %48
+  %50 = load i64, ptr %49, align 8
+  %51 = tail call i64 @llvm.smax.i64(i64 %47, i64 1)
+  %52 = uitofp nneg i64 %51 to double
+  %53 = tail call i64 @llvm.smax.i64(i64 %50, i64 1)
+  %54 = uitofp nneg i64 %53 to double
+  %55 = fdiv double %52, %54
+  %56 = fcmp olt double %55, 1.000000e+00
+  %57 = fdiv double 1.000000e+00, %55
+  %58 = select i1 %56, double %57, double %55
+  %59 = fmul double %42, %58
+  %60 = add nuw nsw i64 %41, 1
+  %61 = icmp eq i64 %60, %29
+  br i1 %61, label %33, label %40
+
+62:
+  %63 = phi double [ %38, %33 ], [ %18, %16 ]
+  %64 = phi ptr [ %39, %33 ], [ %17, %16 ]
+  %65 = add nuw nsw i64 %19, 1
+  %66 = icmp eq i64 %65, %8
+  br i1 %66, label %14, label %16
+}
+
+define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i1 noundef zeroext %2) unnamed_addr #6 {
+  %4 = getelementptr inbounds i8, ptr %0, i64 8
+  %5 = load ptr, ptr %4, align 8
+  %6 = getelementptr inbounds i8, ptr %5, i64 40
+  %7 = load i64, ptr %6, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  %9 = getelementptr inbounds i8, ptr %0, i64 112
+  store i64 0, ptr %9, align 8
+  %10 = getelementptr inbounds i8, ptr %0, i64 104
+  store i64 0, ptr %10, align 8
+  %11 = getelementptr inbounds i8, ptr %0, i64 96
+  store i64 0, ptr %11, align 8
+  %12 = getelementptr inbounds i8, ptr %0, i64 88
+  store i64 0, ptr %12, align 8
+  %13 = getelementptr inbounds i8, ptr %0, i64 24
+  %14 = load ptr, ptr %13, align 8
+  %15 = getelementptr inbounds i8, ptr %5, i64 64
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr i64, ptr %14, i64 %16
+  %18 = load i64, ptr %17, align 8
+  %19 = icmp eq i64 %18, 0
+  br i1 %19, label %28, label %20
+
+20:
+  %21 = getelementptr inbounds i8, ptr %0, i64 64
+  br label %22
+
+22:
+  %23 = phi ptr [ %5, %20 ], [ %40, %37 ]
+  %24 = phi i64 [ 0, %20 ], [ %38, %37 ]
+  %25 = getelementptr inbounds i8, ptr %23, i64 48
+  %26 = load i64, ptr %25, align 8
+  %27 = icmp slt i64 %24, %26
+  br i1 %27, label %29, label %28
+
+28:
+  ret void
+
+29:
+  %30 = getelementptr %struct.lib_group, ptr %8, i64 %24
+  %31 = load i64, ptr %30, align 8
+  %32 = getelementptr i64, ptr @smelt_tables, i64 %31
+  %33 = load i64, ptr %12, align 8
+  %34 = getelementptr inbounds i8, ptr %30, i64 8
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp sgt i64 %35, 0
+  br label %46
+
+37:
+  %38 = add nuw nsw i64 %24, 1
+  %39 = load ptr, ptr %13, align 8
+  %40 = load ptr, ptr %4, align 8
+  %41 = getelementptr inbounds i8, ptr %40, i64 64
+  %42 = load i64, ptr %41, align 8
+  %43 = getelementptr i64, ptr %39, i64 %42
+  %44 = load i64, ptr %43, align 8
+  %45 = icmp eq i64 %44, 0
+  br i1 %45, label %28, label %22
+
+46:
+  %47 = phi i64 [ 0, %29 ], [ %107, %106 ]
+  %48 = load i64, ptr %11, align 8
+  %49 = getelementptr %struct.lib_function, ptr @smelt_tables, i64 %47
+  br i1 %36, label %51, label %50
+
+50:
+  store i64 %33, ptr %12, align 8
+  br label %37
+
+51:
+  %52 = add i64 %47, 1
+  br label %57
+
+53:
+  %54 = load i64, ptr %11, align 8
+  store i64 %87, ptr %12, align 8
+  %55 = sub i64 %54, %48
+  %56 = icmp eq i64 %54, %48
+  br i1 %56, label %106, label %90
+
+57:
+  %58 = phi i64 [ 0, %51 ], [ %84, %80 ]
+  %59 = phi i64 [ 0, %51 ], [ %88, %80 ]
+  %60 = phi double [ 0.000000e+00, %51 ], [ %81, %80 ]
+  %61 = phi i64 [ %33, %51 ], [ %87, %80 ]
+  %62 = getelementptr %struct.lib_kernel, ptr %32, i64 %59
+  %63 = getelementptr inbounds i8, ptr %62, i64 8
+  %64 = load i64, ptr %63, align 8
+  %65 = getelementptr i64, ptr @smelt_tables, i64 %64
+  %66 = load ptr, ptr %13, align 8
+  %67 = load i64, ptr %62, align 8
+  %68 = getelementptr i64, ptr %66, i64 %67
+  %69 = load i64, ptr %68, align 8
+  %70 = getelementptr %struct.lib_variant, ptr %65, i64 %69
+  %71 = getelementptr inbounds i8, ptr %70, i64 40
+  %72 = load i64, ptr %71, align 8
+  %73 = icmp slt i64 %47, %72
+  br i1 %73, label %74, label %80
+
+74:
+  %75 = getelementptr inbounds i8, ptr %70, i64 32
+  %76 = load i64, ptr %75, align 8
+  %77 = getelementptr i64, ptr %49, i64 %76
+  %78 = tail call fastcc double @add_chunks(ptr noundef nonnull %0, ptr noundef %77, i64 noundef %61, i64 noundef %1, i1 noundef zeroext %2) #15
+  %79 = fadd double %60, %78
+  br label %80
+
+80:
+  %81 = phi double [ %79, %74 ], [ %60, %57 ]
+  %82 = icmp slt i64 %52, %72
+  %83 = zext i1 %82 to i64
+  %84 = add i64 %58, %83
+  %85 = getelementptr inbounds i8, ptr %70, i64 8
+  %86 = load i64, ptr %85, align 8
+  %87 = add i64 %86, %61
+  %88 = add nuw nsw i64 %59, 1
+  %89 = icmp eq i64 %88, %35
+  br i1 %89, label %53, label %57
+
+90:
+  %91 = load i64, ptr %10, align 8
+  br i1 %2, label %92, label %103
+
+92:
+  %93 = load ptr, ptr %21, align 8
+  %94 = getelementptr %struct.launch, ptr %93, i64 %91
+  store i64 %48, ptr %94, align 8
+  %95 = getelementptr inbounds i8, ptr %94, i64 8
+  store i64 %55, ptr %95, align 8
+  %96 = fcmp ogt double %81, 8.000000e+03
+  %97 = icmp sgt i64 %55, 1
+  %98 = select i1 %96, i1 %97, i1 false
+  %99 = zext i1 %98 to i64
+  %100 = getelementptr inbounds i8, ptr %94, i64 16
+  store i64 %99, ptr %100, align 8
+  %101 = getelementptr inbounds i8, ptr %94, i64 24
+  store i64 0, ptr %101, align 8
+  %102 = load i64, ptr %10, align 8
+  br label %103
+
+103:
+  %104 = phi i64 [ %102, %92 ], [ %91, %90 ]
+  %105 = add i64 %104, 1
+  store i64 %105, ptr %10, align 8
+  br label %106
+
+106:
+  %107 = add i64 %47, 1
+  %108 = icmp eq i64 %84, 0
+  br i1 %108, label %37, label %46
+}
+
+define internal fastcc i64 @arena_bytes(ptr nocapture noundef readonly %0) unnamed_addr #9 {
+  %2 = getelementptr inbounds i8, ptr %0, i64 8
+  %3 = load ptr, ptr %2, align 8
+  %4 = getelementptr inbounds i8, ptr %3, i64 40
+  %5 = load i64, ptr %4, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %0, i64 120
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr inbounds i8, ptr %3, i64 48
+  %10 = load i64, ptr %9, align 8
+  %11 = icmp sgt i64 %10, 0
+  br i1 %11, label %12, label %25
+
+12:
+  %13 = getelementptr inbounds i8, ptr %0, i64 24
+  br label %14
+
+14:
+  %15 = phi i64 [ %8, %12 ], [ %28, %27 ]
+  %16 = phi i64 [ 0, %12 ], [ %29, %27 ]
+  %17 = getelementptr %struct.lib_group, ptr %6, i64 %16
+  %18 = getelementptr inbounds i8, ptr %17, i64 8
+  %19 = load i64, ptr %18, align 8
+  %20 = icmp sgt i64 %19, 0
+  br i1 %20, label %21, label %27
+
+21:
+  %22 = load i64, ptr %17, align 8
+  %23 = getelementptr i64, ptr @smelt_tables, i64 %22
+  %24 = load ptr, ptr %13, align 8
+  br label %31
+
+25:
+  %26 = phi i64 [ %8, %1 ], [ %28, %27 ]
+  ret i64 %26
+
+27:
+  %28 = phi i64 [ %15, %14 ], [ %49, %48 ]
+  %29 = add nuw nsw i64 %16, 1
+  %30 = icmp eq i64 %29, %10
+  br i1 %30, label %25, label %14
+
+31:
+  %32 = phi i64 [ %15, %21 ], [ %49, %48 ]
+  %33 = phi i64 [ 0, %21 ], [ %50, %48 ]
+  %34 = getelementptr %struct.lib_kernel, ptr %23, i64 %33
+  %35 = getelementptr inbounds i8, ptr %34, i64 8
+  %36 = load i64, ptr %35, align 8
+  %37 = getelementptr i64, ptr @smelt_tables, i64 %36
+  %38 = load i64, ptr %34, align 8
+  %39 = getelementptr i64, ptr %24, i64 %38
+  %40 = load i64, ptr %39, align 8
+  %41 = getelementptr %struct.lib_variant, ptr %37, i64 %40
+  %42 = getelementptr inbounds i8, ptr %41, i64 24
+  %43 = load i64, ptr %42, align 8
+  %44 = icmp sgt i64 %43, 0
+  br i1 %44, label %45, label %48
+
+45:
+  %46 = getelementptr inbounds i8, ptr %41, i64 16
+  %47 = load i64, ptr %46, align 8
+  br label %52
+
+48:
+  %49 = phi i64 [ %32, %31 ], [ %62, %52 ]
+  %50 = add nuw nsw i64 %33, 1
+  %51 = icmp eq i64 %50, %19
+  br i1 %51, label %27, label %31
+
+52:
+  %53 = phi i64 [ 0, %45 ], [ %63, %52 ]
+  %54 = phi i64 [ %32, %45 ], [ %62, %52 ]
+  %55 = add i64 %47, %53
+  %56 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %55
+  %57 = load i64, ptr %56, align 8
+  %58 = getelementptr i64, ptr %24, i64 %57
+  %59 = load i64, ptr %58, align 8
+  %60 = add i64 %59, 63
+  %61 = and i64 %60, -64
+  %62 = add i64 %61, %54
+  %63 = add nuw nsw i64 %53, 1
+  %64 = icmp eq i64 %63, %43
+  br i1 %64, label %48, label %52
+}
+
+define internal fastcc double @add_chunks(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, i64 noundef %2, i64 noundef %3, i1 noundef zeroext %4) unnamed_addr #6 {
+  %6 = getelementptr inbounds i8, ptr %0, i64 24
+  %7 = load ptr, ptr %6, align 8
+  %8 = getelementptr inbounds i8, ptr %1, i64 8
+  %9 = load i64, ptr %8, align 8
+  %10 = getelementptr i64, ptr %7, i64 %9
+  %11 = load i64, ptr %10, align 8
+  %12 = getelementptr inbounds i8, ptr %1, i64 16
+  %13 = load i64, ptr %12, align 8
+  %14 = getelementptr i64, ptr %7, i64 %13
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %1, i64 24
+  %17 = load i64, ptr %16, align 8
+  %18 = getelementptr i64, ptr %7, i64 %17
+  %19 = load i64, ptr %18, align 8
+  %20 = sitofp i64 %19 to double
+  %21 = fmul double %20, 2.500000e-01
+  %22 = getelementptr inbounds i8, ptr %0, i64 112
+  %23 = load i64, ptr %22, align 8
+  %24 = icmp sgt i64 %15, %23
+  br i1 %24, label %25, label %26
+
+25:
+  store i64 %15, ptr %22, align 8
+  br label %26
+
+26:
+  %27 = icmp slt i64 %11, 1
+  br i1 %27, label %81, label %28
+
+28:
+  %29 = fdiv double %21, 2.000000e+07
+  %30 = fptosi double %29 to i64
+  %31 = tail call i64 @llvm.smax.i64(i64 %30, i64 64)
+  %32 = tail call i64 @llvm.umin.i64(i64 %11, i64 %31)
+  %33 = fdiv double %21, 1.000000e+04
+  %34 = fptosi double %33 to i64
+  %35 = tail call noundef i64 @llvm.smin.i64(i64 %32, i64 %34)
+  %36 = tail call i64 @llvm.smax.i64(i64 %35, i64 1)
+  %37 = icmp sgt i64 %36, %3
+  br i1 %37, label %38, label %44
+
+38:
+  %39 = add i64 %3, -1
+  %40 = add i64 %39, %36
+  %41 = srem i64 %40, %3
+  %42 = sub nsw i64 %40, %41
+  %43 = tail call noundef i64 @llvm.smin.i64(i64 %42, i64 %11)
+  br label %44
+
+44:
+  %45 = phi i64 [ %43, %38 ], [ %36, %28 ]
+  %46 = fcmp ugt double %21, 8.000000e+03
+  %47 = select i1 %46, i64 %45, i64 1
+  %48 = icmp sgt i64 %47, 0
+  %49 = select i1 %4, i1 %48, i1 false
+  br i1 %49, label %50, label %56
+
+50:
+  %51 = getelementptr inbounds i8, ptr %0, i64 56
+  %52 = getelementptr inbounds i8, ptr %0, i64 96
+  %53 = shl i64 %2, 3
+  %54 = udiv i64 %11, %47
+  %55 = urem i64 %11, %47
+  br label %60
+
+56:
+  %57 = getelementptr inbounds i8, ptr %0, i64 96
+  %58 = load i64, ptr %57, align 8
+  %59 = add i64 %58, %47
+  store i64 %59, ptr %57, align 8
+  br label %81
+
+60:
+  %61 = phi i64 [ 0, %50 ], [ %74, %60 ]
+  %62 = load ptr, ptr %51, align 8
+  %63 = load i64, ptr %52, align 8
+  %64 = getelementptr %struct.chunk, ptr %62, i64 %63
+  %65 = getelementptr %struct.chunk, ptr %64, i64 %61
+  %66 = load i64, ptr %1, align 8
+  %67 = add i64 %66, ptrtoint (ptr @smelt_image to i64)
+  store i64 %67, ptr %65, align 8
+  %68 = getelementptr inbounds i8, ptr %65, i64 8
+  store i64 %53, ptr %68, align 8
+  %69 = mul i64 %54, %61
+  %70 = mul i64 %55, %61
+  %71 = sdiv i64 %70, %47
+  %72 = add i64 %71, %69
+  %73 = getelementptr inbounds i8, ptr %65, i64 16
+  store i64 %72, ptr %73, align 8
+  %74 = add nuw nsw i64 %61, 1
+  %75 = mul i64 %54, %74
+  %76 = mul i64 %55, %74
+  %77 = sdiv i64 %76, %47
+  %78 = add i64 %77, %75
+  %79 = getelementptr inbounds i8, ptr %65, i64 24
+  store i64 %78, ptr %79, align 8
+  %80 = icmp slt i64 %74, %47
+  br i1 %80, label %60, label %56
+
+81:
+  %82 = phi double [ %21, %56 ], [ 0.000000e+00, %26 ]
+  ret double %82
+}
+
+declare hidden i32 @smelt_run(ptr noundef, ptr noundef, ptr noundef, i64 noundef, ptr noundef, i64 noundef, i64 noundef, i64 noundef) local_unnamed_addr #8
+
+define internal fastcc zeroext i1 @set_up_pool(i64 noundef %0) unnamed_addr #5 {
+  %2 = alloca ptr, align 8
+  %3 = load atomic i32, ptr getelementptr inbounds (i8, ptr @the_pool, i64 640) monotonic, align 128
+  %4 = sext i32 %3 to i64
+  %5 = load i64, ptr getelementptr inbounds (i8, ptr @the_pool, i64 1352), align 8
+  %6 = tail call i64 @llvm.smax.i64(i64 %5, i64 %4)
+  %7 = load i64, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
+  %8 = tail call i64 @llvm.smax.i64(i64 %7, i64 %0)
+  %9 = tail call i64 @llvm.smax.i64(i64 %8, i64 65536)
+  %10 = icmp slt i64 %6, 1
+  br i1 %10, label %34, label %11
+
+11:
+  %12 = phi i64 [ %29, %28 ], [ %7, %1 ]
+  %13 = phi i1 [ %31, %28 ], [ false, %1 ]
+  %14 = phi i64 [ %30, %28 ], [ 0, %1 ]
+  %15 = getelementptr [64 x ptr], ptr @the_scratch, i64 0, i64 %14
+  %16 = load ptr, ptr %15, align 8
+  %17 = icmp ne ptr %16, null
+  %18 = icmp eq i64 %9, %12
+  %19 = select i1 %17, i1 %18, i1 false
+  br i1 %19, label %28, label %20
+
+20:
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %2) #16
+  %21 = call i32 @posix_memalign(ptr noundef nonnull %2, i64 noundef 64, i64 noundef %9) #17
+  %22 = icmp eq i32 %21, 0
+  br i1 %22, label %23, label %33
+
+23:
+  %24 = load ptr, ptr %15, align 8
+  call void @free(ptr noundef %24) #17
+  %25 = load ptr, ptr %2, align 8
+  store ptr %25, ptr %15, align 8
+  %26 = getelementptr [64 x %struct.slot], ptr getelementptr inbounds (i8, ptr @the_pool, i64 1408), i64 0, i64 %14, i32 3
+  store ptr %25, ptr %26, align 16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #16
+  %27 = load i64, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
+  br label %28
+
+28:
+  %29 = phi i64 [ %27, %23 ], [ %9, %11 ]
+  %30 = add nuw nsw i64 %14, 1
+  %31 = icmp sge i64 %30, %6
+  %32 = icmp eq i64 %30, %6
+  br i1 %32, label %34, label %11
+
+33:
+  store i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #16
+  br label %40
+
+34:
+  %35 = phi i1 [ true, %1 ], [ %31, %28 ]
+  store i64 %9, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
+  %36 = load ptr, ptr @the_scratch, align 16
+  store ptr %36, ptr getelementptr inbounds (i8, ptr @the_pool, i64 1344), align 64
+  %37 = icmp sgt i64 %5, %4
+  br i1 %37, label %38, label %40
+
+38:
+  %39 = trunc i64 %6 to i32
+  store atomic i32 %39, ptr getelementptr inbounds (i8, ptr @the_pool, i64 640) seq_cst, align 128
+  store atomic i32 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 644) seq_cst, align 4
+  br label %40
+
+40:
+  %41 = phi i1 [ %13, %33 ], [ %35, %34 ], [ %35, %38 ]
+  ret i1 %41
+}
+
+declare hidden i32 @smelt_drive(ptr noundef, ptr noundef, ptr noundef, ptr noundef, i64 noundef, ptr noundef) local_unnamed_addr #8
+
+declare ptr @memcpy(ptr noundef, ptr noundef, i64 noundef) local_unnamed_addr #8
+
+declare i64 @llvm.smin.i64(i64, i64) #14
+
+declare i64 @llvm.smax.i64(i64, i64) #14
+
+declare i64 @llvm.abs.i64(i64, i1 immarg) #14
+
+declare i64 @llvm.umin.i64(i64, i64) #14
+
+attributes #0 = { mustprogress nofree norecurse nosync nounwind willreturn memory(none) "no-builtins" "no-jump-tables"="true" }
+attributes #1 = { mustprogress nofree norecurse nosync nounwind willreturn memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #2 = { nounwind "no-builtins" "no-jump-tables"="true" }
+attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
+attributes #4 = { nofree noinline norecurse nosync nounwind memory(read, argmem: readwrite, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #5 = { noinline nounwind "no-builtins" "no-jump-tables"="true" }
+attributes #6 = { nofree noinline norecurse nosync nounwind memory(readwrite, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #7 = { mustprogress nofree noinline norecurse nosync nounwind willreturn memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #8 = { "no-builtins" }
+attributes #9 = { nofree noinline norecurse nosync nounwind memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #10 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
+attributes #11 = { nofree noinline norecurse nosync nounwind memory(argmem: read) "no-builtins" "no-jump-tables"="true" }
+attributes #12 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #13 = { nofree noinline norecurse nosync nounwind memory(argmem: readwrite) "no-builtins" "no-jump-tables"="true" }
+attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #15 = { nobuiltin "no-builtins" }
+attributes #16 = { nounwind }
+attributes #17 = { nobuiltin nounwind "no-builtins" }

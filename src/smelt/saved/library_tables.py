@@ -1,0 +1,518 @@
+"""Write what a program without Python has to know as words: `runtime/c/library.h` has the rows.
+
+A program file has recipes with expressions of sizes. Here each expression becomes rows of
+arithmetic (`smelt.types.arithmetic`), which native code computes in order; choices of variants and
+predicted times are such rows too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smelt.errors import LibraryError
+from smelt.kernel.artifact import CompiledKernel, Variant, Variants, size_or_number
+from smelt.kernel.product_cost import product_cycles
+from smelt.knobs import SPIN_US
+from smelt.machine.processor import linux_names
+from smelt.packages.version import __version__
+from smelt.runtime import native_layout as layout
+from smelt.runtime.code import key_of
+from smelt.runtime.executable_format import KernelUse, Recipe
+from smelt.runtime.native import library_constants
+from smelt.runtime.steps import Value
+from smelt.saved import recording
+from smelt.saved.file import ProgramFile
+from smelt.saved.recording import SavedArgument
+from smelt.types.arithmetic import Number, Rows, choose, larger
+from smelt.types.dtype import DTYPES, DType, bool_, f64, i64
+from smelt.types.dtype import from_numpy as dtype_of
+from smelt.types.expr import Index, evaluate
+from smelt.types.tensor import shape_text
+
+__all__ = ["Tables"]
+
+Array = np.ndarray[Any, Any]
+_DTYPES = {d: getattr(layout, f"SMELT_{d.name.upper()}") for d in DTYPES if d.kind != "complex"}
+_NUMBERS = {"int": i64, "float": f64}
+_PLAIN = {bool: bool_, int: i64, float: f64}
+
+
+class _Address(NamedTuple):
+    """A byte of the image, known when everything is placed: of a constant, or of code."""
+
+    number: int
+    symbol: str = ""
+
+
+Word = int | _Address
+
+
+class Tables:
+    """The tables of a file's programs, with the code and constants that they refer to."""
+
+    def __init__(self, file: ProgramFile, sets: Sequence[str]) -> None:
+        """Read the programs; `sets` are the instruction sets whose plans are taken.
+
+        Raises LibraryError for a program with a part that runs in Python.
+        """
+        self.file, self.sets = file, sets
+        self.words: list[Word] = [0] * (layout.SIZES["LIB_TABLES"] // 8)
+        self.codes: list[bytes] = []
+        self.constants: list[Array] = []
+        self.texts: list[str] = []
+        self._code_numbers: dict[int, int] = {}
+        self._placed: dict[Any, int] = {}
+        programs = [self._program(*x) for x in file.facts["programs"].items()]
+        self.words[: len(self.words[: layout.SIZES["LIB_TABLES"] // 8])] = self._row(
+            "LIB_TABLES",
+            programs=self.add([x for row in programs for x in row]),
+            program_count=len(programs),
+            version=self.text(__version__),
+            spin=SPIN_US.get() * 1000,
+            **library_constants(),
+        )
+
+    def finish(self, symbol: Callable[[int, str], int], at: int) -> tuple[bytes, list[Array]]:
+        """Return the tables, which will stand at byte `at`, and the arrays that follow.
+
+        `symbol` returns the address of a symbol of a code, by number. All parts are aligned to 64.
+        """
+        end = at + -(-8 * len(self.words) // 64) * 64
+        places: list[int] = []
+        for array in self.constants:
+            places.append(end)
+            end += -(-array.nbytes // 64) * 64
+        numbers = [
+            w if isinstance(w, int) else symbol(*w) if w.symbol else places[w.number]
+            for w in self.words
+        ]
+        return np.array(numbers, np.int64).tobytes(), self.constants
+
+    # ---- words -----------------------------------------------------------------------------------
+
+    def add(self, words: Sequence[Word]) -> int:
+        """Append words; return the index of the first, shared by equal ones."""
+        key = tuple(words)
+        at = self._placed.setdefault(key, len(self.words))
+        if at == len(self.words):
+            self.words += words
+        return at
+
+    def text(self, text: str) -> int:
+        """Append text that ends with a null; return its index."""
+        data = text.encode() + b"\0"
+        return self.add(np.frombuffer(data + bytes(-len(data) % 8), np.int64).tolist())
+
+    def constant(self, array: Array) -> _Address:
+        """Return the address of an array's elements, of which only equal memory is shared."""
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for number, x in enumerate(self.constants):
+            if x.size == flat.size and np.shares_memory(x, flat):
+                return _Address(number)
+        self.constants.append(flat)
+        return _Address(len(self.constants) - 1)
+
+    def code(self, section: int, symbol: str) -> _Address:
+        """Return the address of a function in the code of a section."""
+        number = self._code_numbers.setdefault(section, len(self.codes))
+        if number == len(self.codes):
+            self.codes.append(self.file.read(section))
+        return _Address(number, symbol)
+
+    def _row(self, struct: str, **fields: Word) -> list[Word]:
+        """Return the words of a struct."""
+        offsets: Mapping[str, int] = getattr(layout, struct)
+        words: list[Word] = [0] * (layout.SIZES[struct] // 8)
+        assert fields.keys() == {n.lower() for n in offsets}, (struct, fields)
+        for name, at in offsets.items():
+            words[at // 8] = fields[name.lower()]
+        return words
+
+    def rows(self, struct: str, rows: Sequence[Mapping[str, Word]]) -> int:
+        """Append rows of a struct; return the index of the first."""
+        return self.add([word for row in rows for word in self._row(struct, **row)])
+
+    # ---- programs --------------------------------------------------------------------------------
+
+    def _program(self, name: str, entries: Sequence[Mapping[str, Any]]) -> list[Word]:
+        recordings = [_Recording(self, name, entry) for entry in entries]
+        first = recordings[0]
+        self.texts.append(first.text)
+        return self._row(
+            "LIB_PROGRAM",
+            name=self.text(name),
+            text=self.text(first.text),
+            recordings=self.rows("LIB_RECORDING", [r.row for r in recordings]),
+            recording_count=len(recordings),
+            argument_count=len(first.leaves),
+            result_count=len(first.recording.outcomes),
+            parameter_count=max(r.parameter_count for r in recordings),
+            node_count=max(len(r.rows.table) for r in recordings),
+        )
+
+
+class _Recording:
+    """A recording with its plans as rows; `row` is its own."""
+
+    def __init__(self, tables: Tables, name: str, entry: Mapping[str, Any]) -> None:
+        self.tables, self.name, self.rows = tables, name, Rows()
+        self.recording = r = recording.read(tables.file, entry["recording"])
+        plans = [p for p in entry["plans"] if p["isa"] in tables.sets]
+        self.recipes = [Recipe.from_data(json.loads(tables.file.read(p["recipe"]))) for p in plans]
+        self._check()
+        passed = [k for k, x in enumerate(r.leaves) if x.dtype is not None or x.number]
+        self.numbers = {leaf: k for k, leaf in enumerate(passed)}
+        """Positions of leaves among the arguments in C, which has no static ones."""
+        self.leaves = [r.leaves[k] for k in passed]
+        self.dims: list[list[Number]] = []
+        accepted, self.sizes = self._match()
+        self.accepted = self.rows.number(accepted)
+        self.text = f"{name}({self._arguments_text()}) -> {self._results_text()}"
+        results = [self._result(k) for k in range(len(r.outcomes))]
+        match_end = len(self.rows.table)
+        pairs = zip(self.recipes, plans, strict=True)
+        rows = [_Plan(self, recipe, facts).row for recipe, facts in pairs]
+        self.row: dict[str, Word] = {
+            "arguments": tables.rows("LIB_ARGUMENT", [_argument(tables, x) for x in self.leaves]),
+            "nodes": tables.rows("LIB_NODE", [_node(*row) for row in self.rows.table]),
+            "match_end": match_end,
+            "accepted": self.accepted.row,
+            "results": tables.rows("LIB_RESULT", results),
+            "plans": tables.rows("LIB_PLAN", rows),
+            "plan_count": len(rows),
+        }
+
+    def _check(self) -> None:
+        r = self.recording
+        transposed = r.permutations is not None and any(x for side in r.permutations for x in side)
+        steps = [type(s).__name__ for recipe in self.recipes for s in recipe.steps]
+        parts = {
+            "CallUse": "operators that NumPy computes",
+            "ChunkedUse": "operators that run for one block of rows after another",
+            "LoopUse": "a loop with a plan of its own",
+        }
+        ranks = [len(x.shape) for x in r.leaves] + [len(x.type.shape) for x in r.graph.results]
+        for part, is_there in {
+            **{text: name in steps for name, text in parts.items()},
+            "an array in another order than by rows": transposed,
+            "an array of too many axes": max(ranks, default=0) > layout.SMELT_MAX_RANK,
+            "a complex number": any(x.number == "complex" for x in r.leaves)
+            or any(x.dtype is not None and x.dtype not in _DTYPES for x in r.leaves),
+        }.items():
+            if is_there:
+                raise LibraryError(name=self.name, part=part)
+
+    # ---- sizes -----------------------------------------------------------------------------------
+
+    def _match(self) -> tuple[Any, list[Any]]:
+        """Return whether the guards hold, and the sizes, from dimensions and numbers."""
+        parameters: list[Number | None] = []
+        for x in self.leaves:
+            dims = [self.rows.parameter(len(parameters) + d) for d in range(len(x.shape))]
+            self.dims.append(dims)
+            parameters += dims
+        for x in self.leaves:
+            if x.number:
+                is_read = x.number == "int"
+                parameters.append(self.rows.parameter(len(parameters)) if is_read else None)
+        self.parameter_count = len(parameters)
+        try:
+            return self.recording.match.on(parameters)
+        except ValueError as error:
+            part = "a condition on the value of a floating point number"
+            raise LibraryError(name=self.name, part=part) from error
+
+    def at(self, e: Index, sizes: Mapping[str, Any]) -> Number:
+        """Return an expression of sizes as a row."""
+        return self.rows.number(evaluate(e, sizes))
+
+    # ---- results ---------------------------------------------------------------------------------
+
+    def _result(self, k: int) -> dict[str, Word]:
+        r, x = self.recording, self.recording.outcomes[k]
+        named = dict(zip(r.hints, self.sizes, strict=True))
+        if x.kind == "graph":
+            type_ = r.graph.outputs[x.position].type
+            kind, source = self._source(k, x.position)
+            return self._result_row(
+                kind, source, type_.dtype, [self.at(d, named) for d in type_.shape]
+            )
+        if x.kind == "argument":
+            number = self.numbers[x.position]
+            dtype = self.leaves[number].dtype or _NUMBERS[self.leaves[number].number]
+            return self._result_row("LIB_OF_ARGUMENT", number, dtype, self.dims[number])
+        if x.kind == "size":
+            return self._result_row("LIB_OF_NODE", self.at(x.value, named).row, i64, [])
+        value = x.value if x.kind == "captured" else np.asarray(x.value)
+        if x.kind == "plain" and type(x.value) not in _PLAIN:
+            raise LibraryError(name=self.name, part=f"a result that is {x.value!r}")
+        dims = [self.rows.constant(n) for n in value.shape]
+        constant = self.tables.constant(value)
+        return self._result_row("LIB_OF_CONSTANT", constant, dtype_of(value.dtype), dims)
+
+    def _source(self, k: int, position: int) -> tuple[str, Word]:
+        """Return where an output of the graph comes from: a value that is in memory already?"""
+        r, recipe = self.recording, self.recipes[0]
+        number = recipe.outputs[position]
+        value = recipe.values[number]
+        if value.place == "input" and value.number < len(r.arguments):
+            return "LIB_OF_ARGUMENT", self.numbers[r.arguments[value.number]]
+        if value.place == "input" and value.number < len(r.arguments) + len(r.constants):
+            constant = r.constants[value.number - len(r.arguments)]
+            return "LIB_OF_CONSTANT", self.tables.constant(constant)
+        for j, y in enumerate(r.outcomes[:k]):
+            if y.kind == "graph" and recipe.outputs[y.position] == number:
+                return "LIB_OF_RESULT", j
+        if value.place != "output":
+            raise LibraryError(name=self.name, part=f"a result in {value.place} memory")
+        return "LIB_COMPUTED", 0
+
+    def _result_row(
+        self, kind: str, source: Word, dtype: DType, dims: Sequence[Number]
+    ) -> dict[str, Word]:
+        return {
+            "kind": getattr(layout, kind),
+            "source": source,
+            "dtype": _DTYPES[dtype],
+            "itemsize": dtype.itemsize,
+            "rank": len(dims),
+            "dims": self.tables.add([n.row for n in dims] or [0]),
+        }
+
+    # ---- texts -----------------------------------------------------------------------------------
+
+    def _arguments_text(self) -> str:
+        names = [self.recording.names[k] for k in self.numbers]
+        pairs = zip(names, self.leaves, strict=True)
+        return ", ".join(f"{n}: {_NUMBERS[x.number].name if x.number else x}" for n, x in pairs)
+
+    def _results_text(self) -> str:
+        texts = [
+            str(self.recording.graph.outputs[x.position].type)
+            if x.kind == "graph"
+            else str(self.recording.leaves[x.position])
+            if x.kind == "argument"
+            else "i64"
+            if x.kind == "size"
+            else f"{dtype_of(np.asarray(x.value).dtype).name}[{shape_text(np.shape(x.value))}]"
+            for x in self.recording.outcomes
+        ]
+        return "; ".join(texts) or "nothing"
+
+
+def _argument(tables: Tables, x: SavedArgument) -> dict[str, Word]:
+    dtype = x.dtype or _NUMBERS[x.number]
+    return {
+        "dtype": _DTYPES[dtype],
+        "itemsize": dtype.itemsize,
+        "rank": len(x.shape),
+        "dims": tables.add([d if isinstance(d, int) else -1 for d in x.shape] or [0]),
+        "is_number": int(x.number == "int"),
+    }
+
+
+def _node(op: str, a: int, b: int, c: int) -> dict[str, Word]:
+    return {"op": getattr(layout, f"LIB_{op}"), "a": a, "b": b, "c": c}
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+class _Plan:
+    """A plan of a recording as rows; `row` is its own."""
+
+    def __init__(self, whole: _Recording, recipe: Recipe, facts: Mapping[str, Any]) -> None:
+        self.whole, self.recipe, self.facts, self.tables = whole, recipe, facts, whole.tables
+        self.rows, r = whole.rows, whole.recording
+        self.named = dict(zip(recipe.size_names, whole.sizes, strict=True))
+        hints = [int(n) for n in facts["hints"].values()]
+        pairs = zip(map(self.rows.number, whole.sizes), hints, strict=True)
+        sizes = [word for n, hint in pairs for word in (n.row, hint)]
+        ends = [whole.at(end, self.named) for end in recipe.arena]
+        self.top: Any = self.rows.constant(0)
+        for end in ends:
+            self.top = larger(self.top, end)
+        values = [self._value(n, v) for n, v in enumerate(recipe.values)]
+        written = [self._nbytes(v) for v in recipe.values if v.place == "output"]
+        self.touched: set[int] = set()
+        groups = [self._group(group) for group in recipe.launches]
+        total = self.rows.number(sum(written) if written else 1)
+        features = linux_names(map(str, facts["target"]["features"]))
+        self.row: dict[str, Word] = {
+            "features": self.tables.text(" ".join("|".join(n) for n in sorted(features.values()))),
+            "sizes": self.tables.add(sizes or [0]),
+            "size_count": len(hints),
+            "values": self.tables.rows("LIB_VALUE", values),
+            "groups": self.tables.rows("LIB_GROUP", groups),
+            "group_count": len(groups),
+            "arena": self.rows.number(self.top).row,
+            "written": total.row,
+            "flag": recipe.outputs[-1] if r.graph.checks else -1,
+            "end": len(self.rows.table),
+        }
+
+    def _nbytes(self, v: Value) -> Any:
+        total: Any = v.dtype.itemsize
+        for d in v.shape:
+            total = total * evaluate(d, self.named)
+        return total
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def _value(self, n: int, v: Value) -> dict[str, Word]:
+        r, place, number = self.whole.recording, "LIB_NOWHERE", 0
+        offset: Any = 0
+        if v.place == "input" and v.number < len(r.arguments):
+            leaf = r.leaves[r.arguments[v.number]]
+            if (leaf.dtype or _NUMBERS[leaf.number]) != v.dtype:
+                raise LibraryError(name=self.whole.name, part="an argument of a converted type")
+            place, number = "LIB_IN_ARGUMENT", self.whole.numbers[r.arguments[v.number]]
+        elif v.place == "input" and v.number < len(r.arguments) + len(r.constants):
+            constant = r.constants[v.number - len(r.arguments)]
+            return self._constant(constant, n)
+        elif v.place == "held":
+            return self._constant(self.tables.file.array(self.facts["held"][v.number]), n)
+        elif v.place == "output":
+            place, number, offset = self._output(n, v)
+        elif v.place == "arena":
+            place, offset = "LIB_IN_ARENA", evaluate(v.offset, self.named)
+        elif v.place == "within":
+            hosts = [
+                k
+                for k, x in enumerate(self.recipe.values)
+                if (x.place, x.number) == ("output", v.number)
+            ]
+            place, number, offset = "LIB_WITHIN", hosts[0], evaluate(v.offset, self.named)
+        return self._value_row(place, number, offset)
+
+    def _value_row(self, place: str, number: Word, offset: Any) -> dict[str, Word]:
+        return {
+            "place": getattr(layout, place),
+            "number": number,
+            "offset": self.rows.number(offset).row,
+        }
+
+    def _constant(self, array: Array, n: int) -> dict[str, Word]:
+        """Return the row of a constant, which the library has if a kernel reads it."""
+        is_read = any(n in use.values.values() for use in self.recipe.kernels)
+        if not is_read:
+            return self._value_row("LIB_NOWHERE", 0, 0)
+        return self._value_row("LIB_IN_CONSTANT", self.tables.constant(array), 0)
+
+    def _output(self, n: int, v: Value) -> tuple[str, int, Any]:
+        """Return where a result is computed: the caller's memory, or the arena if none is."""
+        for k, x in enumerate(self.whole.recording.outcomes):
+            if x.kind == "graph" and self.recipe.outputs[x.position] == n:
+                return "LIB_IN_RESULT", k, 0
+        offset = (self.top + 63) // 64 * 64
+        self.top = offset + self._nbytes(v)
+        return "LIB_IN_ARENA", 0, offset
+
+    # ---- kernels ---------------------------------------------------------------------------------
+
+    def _group(self, group: Sequence[int]) -> dict[str, Word]:
+        uses = [self.recipe.steps[k] for k in group]
+        kernels = [self._kernel(use) for use in uses if isinstance(use, KernelUse)]
+        for use in uses:
+            if isinstance(use, KernelUse):
+                self.touched.update(use.values.values())
+        return {
+            "kernels": self.tables.rows("LIB_KERNEL", kernels),
+            "kernel_count": len(kernels),
+        }
+
+    def _kernel(self, use: KernelUse) -> dict[str, Word]:
+        names = list(dict.fromkeys(("", use.variant, *(c.variant for c in use.variants))))
+        rows = [self._variant(use, v, streaming) for v in names for streaming in (False, True)]
+        number = _selected(use.variants, self.named, names)
+        values = self.recipe.values
+        fresh = {n for n in use.values.values() if n not in self.touched}
+        results: Any = sum(
+            (self._nbytes(values[n]) for n in sorted(fresh) if values[n].place == "output"), 0
+        )
+        chosen = self.rows.number(number * 2 + choose(results > self.recipe.stream_above, 1, 0))
+        return {"chosen": chosen.row, "variants": self.tables.rows("LIB_VARIANT", rows)}
+
+    def _variant(self, use: KernelUse, variant: Variant, streaming: bool) -> dict[str, Word]:
+        code = self.facts["code"]
+        keys = [key_of(use.stem, variant, s).hex() for s in dict.fromkeys((streaming, False))]
+        facts = next((code[key] for key in keys if key in code), None)
+        if facts is None:
+            raise LibraryError(
+                name=self.whole.name, part=f"code that the file lacks, of {use.name}"
+            )
+        built = CompiledKernel.from_data(facts["facts"], b"")
+        sizes = self._code_sizes(use.names)
+        words = self._words(use, built)
+        partials = [self.whole.at(n, sizes).row for _, n in built.partials]
+        functions = [
+            {
+                "code": self.tables.code(facts["section"], f.symbol),
+                "tasks": self.whole.at(f.tasks, sizes).row,
+                "scratch": self.whole.at(f.scratch, sizes).row,
+                "cycles": self.whole.at(f.cycles, sizes).row,
+            }
+            for f in built.functions
+        ]
+        return {
+            "words": self.tables.rows("LIB_WORD", words),
+            "word_count": len(words),
+            "partials": self.tables.add(partials or [0]),
+            "partial_count": len(partials),
+            "functions": self.tables.rows("LIB_FUNCTION", functions),
+            "function_count": len(functions),
+        }
+
+    def _code_sizes(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the sizes under the names of the kernel's code; see `KernelStep.sizes`."""
+        constants = {code_name: int(n) for code_name, n in names.items() if n.isdigit()}
+        mapped = {code_name: self.named[n] for code_name, n in names.items() if n in self.named}
+        return {**self.named, **constants, **mapped}
+
+    def _words(self, use: KernelUse, built: CompiledKernel) -> list[dict[str, Word]]:
+        """Return the arguments of a kernel; see `Recipe.executable`."""
+        partials = {name: k for k, (name, _) in enumerate(built.partials)}
+        strides = {n: (use.values[use.names.get(p, p)], d) for n, p, d in built.strides}
+        words: list[dict[str, Word]] = []
+        for b in built.buffers:
+            if b in partials:
+                words.append({"kind": layout.LIB_WORKSPACE, "of": partials[b]})
+            else:
+                words.append({"kind": layout.LIB_ADDRESS, "of": use.values[use.names.get(b, b)]})
+        for s in built.sizes:
+            if s in strides:
+                value, d = strides[s]
+                n: Any = 1
+                for extent in self.recipe.values[value].shape[d + 1 :]:
+                    n = n * evaluate(extent, self.named)
+            else:
+                n = evaluate(size_or_number(use.names.get(s, s)), self.named)
+            words.append({"kind": layout.LIB_NUMBER, "of": self.rows.number(n).row})
+        return words
+
+
+def _selected(forms: Variants, sizes: Mapping[str, Any], names: Sequence[Variant]) -> Any:
+    """Return the number of the variant for the sizes; see `select_variant`."""
+    number: Any = names.index("")
+    cost: Any = 0.0
+    is_certain: Any = 0
+    competes: Any = 0
+    for c in forms:
+        holds: Any = 1
+        for n, limit in c.limits:
+            holds = holds * (evaluate(n, sizes) <= limit)
+        holds = holds * (is_certain == 0)
+        if c.costs:
+            cycles = product_cycles(c.costs, sizes)
+            is_best = holds * choose(competes, choose(cycles < cost, 1, 0), 1)
+            cost = choose(is_best, cycles, cost)
+            competes = choose(holds, 1, competes)
+        else:
+            is_best = holds * (competes == 0)
+            is_certain = choose(is_best, 1, is_certain)
+        number = choose(is_best, names.index(c.variant), number)
+    return number

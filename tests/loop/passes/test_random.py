@@ -1,0 +1,130 @@
+"""Random programs and random sequences of passes: equal bits, and planted faults are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.loop.random_loops import SIZES, random_module, results
+
+from smelt.errors import LoopPassError, VerifyError
+from smelt.loop import ir
+from smelt.loop.passes import partition as cuts
+from smelt.loop.passes import remainder, vectorize
+from smelt.loop.passes.accumulate import accumulate
+from smelt.loop.passes.unroll_and_jam import unroll_and_jam
+from smelt.loop.text import parse, text
+from smelt.loop.verify import verify
+from smelt.loop.walk import statements
+
+PASSES = (
+    "partition",
+    "partition to vectors",
+    "unswitch",
+    "vectorize, mask",
+    "vectorize, scalar",
+    "jam",
+    "accumulate",
+)
+LONGEST = 9000
+"""Characters of a text from which a program is not rewritten any more."""
+
+
+def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
+    """Apply a pass to a random loop; raises LoopPassError if it refuses."""
+    loops = [s for s in statements(func.body) if isinstance(s, ir.For)]
+    loop = loops[random.integers(len(loops))]
+    match name.split(", "):
+        case ["vectorize", tail]:
+            lanes = int(random.choice([2, 4, 8]))
+            return vectorize.vectorize(
+                func, loop.var, lanes, "mask" if tail == "mask" else "scalar"
+            )
+        case ["jam"]:
+            return unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
+        case ["accumulate"]:
+            return accumulate(func)
+        case _:
+            conditions = cuts.conditions(loop)
+            if not conditions:
+                raise LoopPassError("there is no condition")
+            cond = conditions[random.integers(len(conditions))]
+            if name == "unswitch":
+                return cuts.unswitch(func, loop.var, cond)
+            return cuts.partition(func, loop.var, cond, 4 if "vectors" in name else 1)
+
+
+def _check(seed: int, steps: int = 5) -> Counter[str]:
+    """Rewrite a random program; every step verifies, prints, parses alike and has equal bits."""
+    random = np.random.default_rng(seed)
+    module, applied = verify(random_module(random)), Counter[str]()
+    expected = [results(module, sizes, seed) for sizes in SIZES]
+    for _ in range(steps):
+        name = PASSES[random.integers(len(PASSES))]
+        try:
+            func = _apply(name, module.funcs[0], random)
+        except LoopPassError:
+            continue
+        before, module = module, verify(replace(module, funcs=(func,)), bounds=False)
+        applied[name] += before != module
+        shown = text(module)
+        assert parse(shown) == module
+        for sizes, bits in zip(SIZES, expected, strict=True):
+            changed = f"{seed}, {name}, {sizes}\n{text(before)}\n->\n{shown}"
+            assert results(module, sizes, seed + 1) == bits, changed
+        if len(shown) > LONGEST:
+            break
+    return applied
+
+
+def test_random_passes_keep_the_bits_of_random_programs():
+    applied = sum((_check(seed) for seed in range(24)), Counter())
+    assert set(applied) == set(PASSES)
+    assert applied.total() > 30
+
+
+def _with_low_tail(loop: ir.For, count: int) -> object:
+    return loop.high
+
+
+FAULTS = {
+    "the remainder is dropped": (remainder, "whole_groups", lambda right: _with_low_tail),
+    "a group too many": (
+        remainder,
+        "whole_groups",
+        lambda right: lambda loop, count: right(loop, count) + count,
+    ),
+    "the sides of a condition are exchanged": (
+        cuts,
+        "decide",
+        lambda right: lambda body, cond, env, value: right(body, cond, env, value=not value),
+    ),
+    "carries begin anew": (
+        cuts,
+        "continued",
+        lambda right: lambda loop, before, env: loop.carry,
+    ),
+    "strides are lost": (
+        vectorize,
+        "coefficient",
+        lambda right: lambda e, name: None if right(e, name) is None else 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_pass_is_found(fault, monkeypatch):
+    module, name, wrong = FAULTS[fault]
+    faulty = wrong(getattr(module, name))
+    for user in (module, cuts, vectorize):
+        if hasattr(user, name):
+            monkeypatch.setattr(user, name, faulty)
+    found = 0
+    for seed in range(12):
+        try:
+            _check(seed, 3)
+        except (AssertionError, VerifyError):
+            found += 1
+    assert found
