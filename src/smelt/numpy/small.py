@@ -181,8 +181,8 @@ def or_numpy(
                 x = None
                 break
         else:
-            if limit and not state.following and all(map(fits, kwargs.values())):
-                if not is_large(args, kwargs):
+            if limit and not state.following and (not kwargs or all(map(fits, kwargs.values()))):
+                if elements is None or not is_large(args, kwargs):
                     result = theirs(*args, **kwargs)
                     kind = result.__class__
                     if (kind is array and result.size > limit) or kind is tuple or kind is list:

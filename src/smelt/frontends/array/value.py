@@ -32,7 +32,6 @@ from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
     Epochs,
-    Structure,
     applied,
     end_epochs,
     note,
@@ -588,32 +587,6 @@ def note_family(family: object, result: Value) -> Value:
     if structure is not None:
         note((family, *structure.key[1:]), structure)
     return result
-
-
-def pending_structure(x: Any, epoch: Epoch) -> Structure | None:
-    """Return the structure of a value that has none in this epoch.
-
-    None if it is not pending, or if leaves cannot be read any more.
-    """
-    stack = [x]
-    while stack:
-        node = stack[-1]
-        waiting = [
-            i
-            for i in node.inputs
-            if i.data is None and i.structure[0] is not epoch and i.op.__class__ is not Constant
-        ]
-        stack += waiting
-        if waiting or stack.pop().structure[0] is epoch:
-            continue
-        if node.data is not None or node.op.__class__ in (Constant, Input):
-            return None
-        seen = sighting(node.op, tuple([i.type for i in node.inputs]))
-        key = (seen, *[structure_of(i, epoch) for i in node.inputs])
-        if None in key:
-            return None
-        node.structure = (epoch, applied(key))
-    return x.structure[1]
 
 
 def tier() -> str:
