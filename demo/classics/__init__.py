@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
-from smelt.explain import Report
+from smelt.explain.api import Report
 from smelt.explain.page import Lesson, lessons_html
 from smelt.frontends.array.explain import explain
 

@@ -24,7 +24,7 @@ from smelt import knobs
 from smelt.compiler import driver, warm
 from smelt.compiler.warm import CachedProgram
 from smelt.errors import SmeltError, UnsupportedError
-from smelt.explain import report
+from smelt.explain.api import report
 from smelt.fusion.text import text as plan_text
 from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph, Node

@@ -23,7 +23,12 @@ import smelt as sm
 from bench.namespaces import smelt_namespace
 from bench.workloads import WORKLOADS
 from demo import minilm
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.vector_loops import why_not
 from smelt.explain.report import report
+from smelt.kernel.ir import Kernel
+from smelt.machine.target import Target
 
 STORED = Path(__file__).parent / "counters.json"
 TARGET = "avx512"
@@ -120,7 +125,18 @@ def count(program: Program) -> Counters:
         "bytes_unfused": total.bytes_unfused,
         "arena_bytes": compiled_report.data.memory.temp,
         "ir_lines": sum(k.ir_size for k in compiled_report.kernels if k.kernel is not None),
+        "nests": sum(nests_without_loops(k.kernel) for k in compiled_report.kernels if k.kernel),
     }
+
+
+def nests_without_loops(kernel: Kernel) -> int:
+    """The nests of a kernel that are not printed from the loop language: it only falls."""
+    schedules = (
+        s
+        for phase in program(kernel).phases
+        for s in build_schedules(phase, Target.for_isa(TARGET), "")
+    )
+    return sum(len(s.nests) for s in schedules if why_not(s, streaming=False))
 
 
 def stored() -> dict[str, Counters]:

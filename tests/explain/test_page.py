@@ -18,7 +18,7 @@ import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError
 from smelt.explain import page
-from smelt.explain import report as report_of
+from smelt.explain.api import report as report_of
 from smelt.explain.data import ReportData
 from smelt.explain.page import accesses, small_run
 from smelt.explain.page.html import FOLDER, MODULES

@@ -17,7 +17,7 @@ from tests.fusion.formulas import MACHINE
 
 import smelt as sm
 from smelt.compiler import driver
-from smelt.explain import report as report_of
+from smelt.explain.api import report as report_of
 from smelt.explain.report import Report
 
 

@@ -15,8 +15,8 @@ from tests.strategies.graphs import graphs
 from smelt import knobs
 from smelt.compiler import driver
 from smelt.errors import ArgumentError, UnsupportedError
-from smelt.explain import as_text, cost_analysis, memory_analysis
-from smelt.explain import report as report_of
+from smelt.explain.api import as_text, cost_analysis, memory_analysis
+from smelt.explain.api import report as report_of
 from smelt.explain.data import VERSION, ReportData
 from smelt.graph.interp import solve_sizes
 from smelt.graph.text import parse

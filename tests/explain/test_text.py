@@ -15,7 +15,7 @@ from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError
-from smelt.explain import report as report_of
+from smelt.explain.api import report as report_of
 from smelt.explain.data import ConstantData, OrderData, ReportData, to_data
 from smelt.explain.text import page, refusals
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time

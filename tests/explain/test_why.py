@@ -14,7 +14,7 @@ from tests.explain.programs import SIZES, compiled
 
 from smelt import knobs
 from smelt.errors import UnknownNameError
-from smelt.explain import report as report_of
+from smelt.explain.api import report as report_of
 from smelt.explain.names import find
 from smelt.explain.why import why
 

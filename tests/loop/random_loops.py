@@ -93,6 +93,6 @@ def results(module: ir.Module, sizes: tuple[int, int, int], seed: int) -> dict[s
     n, m, k = sizes
     random = np.random.default_rng(n)
     arrays = {x: random.integers(-4, 5, n * m).astype(np.float32) for x in "ab"}
-    found = run(module, arrays, {"n": n, "m": m, "k": k}, seed=seed)
+    arrays_after = run(module, arrays, {"n": n, "m": m, "k": k}, seed=seed)
     # The sign of a zero that min and max choose depends on the order of iterations.
-    return {name: (array + np.float32(0)).tobytes() for name, array in found.items()}
+    return {name: (array + np.float32(0)).tobytes() for name, array in arrays_after.items()}

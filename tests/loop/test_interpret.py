@@ -90,8 +90,8 @@ def test_folds_and_their_carries_agree(combine):
     carried = verify(replace(module, funcs=(accumulate(module.funcs[0]),)))
     x = np.random.default_rng(0).standard_normal(17).astype(np.float32)
     for data in (x, np.where(np.arange(17) % 5 == 3, np.nan, x)):
-        found = [run(m, {"x": data}, {"n": 17})["y"] for m in (module, carried)]
-        np.testing.assert_array_equal(*found)
+        outputs = [run(m, {"x": data}, {"n": 17})["y"] for m in (module, carried)]
+        np.testing.assert_array_equal(*outputs)
 
 
 def test_vector_folds_have_the_bits_of_their_lanes():
@@ -112,10 +112,10 @@ def test_vector_folds_have_the_bits_of_their_lanes():
 def test_half_types_are_computed_in_float32():
     source = "func f(x: f16[4], y: out f16[4])\n  y[0 : 4] = x[0 : 4] + f16(0.1)"
     x = np.array([1, 2, 3, 4], np.float16)
-    found = run(verify(parse(source)), {"x": x}, {})["y"]
-    assert found.dtype == np.float16
+    outputs = run(verify(parse(source)), {"x": x}, {})["y"]
+    assert outputs.dtype == np.float16
     np.testing.assert_array_equal(
-        found, (x.astype(np.float32) + np.float32(0.1)).astype(np.float16)
+        outputs, (x.astype(np.float32) + np.float32(0.1)).astype(np.float16)
     )
 
 

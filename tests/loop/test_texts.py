@@ -92,9 +92,9 @@ def _check(module: ir.Module, kernel: str, count: int) -> None:
     random = np.random.default_rng(1)
     for seed in range(count):
         sizes, arrays, expected = CASES[kernel](random)
-        found = run(module, arrays, sizes, seed=seed)
+        outputs = run(module, arrays, sizes, seed=seed)
         for name, array in expected.items():
-            np.testing.assert_allclose(found[name], array.reshape(-1), rtol=2e-5, atol=2e-5)
+            np.testing.assert_allclose(outputs[name], array.reshape(-1), rtol=2e-5, atol=2e-5)
 
 
 def test_there_are_five_kernels_at_three_stages():

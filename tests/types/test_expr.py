@@ -344,3 +344,14 @@ def test_equal_expressions_of_other_extents_are_divided_anew() -> None:
         assert (i % n == i) is (quotient == 0)
         inner = expr.value("p", i // n * 2 + 1) // 2  # an extent of an extent
         assert (inner == 0) is (quotient == 0)
+
+
+def test_a_variable_of_unknown_extent_may_be_any_integer():
+    i, n = axis("i", expr.UNKNOWN), size("n")
+    assert expr.bounds(i) is None
+    assert not expr.nonnegative(i)
+    assert not expr.nonnegative(n - i)
+    assert (i // n) * n + i % n == i
+    assert str(i // n) == "i//n"  # within an extent n it would be 0
+    assert axis("i", n) // n == 0
+    assert expr.nonnegative(i % 4)

@@ -24,7 +24,8 @@ from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, 
 from smelt.cli.terminal import print_json
 from smelt.compiler import driver
 from smelt.errors import SmeltError
-from smelt.explain import Report, report
+from smelt.explain.api import Report, report
+from smelt.explain.saved_report import SavedReport
 from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.trace import Spec
@@ -33,6 +34,8 @@ from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.ops.spec import dims_at
+from smelt.saved.file import ProgramFile, is_program
+from smelt.saved.plans import read_report
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
 from smelt.types.parse_type import parse_type
@@ -89,13 +92,17 @@ def command(
     """Report how a function, a graph or a model is compiled, and why.
 
     TARGET is FILE.py:FUNCTION, a graph in its text form, FILE.smelt, or MODEL.onnx.  It is compiled
-    for the sizes, run on random arrays and measured.
+    for the sizes, run on random arrays and measured.  A program file, PROGRAM.smelt or
+    PROGRAM.smelt:NAME, has its report: nothing is compiled and nothing runs.
     """
     named_sizes = sizes_of_options(sizes)
+    result: SavedReport
     if target.endswith(onnx_model.SUFFIX):
         result = onnx_model.explain_model(
             Path(target), named_sizes, predict=predict or bool(why), device=device
         )
+    elif is_program(program := Path(target.partition(":")[0])):
+        result = _of_program(program, target.partition(":")[2], page=page)
     elif target.endswith(SUFFIX):
         result = _of_text(Path(target), named_sizes, predict=predict or bool(why), device=device)
     else:
@@ -108,7 +115,7 @@ def command(
                 predict=predict or bool(why),
                 device=device,
             )
-    if page is not None:
+    if page is not None and isinstance(result, Report):
         click.echo(f"wrote {result.save(page)}", err=True)
     if why:
         answer = result.why(*why)
@@ -123,6 +130,26 @@ def command(
         click.echo(result.to_json(indent=2))
     else:
         click.echo(result.text(level))
+
+
+# ---- a program file ----------------------------------------------------------------------------
+
+
+def _of_program(path: Path, name: str, *, page: Path | None) -> SavedReport:
+    """Return the report of a program's first plan that has one."""
+    if page is not None:
+        raise click.UsageError("a program file has no page: explain the function that it came from")
+    file = ProgramFile(path)
+    with file.reading():
+        programs = dict(file.facts["programs"])
+        if name not in programs and (name or len(programs) > 1):
+            raise click.UsageError(f"name one of {path.name}: {', '.join(programs)}")
+        plans = programs[name or next(iter(programs))][0]["plans"]
+    reports = (read_report(file, plan) for plan in plans)
+    saved = next((r for r in reports if r is not None), None)
+    if saved is None:
+        raise click.UsageError(f"{path.name} was saved without a report: save it again")
+    return saved
 
 
 # ---- a graph's text ----------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from smelt.explain.page_data import PageData
 from smelt.python.dataclass import dataclass
@@ -470,6 +471,37 @@ class ReportData:
     """What only the page shows; None unless it was requested."""
     device: DeviceData | None = None
     """The GPU that the programs of the kernels are for; None for a report on the CPU alone."""
+
+
+def from_data(kind: Any, value: Any) -> Any:
+    """Rebuild a value of a type from `to_data`; raises TypeError, ValueError, KeyError."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        types = get_type_hints(kind)
+        return cast("Any", kind)(**{name: from_data(types[name], x) for name, x in value.items()})
+    if origin is tuple:
+        of_each = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return tuple(from_data(t, x) for t, x in zip(of_each, value, strict=True))
+    if origin is list:
+        return [from_data(arguments[0], x) for x in value]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {str(k): from_data(arguments[1], x) for k, x in value.items()}
+    if origin is Literal or kind is Any:
+        return value
+    choices = arguments if origin in (Union, UnionType) else (kind,)
+    if value is None and NoneType in choices:
+        return None
+    if type(value) is int and float in choices and int not in choices:
+        return float(value)
+    nested = [c for c in choices if c is not NoneType and not (type(c) is type and c in _PLAIN)]
+    if type(value) in choices:
+        return value
+    if len(nested) != 1 or len(choices) == 1:
+        raise TypeError(f"{value!r:.40} is not of {kind}")
+    return from_data(nested[0], value)
+
+
+_PLAIN = (str, int, float, bool)
 
 
 def to_data(value: Any) -> Any:

@@ -12,7 +12,6 @@ Everything but the generated texts is plain data (`report.data`).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,9 +32,8 @@ from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.page import collect, frame, html
 from smelt.explain.rename import Renaming, source_renaming
-from smelt.explain.repeats import find_repeats
-from smelt.explain.text import page
-from smelt.explain.why import Why, why
+from smelt.explain.repeats import Repeats, find_repeats
+from smelt.explain.saved_report import LEVELS, SavedReport
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
@@ -132,7 +130,7 @@ def first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-class Report:
+class Report(SavedReport):
     """A report on a compiled function at given sizes; `print` it."""
 
     def __init__(
@@ -141,11 +139,11 @@ class Report:
         """Show `data`, which has the names of the graph, in the names of the source."""
         self._own_data = data
         self._renaming = renaming
-        self.data = data = data if renaming is None else renaming.report(data)
+        super().__init__(data if renaming is None else renaming.report(data))
         self.compiled = compiled
         self.entries: tuple[KernelReport, ...] = tuple(
             KernelReport(entry, kernel, compiled.target, self._own_data.sizes)
-            for entry, kernel in zip(data.kernels, compiled.kernels, strict=True)
+            for entry, kernel in zip(self.data.kernels, compiled.kernels, strict=True)
         )
         """One per entry of `data.kernels`."""
         self.kernels = tuple(k for k in self.entries if k.data.kind != "check")
@@ -153,39 +151,18 @@ class Report:
         self.checks = tuple(k for k in self.entries if k.data.kind == "check")
         """Kernels that only check that the inputs are valid."""
 
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The sizes that all numbers are for."""
-        return self.data.sizes
-
-    @property
-    def decisions(self) -> Sequence[Any]:
-        """Every candidate fusion in the planner's order, as `smelt.explain.data.DecisionData`."""
-        return self.data.decisions
-
     def text(self, level: int = 2) -> str:
         """Return the page; raise ArgumentError for an unknown level.
 
         Level 1 has totals and kernels, 2 is what `print` shows, 3 has all kernels, 4 every
         decision.
         """
-        if level not in (1, 2, 3, 4):
-            raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
-        if self.data.device is not None:
+        if self.data.device is not None and level in LEVELS:
             return escape_controls(device_page(self.data, self.data.device, level))
-        repeats = find_repeats(self.compiled.plan.graph.nodes())
-        return escape_controls(page(self.data, level, repeats))
+        return super().text(level)
 
-    def why(self, a: str | Node, b: str | Node) -> Why:
-        """Explain why two operators are, or are not, in one kernel, with the decision's numbers.
-
-        Operators are named as `exp` (any of that name), `exp#3` (as the page shows it), `v3` (as
-        the graph's text shows it), `model.py:41` (recorded on that line), by names of the front end
-        that recorded them (PyTorch's `addmm`, and the path of a module), or passed as nodes.
-
-        Raises UnknownNameError for a name that nothing in the graph has after the passes.
-        """
-        return why(self.data, self._find(a), self._find(b))
+    def _repeats(self) -> Repeats | None:
+        return find_repeats(self.compiled.plan.graph.nodes())
 
     def _find(self, name: str | Node) -> tuple[int, ...]:
         if isinstance(name, Node):
@@ -245,25 +222,6 @@ class Report:
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame without rights on the notebook."""
         return frame(self._page(code=False))
-
-    def to_json(self, *, times: bool = True, indent: int | None = None) -> str:
-        """Return the report as JSON, in the form of `report.schema.json` in this folder.
-
-        Keys come in the order of the schema. Without `times`, measured times and cache states are
-        null, so that equal programs give equal texts.
-        """
-        data = self.to_data()
-        if not times:
-            data = _without_times(data)
-        return json.dumps(data, allow_nan=False, indent=indent)
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def __repr__(self) -> str:
-        t = self.data.total
-        text = f"<report of {self.data.name}: {t.operators} operators, {t.kernels} kernels>"
-        return escape_controls(text)
 
 
 def write(
@@ -332,22 +290,3 @@ def _report_elsewhere(
     if isinstance(machine, Gpu):
         data = with_device(data, listed, machine)
     return Report(data, planned, source_renaming(planned, listed, size_names))
-
-
-_TIMES = frozenset(
-    {
-        "seconds",
-        "compile_seconds",
-        "lower_seconds",
-        "emit_seconds",
-        "load_seconds",
-        "measured",
-    }
-)
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        cleaned = {k: None if k in _TIMES else _without_times(v) for k, v in value.items()}
-        return cleaned | {"cache": "none", "reason": ""} if "cache" in cleaned else cleaned
-    return [_without_times(v) for v in value] if isinstance(value, list) else value

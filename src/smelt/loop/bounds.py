@@ -8,8 +8,8 @@
 ...     y[i : 16] = x[i : 16]
 ... ''').funcs[0]
 >>> full, loop = func.body
->>> known = Known().let(full).loop(loop)
->>> known.proves_inside(loop.body[0].place, size("n")), known.proves_inside(Place("x", 16), 16)
+>>> point = Known().let(full).loop(loop)
+>>> point.proves_inside(loop.body[0].place, size("n")), point.proves_inside(Place("x", 16), 16)
 (True, False)
 """
 
@@ -21,7 +21,7 @@ from dataclasses import field, replace
 from smelt.kernel.bounds import COMPARISONS, NEGATED, nonnegative
 from smelt.loop import ir
 from smelt.loop.ir import Place
-from smelt.loop.walk import Rewriter, atom_index
+from smelt.loop.walk import Rewriter
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.expr import Index, size
@@ -40,19 +40,19 @@ class Known:
 
     def let(self, s: ir.Let) -> Known:
         """Add a definition."""
-        known = replace(self, lets={**self.lets, s.name: s.value})
+        point = replace(self, lets={**self.lets, s.name: s.value})
         index = ir.as_index(s.value)
         if index is not None:
             definitions = {**self.definitions, s.name: self.expand(index)}
-            return replace(known, definitions=definitions)
+            return replace(point, definitions=definitions)
         match s.value:
             case ir.Apply("select", (_, left, right)):
                 sides = [e for v in (left, right) if (e := ir.as_index(v)) is not None]
                 if len(sides) == 2:
-                    return known.add(*_between(s.name, *map(self.expand, sides)))
+                    return point.add(*_between(s.name, *map(self.expand, sides)))
             case _:
                 pass
-        return known
+        return point
 
     def loop(self, loop: ir.For) -> Known:
         """Add the range of a loop's variable."""
@@ -75,7 +75,7 @@ class Known:
         if isinstance(e, int) or not any(a.name in self.definitions for a in expr.atoms(e)):
             return e
         definitions = self.definitions
-        return Rewriter(lambda a: definitions.get(a.name, atom_index(a))).index(e)
+        return Rewriter(lambda a: definitions.get(a.name)).index(e)
 
     def facts_of(self, cond: ir.Value, *, holds: bool = True) -> tuple[Index, ...]:
         """Return expressions that are >= 0 where a condition is true (`holds`) or false."""
@@ -144,8 +144,8 @@ class Known:
         for fact in self.facts:
             for monomial, c in expr.terms_of(fact):
                 for other, d in expr.terms_of(e):
-                    found = divide_term((monomial, c), other, d) if monomial else None
-                    factor = 0 if found is None else expr.build({found[0]: found[1]})
+                    quotient = divide_term((monomial, c), other, d) if monomial else None
+                    factor = 0 if quotient is None else expr.build({quotient[0]: quotient[1]})
                     if factor not in (0, 1) and expr.nonnegative(factor):
                         out[expr.mul(fact, factor)] = None
         return tuple(out)
@@ -154,10 +154,10 @@ class Known:
         """Return whether every element of a place lies in an array of so many elements."""
         if not isinstance(place.at, int | expr.Expr):
             return False
-        known, starts, counts = self, (), ()
+        point, starts, counts = self, (), ()
         if place.mask is not None:
             starts, counts = self.lanes(place.mask)
-            known = self.where(place.mask).add(*(expr.sub(n, 1) for n in counts))
+            point = self.where(place.mask).add(*(expr.sub(n, 1) for n in counts))
         first, stride = place.at, self.expand(place.stride)
         falls = not nonnegative(stride)
         if falls and not nonnegative(expr.mul(stride, -1)):
@@ -166,7 +166,7 @@ class Known:
         high = [expr.add(first, expr.mul(expr.sub(n, 1), stride)) for n in (place.lanes, *counts)]
         low, high = (high, low) if falls else (low, high)
         room = expr.sub(elements, 1)
-        return any(map(known.proves, low)) and any(known.proves(expr.sub(room, e)) for e in high)
+        return any(map(point.proves, low)) and any(point.proves(expr.sub(room, e)) for e in high)
 
 
 def _between(name: str, left: Index, right: Index) -> tuple[Index, ...]:

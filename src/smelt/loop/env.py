@@ -5,7 +5,7 @@
 >>> env = Env()
 >>> env.arrays["x"] = Array(f16, 100)
 >>> type_of(Load(Place("x", 0, 8)), env), type_of(Prefix(5, 16), env)
-((f32, 8), (bool, 16))
+(Type(dtype=f32, lanes=8), Type(dtype=bool, lanes=16))
 """
 
 from __future__ import annotations

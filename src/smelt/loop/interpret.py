@@ -73,11 +73,11 @@ def run(
     }
 
 
-def _parameter(p: ir.Param, given: Any, numbers: Mapping[str, int]) -> Memory:
+def _parameter(p: ir.Param, array: Any, numbers: Mapping[str, int]) -> Memory:
     elements = int(expr.evaluate(p.elements or 0, numbers, numbers))
-    if given is None:
+    if array is None:
         return Memory.scratch(p.name, p.dtype, elements, 0)
-    data = np.array(given, p.dtype.numpy).reshape(-1)
+    data = np.array(array, p.dtype.numpy).reshape(-1)
     if data.size != elements:
         raise VerifyError(f"{p.name} has {data.size} elements, not {elements}")
     return Memory(p.name, data, elements, defined=True)
@@ -159,7 +159,7 @@ class _State:
 
 
 def _scalar(x: Any) -> Any:
-    """Return a vector, or the number that an array of one element holds; i64 as an int."""
+    """Return a vector, or the number of an array of one element: i64 as int."""
     array = np.asarray(x)
     if array.size != 1:
         return array
@@ -237,8 +237,8 @@ class _Run:
                 env[name] = _scalar(self.value(value, env, arrays))
             case ir.Fold(name, value, position):
                 at = None if position is None else self.value(position, env, arrays)
-                found = np.atleast_1d(self.value(value, env, arrays))
-                states[name].fold(found, None if at is None else np.atleast_1d(at))
+                operand = np.atleast_1d(self.value(value, env, arrays))
+                states[name].fold(operand, None if at is None else np.atleast_1d(at))
             case ir.Next(name, value):
                 nexts[name] = _scalar(self.value(value, env, arrays))
             case ir.Store():
@@ -276,10 +276,10 @@ class _Run:
             memory, base = arrays[w.buffer]
             assert isinstance(w.at, int | expr.Expr)
             inner[p.name] = _Window(memory, base + self.index(w.at, env))
-        given = zip(tile.numbers, s.numbers, strict=True)
+        numbers = zip(tile.numbers, s.numbers, strict=True)
         running = _Run(tile, self.tiles, self.random, self.shared)
         running.path, running.runs = self.path, self.runs
-        running.body(tile.body, {n: self.index(e, env) for n, e in given}, inner, {})
+        running.body(tile.body, {n: self.index(e, env) for n, e in numbers}, inner, {})
 
     # ---- loops ---------------------------------------------------------------------------------
 
@@ -302,8 +302,8 @@ class _Run:
             steps = self.part
         free = [c for c in s.carry if not c.combine]
         current = {c.name: _scalar(self.value(c.init, env, arrays)) for c in free}
-        own = {c.name: self._start(c, env, arrays) for c in s.carry if c.combine}
-        outer, inner_states = self.path, {**states, **own}
+        folded = {c.name: self._start(c, env, arrays) for c in s.carry if c.combine}
+        outer, inner_states = self.path, {**states, **folded}
         parallel = s.kind in ("chunk", "each")
         run = next(self.runs)
         for k in self.random.permutation(steps) if parallel else steps:
@@ -316,7 +316,7 @@ class _Run:
             current = {name: nexts[name] for name in current}
         self.path = outer
         env.update(current)
-        for state in own.values():
+        for state in folded.values():
             env.update(state.result())
 
     def _begin_task(self) -> None:
@@ -417,8 +417,8 @@ def _across(v: ir.Across, args: list[Array]) -> Any:
     return _scalar_or_lanes([_halves(a, lambda x, y: _combine(v.combine, x, y)) for a in args])
 
 
-def _scalar_or_lanes(found: list[Array]) -> Any:
-    return found[0] if len(found) == 1 else np.array(found)
+def _scalar_or_lanes(lanes: list[Array]) -> Any:
+    return lanes[0] if len(lanes) == 1 else np.array(lanes)
 
 
 def _halves(lanes: Array, combine: Callable[[Array, Array], Array]) -> Any:

@@ -208,7 +208,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Next value of a carry without `combine`, or value of a result of `If` on one side."""
+    """Next value of a carry without `combine`, or a result of one side of `If`."""
 
     name: str
     value: Value

@@ -92,15 +92,15 @@ class Memory:
         return len(self.paths) - 1
 
     def _check_owner(self, owners: Array, at: Array, path: Path) -> None:
-        found = owners[at]
-        for number in set(found.tolist()):
+        owner = owners[at]
+        for number in set(owner.tolist()):
             if (
                 number >= 0
                 and self.paths[number] is not path
                 and conflict(self.paths[number], path)
             ):
                 raise VerifyError(
-                    f"{self.name}[{at[found == number][0]}] belongs to another iteration:"
+                    f"{self.name}[{at[owner == number][0]}] belongs to another iteration:"
                     " independent ones may run in any order"
                 )
 

@@ -1,6 +1,6 @@
 '''Text form of loops: parsing what was printed gives an equal module.
 
->>> source = """func total(x: f32[r*c], y: out f32[r]; r, c)
+>>> source = """func total(x: f32[c*r], y: out f32[r]; r, c)
 ...   chunk t in 0 .. r
 ...     each i in 0 .. c with s = sum 0.0
 ...       s <- x[c*t + i]

@@ -100,22 +100,23 @@ class _Verifier:
             elif func.kind != "tile":
                 _refuse(f"{p.name} has no length, which only windows of tiles may lack")
             if p.alignment < 1 or p.alignment & (p.alignment - 1):
-                _refuse(f"{p.name} is aligned to {p.alignment}, which is no power of 2")
+                _refuse(f"{p.name} is aligned to {p.alignment}, not to a power of 2")
         self._body(func.body, env, frozenset())
 
     # ---- statements ----------------------------------------------------------------------------
 
     def _body(self, body: Body, env: Env, nexts: Container[str]) -> None:
         """Check a block in which the carries `nexts` may get their next values."""
-        known = self.known
+        before = self.known
         for s in body:
             self.statement = s
             for v in values(s):
                 self._reads(v)
-                if self.bounds:
-                    self._loads(v, env)
+                for load in loads(v) if self.bounds else ():
+                    type_of(load, env)
+                    self._inside(load.place, env)
             self._statement(s, env, nexts)
-        self.known, self.statement = known, None
+        self.known, self.statement = before, None
 
     def _statement(self, s: ir.Statement, env: Env, nexts: Container[str]) -> None:
         match s:
@@ -128,9 +129,9 @@ class _Verifier:
             case ir.Next(name, value):
                 if name not in nexts:
                     _refuse(f"{name} has no next value here: only at the top of its loop or branch")
-                wanted, found = env.values.get(name), type_of(value, env)
-                if wanted is not None and wanted != found:
-                    _refuse(f"{name} carries {wanted}, not {found}")
+                wanted, actual = env.values.get(name), type_of(value, env)
+                if wanted is not None and wanted != actual:
+                    _refuse(f"{name} carries {wanted}, not {actual}")
             case ir.Store():
                 self._store(s, env)
             case ir.If():
@@ -165,31 +166,31 @@ class _Verifier:
         carry = self.folds.get(s.name)
         if carry is None:
             _refuse(f"{s.name} is not folded by a loop around this")
-        wanted, found = env.values[s.name], type_of(s.value, env)
+        wanted, actual = env.values[s.name], type_of(s.value, env)
         dtype = wanted.dtype if carry.mode == "own" else type_of(carry.init, env).dtype
-        fits = found.dtype in (dtype, wanted.dtype) or (
-            carry.mode != "own" and found.dtype.is_float
+        fits = actual.dtype in (dtype, wanted.dtype) or (
+            carry.mode != "own" and actual.dtype.is_float
         )
         if not fits:
-            _refuse(f"{s.name} folds {wanted.dtype.name}, not {found.dtype.name}")
+            _refuse(f"{s.name} folds {wanted.dtype.name}, not {actual.dtype.name}")
         lanes = wanted.lanes * (2 if carry.mode == "pairs" else 1)
-        if found.lanes > lanes:
-            _refuse(f"{s.name} folds at most {lanes} lanes, not {found.lanes}")
+        if actual.lanes > lanes:
+            _refuse(f"{s.name} folds at most {lanes} lanes, not {actual.lanes}")
         if (s.position is None) != (carry.position == ""):
             _refuse(f"a fold has a position exactly if its carry has one, as {s.name}")
-        if s.position is not None and type_of(s.position, env) != Type(i64, found.lanes):
-            _refuse(f"positions of {found.lanes} lanes of i64 expected")
+        if s.position is not None and type_of(s.position, env) != Type(i64, actual.lanes):
+            _refuse(f"positions of {actual.lanes} lanes of i64 expected")
 
     def _store(self, s: ir.Store, env: Env) -> None:
         array = env.arrays.get(s.place.buffer)
-        wanted, found = place_type(s.place, env), type_of(s.value, env)
+        wanted, actual = place_type(s.place, env), type_of(s.value, env)
         assert array is not None
         if not array.written:
             _refuse(f"{s.place.buffer} is read only")
-        if found.dtype != wanted.dtype:
-            _refuse(f"{s.place.buffer} holds {wanted.dtype.name}, not {found.dtype.name}")
-        if found.lanes not in (1, wanted.lanes):
-            _refuse(f"{wanted.lanes} lanes are stored, not {found.lanes}")
+        if actual.dtype != wanted.dtype:
+            _refuse(f"{s.place.buffer} holds {wanted.dtype.name}, not {actual.dtype.name}")
+        if actual.lanes not in (1, wanted.lanes):
+            _refuse(f"{wanted.lanes} lanes are stored, not {actual.lanes}")
         if s.join and (s.join not in SCALARS or SCALARS[s.join].arity != 2):
             _refuse(f"{s.join!r} does not combine what is stored with what was")
         if self.bounds:
@@ -219,22 +220,22 @@ class _Verifier:
     def _if(self, s: ir.If, env: Env) -> None:
         if type_of(s.cond, env) != Type(bool_, 1):
             _refuse(f"a branch depends on one bool, not on {type_of(s.cond, env)}")
-        known, found = self.known, list[dict[str, Type]]()
+        before, results = self.known, list[dict[str, Type]]()
         for name in s.results:
             self._bind(name)
         for side, holds in ((s.then, True), (s.other, False)):
-            self.known = known.where(s.cond, holds=holds)
+            self.known = before.where(s.cond, holds=holds)
             inner = env.child()
             self._body(side, inner, s.results)
             self.statement = s
             nexts = [x for x in side if isinstance(x, ir.Next)]
             if sorted(x.name for x in nexts) != sorted(s.results):
                 _refuse(f"each side sets {', '.join(s.results) or 'nothing'} once, at its top")
-            found.append({x.name: type_of(x.value, inner) for x in nexts})
-        if found[0] != found[1]:
+            results.append({x.name: type_of(x.value, inner) for x in nexts})
+        if results[0] != results[1]:
             _refuse("the sides set results of different types")
-        self.known = known
-        env.values.update(found[0])
+        self.known = before
+        env.values.update(results[0])
 
     def _call(self, s: ir.Call, env: Env) -> None:
         tile = self.tiles.get(s.func)
@@ -309,19 +310,6 @@ class _Verifier:
 
     # ---- bounds --------------------------------------------------------------------------------
 
-    def _loads(self, v: ir.Value, env: Env) -> None:
-        """Check the loads of a value; those of a selected side may rely on its condition."""
-        match v:
-            case ir.Load(place):
-                type_of(v, env)
-                self._inside(place, env)
-                for inner in (place.at, place.mask):
-                    if inner is not None and not isinstance(inner, int | expr.Expr):
-                        self._loads(inner, env)
-            case _:
-                for load in loads(v):
-                    self._loads(load, env)
-
     def _inside(self, place: ir.Place, env: Env) -> None:
         array = env.arrays[place.buffer]
         if array.elements is None or not isinstance(place.at, int | expr.Expr):
@@ -367,6 +355,6 @@ def _check_statement(s: ir.Statement, registers: set[str], lanes: Container[int]
             _refuse(f"vectors of {n} lanes do not exist on this machine")
 
 
-def _lanes(found: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
-    own = {v.lanes for v in found if isinstance(v, ir.Lane | ir.Prefix | ir.Splat)}
-    return own | {p.lanes for p in accessed}
+def _lanes(vectors: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
+    lanes = {v.lanes for v in vectors if isinstance(v, ir.Lane | ir.Prefix | ir.Splat)}
+    return lanes | {p.lanes for p in accessed}

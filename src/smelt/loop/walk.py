@@ -183,10 +183,10 @@ class Names:
         stem, _, last = name.rpartition("_")
         stem = stem if stem and last.isdigit() else name
         count = 1
-        while (found := f"{stem}_{count}") in self.taken:
+        while (derived := f"{stem}_{count}") in self.taken:
             count += 1
-        self.taken.add(found)
-        return found
+        self.taken.add(derived)
+        return derived
 
 
 # ---- rebuilding ------------------------------------------------------------------------------
@@ -195,13 +195,13 @@ class Names:
 class Rewriter:
     """Rebuilds statements bottom up; subclasses or arguments say what changes.
 
-    `leaf` replaces a variable of index expressions, `change` a rebuilt value, `names` the names of
-    values, arrays, and of what statements bind.
+    `leaf` replaces a variable of index expressions (None: it stays), `change` a rebuilt value,
+    `names` the names of values, arrays, and of what statements bind.
     """
 
     def __init__(
         self,
-        leaf: Callable[[Atom], Index] | None = None,
+        leaf: Callable[[Atom], Index | None] | None = None,
         change: Callable[[ir.Value], ir.Value] | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
@@ -216,9 +216,10 @@ class Rewriter:
         new = self.known.get(e)
         if new is None:
             leaf = self.leaf
-            new = e
-            if any(a.name and leaf(a) != expr.Expr((((a,), 1),)) for a in expr.atoms(e)):
-                new = expr.map_variables(e, leaf)
+            if all(leaf(a) is None for a in expr.atoms(e) if a.name):
+                new = e
+            else:
+                new = expr.map_variables(e, lambda a: _changed(a, leaf(a)))
             self.known[e] = new
         return new
 
@@ -274,9 +275,10 @@ class Rewriter:
         new = tuple([self.value(a) for a in args])
         return args if all(map(_is, new, args)) else new
 
-    def body(self, body: Iterable[ir.Statement]) -> Body:
+    def body(self, body: Body) -> Body:
         """Rebuild statements."""
-        return tuple([t for s in body for t in self.statement(s)])
+        new = tuple([t for s in body for t in self.statement(s)])
+        return body if len(new) == len(body) and all(map(_is, new, body)) else new
 
     def statement(self, s: ir.Statement) -> Body:
         """Rebuild a statement, as any number of statements."""
@@ -284,6 +286,10 @@ class Rewriter:
 
     def rebuild(self, s: ir.Statement) -> ir.Statement:
         """Rebuild the parts of a statement."""
+        new = self._parts(s)
+        return s if all(getattr(new, f) is getattr(s, f) for f in s.__slots__) else new
+
+    def _parts(self, s: ir.Statement) -> ir.Statement:
         match s:
             case ir.Let(name, value):
                 return ir.Let(self._name(name), self.value(value))
@@ -295,7 +301,7 @@ class Rewriter:
             case ir.Store(place, value, join, nontemporal):
                 return ir.Store(self.place(place), self.value(value), join, nontemporal)
             case ir.For():
-                carry = tuple([self.carry(c) for c in s.carry])
+                carry = tuple([self.carry(c) for c in s.carry]) if s.carry else ()
                 low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
                 body = self.body(s.body)
                 return ir.For(s.kind, self._name(s.var), low, high, body, step, carry)
@@ -313,11 +319,17 @@ class Rewriter:
     def carry(self, c: ir.Carry) -> ir.Carry:
         """Rebuild a carry."""
         start = None if c.start is None else self.value(c.start)
-        name, position = self._name(c.name), self._name(c.position)
-        return ir.Carry(name, self.value(c.init), c.combine, c.mode, position, start)
+        name, position, init = self._name(c.name), self._name(c.position), self.value(c.init)
+        if init is c.init and start is c.start and name is c.name and position is c.position:
+            return c
+        return ir.Carry(name, init, c.combine, c.mode, position, start)
 
     def _name(self, name: str) -> str:
         return self.names.get(name, name)
+
+
+def _changed(a: Atom, new: Index | None) -> Index:
+    return atom_index(a) if new is None else new
 
 
 def _is(a: object, b: object) -> bool:
@@ -326,12 +338,12 @@ def _is(a: object, b: object) -> bool:
 
 def substitute(body: Iterable[ir.Statement], variables: Mapping[str, Index]) -> Body:
     """Replace variables of index expressions by name."""
-    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).body(body)
+    return Rewriter(lambda a: variables.get(a.name)).body(tuple(body))
 
 
 def substitute_index(e: Index, variables: Mapping[str, Index]) -> Index:
     """Replace variables of an index expression by name."""
-    return Rewriter(lambda a: variables.get(a.name, atom_index(a))).index(e)
+    return Rewriter(lambda a: variables.get(a.name)).index(e)
 
 
 def atom_index(a: Atom) -> Index:
@@ -342,11 +354,11 @@ def atom_index(a: Atom) -> Index:
 def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
     """Rename values, arrays and variables where they are bound and where they are read."""
 
-    def leaf(a: Atom) -> Index:
+    def leaf(a: Atom) -> Index | None:
         new = names.get(a.name)
-        return atom_index(a if new is None else Atom(a.kind, new, a.extent))
+        return None if new is None else atom_index(Atom(a.kind, new, a.extent))
 
-    return Rewriter(leaf, names=names).body(body)
+    return Rewriter(leaf, names=names).body(tuple(body))
 
 
 def fresh(
@@ -365,12 +377,12 @@ def fresh(
         if isinstance(s, ir.For) and s.var in new:
             swap[s.var] = ir.variable(s, new[s.var])
 
-    def leaf(a: Atom) -> Index:
+    def leaf(a: Atom) -> Index | None:
         if a.name in swap:
             return swap[a.name]
         name = new.get(a.name)
         if name is None:
-            return atom_index(a)
+            return None
         extent = a.extent if a.extent == expr.UNKNOWN else rewriter.index(a.extent)
         return atom_index(Atom(a.kind, name, extent))
 

@@ -28,7 +28,7 @@ from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, lib, linalg, random
 from smelt.numpy.at_once import call_at_once
 from smelt.numpy.classes import CLASSES
-from smelt.numpy.direct import ufunc
+from smelt.numpy.direct import of_methods, ufunc
 from smelt.numpy.library import LibraryCall, library_calls
 from smelt.numpy.small import ndarray
 from smelt.numpy.table import ROWS
@@ -58,7 +58,7 @@ _OWN: dict[str, Any] = {
 _NAMES: dict[str, Any] = {**CLASSES, **_FUNCTIONS, **_OWN}
 
 globals().update(_NAMES)
-NUMPYS.update({name: _FUNCTIONS[name].__wrapped__ for name in _METHODS.split()})
+NUMPYS.update({name: of_methods(_FUNCTIONS[name]) for name in _METHODS.split()})
 WHOLE.update(
     {
         name: partial(call_at_once, name, partial(call_complex, name), function)

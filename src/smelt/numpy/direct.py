@@ -25,7 +25,7 @@ from smelt.numpy.library import as_ours
 from smelt.numpy.small import NUMBERS
 from smelt.numpy.ufunc import Ufunc
 
-__all__ = ["Ufunc", "direct", "np", "small", "ufunc"]
+__all__ = ["Ufunc", "direct", "np", "of_methods", "small", "ufunc"]
 
 Function = Callable[..., Any]
 _ndarray = np.ndarray
@@ -50,8 +50,14 @@ def direct(name: str, general: Any) -> Function:
         function = make(theirs, general)
         _describe(function, general)
         return function
-    form = _FORMS.get(name, _general)
+    form = _FORMS.get(name, _of_array)
     return general if form is _general else wraps(general)(form(theirs, general))
+
+
+def of_methods(function: Any) -> Function:
+    """Return what a method of arrays calls: the function without its tests for small arguments."""
+    general = function.__wrapped__
+    return getattr(general, "__wrapped__", general)
 
 
 def _describe(function: Any, general: Ufunc) -> None:
@@ -110,6 +116,10 @@ def _of_array(theirs: Function, general: Function) -> Function:
             if x.__class__ is _ndarray and 0 < x.size <= small.limit:
                 if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
                     return _finished(theirs(*args), args)
+            if len(args) == 1:
+                passed = [x]
+                del x, args  # an operand that only the call holds is not stored
+                return general(passed.pop())
         return general(*args, **kwargs)
 
     return function
@@ -127,6 +137,23 @@ def _finished(result: Any, args: tuple[Any, ...]) -> Any:
     elif kind is not tuple and kind is not list:
         return result
     return small.finish(result, as_ours, args)
+
+
+def _of_pair(theirs: Function, general: Function) -> Function:
+    """Return a function of two arrays."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2 and not kwargs and not RECORDINGS:
+            x, y = args
+            if x.__class__ is _ndarray and y.__class__ is _ndarray:
+                if 0 < x.size <= small.limit and 0 < y.size <= small.limit:
+                    return _finished(theirs(x, y), args)
+            passed = [x, y]
+            del x, y, args  # operands that only the call holds are not stored
+            return general(passed.pop(0), passed.pop())
+        return general(*args, **kwargs)
+
+    return function
 
 
 def _of_arrays(theirs: Function, general: Function) -> Function:
@@ -208,22 +235,15 @@ def _of_ends(theirs: Function, general: Function) -> Function:
     return function
 
 
-_ARRAY: Final = """
-    argsort atleast_2d broadcast_to cumprod cumsum diff expand_dims flip ndim ravel repeat reshape
-    roll round shape size sort squeeze swapaxes tile transpose tril triu
-"""
-"""Functions of an array, whose results have about as many elements."""
-
 _FORMS: Final[dict[str, Callable[[Function, Function], Function]]] = {
+    **dict.fromkeys(small.SIZES, _general),
     **dict.fromkeys(("zeros", "ones", "empty", "full"), _of_size),
     "arange": _of_count,
-    **dict.fromkeys(_ARRAY.split(), _of_array),
     **dict.fromkeys(("linspace", "logspace", "geomspace"), _of_ends),
     **dict.fromkeys(("array", "asarray", "asanyarray", "atleast_1d", "copy"), _of_list),
     **dict.fromkeys(("concatenate", "stack", "hstack", "vstack", "column_stack"), _of_arrays),
+    **dict.fromkeys(
+        ("dot", "outer", "inner", "vdot", "cross", "array_equal", "allclose"), _of_pair
+    ),
 }
-"""Function -> the form of its commonest calls.
-
-Functions whose results are small for large arrays are not among them: an operand that only the
-general function holds need not be stored, and the form would hold it too.
-"""
+"""Function -> the form of its commonest calls; others take an array first."""

@@ -200,7 +200,8 @@ def or_numpy(
 
     def is_large(args: Any, kwargs: Any) -> bool:
         try:
-            return elements is not None and elements(*args, **kwargs) > limit
+            assert elements is not None
+            return elements(*args, **kwargs) > limit
         except (TypeError, ValueError, ZeroDivisionError, OverflowError):
             return False  # NumPy's function raises its error
 

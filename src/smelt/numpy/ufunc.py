@@ -112,16 +112,13 @@ class Ufunc:
             if x.__class__ is not Array:
                 if small.is_small(args, kwargs):
                     return small.finish(self._theirs(*args, **kwargs), as_ours, ())
-                break
+                args = tuple([np.asarray(x) if x.__class__ is np.float64 else x for x in args])
+                break  # NumPy's float has a dtype, unlike Python's
         return small.own_results(self._result(*args, **kwargs), args, kwargs)
 
     def _result(self, *args: Any, **kwargs: Any) -> Any:
         """Return a result of ours."""
         count = self._theirs.nin
-        for x in args:
-            if x.__class__ is np.float64:  # it has a dtype, unlike Python's floats
-                args = tuple([np.asarray(x) if x.__class__ is np.float64 else x for x in args])
-                break
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}
         if not kwargs:

@@ -35,12 +35,17 @@ class _Axis:
     roi: tuple[float, float]
 
 
-def _coordinates(mode: str, a: _Axis) -> Any:
-    """Return the position in the input of each output element."""
-    x = np.arange(a.goal, dtype=np.float64)
+def _coordinates(mode: str, a: _Axis, *, nearest: bool) -> Any:
+    """Return the position in the input of each output element.
+
+    Which neighbour is the nearest depends on rounding where a position is halfway between two: the
+    positions have the type of the scales then, as they have in other implementations.
+    """
+    type_ = np.float32 if nearest else np.float64
+    x, scale = np.arange(a.goal, dtype=type_), type_(a.scale)
     width = a.scale * a.extent
     if mode == "asymmetric":
-        return x / a.scale
+        return x / scale
     if mode == "align_corners":
         return x * (a.extent - 1) / (width - 1) if width != 1 else x * 0
     if mode == "tf_crop_and_resize":
@@ -50,7 +55,7 @@ def _coordinates(mode: str, a: _Axis) -> Any:
         return first * (a.extent - 1) + x * (last - first) * (a.extent - 1) / (a.goal - 1)
     if mode == "pytorch_half_pixel" and a.goal == 1:
         return x * 0
-    half = (x + 0.5) / a.scale - 0.5
+    half = (x + type_(0.5)) / scale - type_(0.5)
     if mode == "half_pixel_symmetric":
         centre = a.extent / 2
         return centre * (1 - a.goal / width) + half
@@ -96,7 +101,7 @@ def _resample(c: Call, x: Array, axis: int, a: _Axis) -> Array:
     check_count(a.goal)
     mode = c.get("mode", "nearest")
     transform = c.get("coordinate_transformation_mode", "half_pixel")
-    at = _coordinates(transform, a)
+    at = _coordinates(transform, a, nearest=mode == "nearest")
     base = np.floor(at)
     ratio = at - base
     whole = ratio == 0  # the left neighbour is preferred: the position itself is the right one
@@ -150,7 +155,7 @@ def _is_repeat(c: Call, scale: float) -> bool:
     if mode not in ("asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
         return False
     a = _Axis(7, 7 * int(scale), scale, (0, 1))
-    at = _coordinates(mode, a)
+    at = _coordinates(mode, a, nearest=True)
     base = np.floor(at)
     ratio = at - base
     whole = ratio == 0
@@ -207,13 +212,20 @@ def _resize_axis(
 
 
 def _upsample(c: Call, x: Array, scales: Any = None) -> Any:
-    factors = scales.ints() if scales is not None else list(c.get("scales"))
-    attributes = {
-        "mode": c.get("mode", "nearest"),
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
-    return c.call("Resize", x, None, Known(np.array(factors, np.float32)), version=18, **attributes)
+    """Resize as before opset 11; where an axis shrinks the right neighbour is the nearest."""
+    factors = np.array(scales.ints() if scales is not None else c.get("scales"), np.float32)
+    result = x
+    for rounding, chosen in (("ceil", factors < 1), ("floor", factors >= 1)):
+        if not chosen.any():
+            continue
+        attributes = {
+            "mode": c.get("mode", "nearest"),
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": rounding,
+        }
+        some = Known(np.where(chosen, factors, np.float32(1)))
+        result = c.call("Resize", result, None, some, version=18, **attributes)
+    return result
 
 
 # Sampling at computed positions

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,8 @@ class Executable:
         self.prelude = prelude
         self.graph = graph
         self.code_target = made_for
+        self.verify: Callable[[Mapping[str, int]], None] | None = None
+        """Raises an error for sizes at which the plan is not one, if it comes from a file."""
         self.nested = False
         """Whether another executable runs this one and accounts for its memory."""
         register_controller()
@@ -352,6 +354,8 @@ class Executable:
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         self._check_target()
         named = dict(zip(self.size_names, sizes, strict=True))
+        if self.verify is not None:
+            self.verify(named)
         shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
         largest = max((math.prod(shape) for shape in shapes), default=0)
         if largest >= 1 << 62:  # byte counts below must fit 64 bits

@@ -43,7 +43,7 @@ from smelt.errors import (
 from smelt.packages.version import __version__
 from smelt.types.dtype import DTYPES
 
-__all__ = ["FORMAT", "ProgramFile", "Writer"]
+__all__ = ["FORMAT", "ProgramFile", "Writer", "is_program"]
 
 Array = np.ndarray[Any, Any]
 
@@ -62,6 +62,13 @@ _MALFORMED: Final = (
 )
 _HEADER: Final = struct.Struct("<8sIIQQ32s")
 HEADER_BYTES: Final = _HEADER.size
+
+
+def is_program(path: Path) -> bool:
+    """Return whether a file begins as a program file does."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+    return False
 
 
 class Section(NamedTuple):

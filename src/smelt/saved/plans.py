@@ -8,7 +8,10 @@ computes once of constants (packed weights, say) is stored as arrays, which are 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,27 +19,39 @@ import numpy as np
 from smelt import knobs
 from smelt.compiler.warm import CachedProgram, compile_part
 from smelt.errors import CodegenError, ProgramMachineError, ProgramVersionError
+from smelt.graph.ir import Graph
 from smelt.journal.facts import Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.machine.processor import missing_features, system_triple
 from smelt.machine.target import Target
 from smelt.packages.llvm_package import import_compiler, llvm_version
+from smelt.python.imports import fork_safe_import
 from smelt.runtime import native, native_object
 from smelt.runtime.code import LoadedKernel, key_of
 from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.loader import load
+from smelt.runtime.verify_recipe import verify_recipe, verify_sizes
 from smelt.saved.file import ProgramFile, Writer
 from smelt.tune.memory import Program
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
+    from smelt.explain.saved_report import SavedReport
     from smelt.fusion.plan import Donate
 
-__all__ = ["StoredProgram", "load_plan", "load_runtime", "write_plan", "write_runtime"]
+__all__ = [
+    "StoredProgram",
+    "load_plan",
+    "load_runtime",
+    "read_report",
+    "write_plan",
+    "write_runtime",
+]
 
 Array = np.ndarray[Any, Any]
+MAX_REPORT_BYTES = 1 << 26
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -57,9 +72,17 @@ def compile_for(program: Program, donate: Donate, target: Target) -> Compiled:
 
 
 def write_plan(
-    writer: Writer, program: Program, donate: Donate, target: Target, constants: Mapping[int, Array]
+    writer: Writer,
+    program: Program,
+    donate: Donate,
+    target: Target,
+    constants: Mapping[int, Array],
+    *,
+    reports: bool,
 ) -> dict[str, Any]:
     """Compile a program and write its plan; `constants` are inputs of the graph by position.
+
+    With `reports` the plan's report is written too.
 
     Raises GraphTextError for an operator that has no text form.
     """
@@ -78,7 +101,39 @@ def write_plan(
         "recipe": writer.add(json.dumps(recipe.to_data(), separators=(",", ":")).encode()),
         "code": _write_code(writer, compiled),
         "held": [writer.add_array(x) for x in held],
+        "report": _write_report(writer, compiled, program.hints) if reports else None,
     }
+
+
+def _write_report(writer: Writer, compiled: Compiled, sizes: Mapping[str, int]) -> int:
+    """Write the report of a plan at the sizes that it was made for."""
+    explain: Any = import_compiler("smelt.explain.api")
+    report: SavedReport = explain.report(compiled, dict(sizes))
+    data = _without_folders(json.loads(report.to_json(times=False)))
+    data["target"]["measured"] = report.data.target.measured  # whether its speeds are: no time
+    return writer.add(zlib.compress(json.dumps(data, separators=(",", ":")).encode()))
+
+
+def _without_folders(value: Any) -> Any:
+    """Return a report whose places in the user's program do not name this machine's folders."""
+    if isinstance(value, list):
+        return [_without_folders(x) for x in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"file", "line", "function", "text"}:
+        return {**value, "file": PurePath(value["file"]).name}
+    return {name: _without_folders(x) for name, x in value.items()}
+
+
+def read_report(file: ProgramFile, plan: Mapping[str, Any]) -> SavedReport | None:
+    """Return the report of a plan; None if the file has none. Raises ProgramFileError."""
+    if plan.get("report") is None:
+        return None
+    with file.reading():
+        text = zlib.decompressobj().decompress(file.read(plan["report"]), MAX_REPORT_BYTES)
+        module: Any = fork_safe_import("smelt.explain.saved_report")
+        report: SavedReport = module.SavedReport.from_json(text.decode())
+    return report
 
 
 def _write_code(writer: Writer, compiled: Compiled) -> dict[str, Any]:
@@ -172,10 +227,23 @@ def load_plan(
 ) -> StoredProgram:
     """Return a plan of a file, with its code linked and its constants mapped."""
     recipe = Recipe.from_data(json.loads(file.read(facts["recipe"])))
+    graph = program.graph
+    verify_recipe(recipe, len(graph.inputs), len(graph.outputs))
     codes = _FileCode(file, facts["code"])
     target = Target.from_json(json.dumps(facts["target"]))
     with knobs.config(dict(facts["settings"])):
-        return StoredProgram(program, donate, target, recipe, codes)
+        stored = StoredProgram(program, donate, target, recipe, codes)
+    stored.report = partial(read_report, file, facts)
+    stored.executable.verify = partial(_verify_sizes, file, recipe, graph)
+    return stored
+
+
+def _verify_sizes(
+    file: ProgramFile, recipe: Recipe, graph: Graph, sizes: Mapping[str, int]
+) -> None:
+    """Raise ProgramFileError if a plan does not fit these sizes."""
+    with file.reading():
+        verify_sizes(recipe, graph, sizes)
 
 
 class _FileCode:
@@ -211,6 +279,9 @@ class StoredProgram(CachedProgram):
         self._codes = codes
         kernels = [self._find(use, use.variant) for use in recipe.kernels]
         super().__init__(program, donate, target, recipe, kernels, Journal(), runs_here=True)
+
+        self.report: Callable[[], SavedReport | None] = lambda: None
+        """Reads the report that was saved with the plan."""
 
     def _find(self, use: KernelUse, variant: Variant, streaming: bool = False) -> LoadedKernel:
         code = self._codes.find(use, variant, streaming)

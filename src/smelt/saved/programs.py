@@ -78,7 +78,10 @@ def save_programs(
     writer, targets = Writer(), _targets(isa)
     choices = [hints] if isinstance(hints, Mapping) else list(hints)
     entries = {
-        name: [_write_entry(writer, draft, targets, choices or [{}]) for draft in drafts]
+        name: [
+            _write_entry(writer, draft, targets, choices or [{}], reports=not k)
+            for k, draft in enumerate(drafts)
+        ]
         for name, drafts in programs.items()
     }
     facts = {"smelt": __version__, "runtime": write_runtime(writer), "programs": entries}
@@ -104,13 +107,25 @@ def _targets(isa: str | Sequence[str]) -> list[Target]:
 
 
 def _write_entry(
-    writer: Writer, draft: Draft, targets: Sequence[Target], hints: Sequence[Mapping[str, int]]
+    writer: Writer,
+    draft: Draft,
+    targets: Sequence[Target],
+    hints: Sequence[Mapping[str, int]],
+    *,
+    reports: bool,
 ) -> dict[str, Any]:
     r, first = draft.recording, len(draft.recording.arguments)
     constants = {first + k: x for k, x in enumerate(r.constants)}
     with draft.settings:
         plans = [
-            write_plan(writer, Program(r.graph, _with_hints(r.hints, more)), (), target, constants)
+            write_plan(
+                writer,
+                Program(r.graph, _with_hints(r.hints, more)),
+                (),
+                target,
+                constants,
+                reports=reports,
+            )
             for target in targets
             for more in hints
         ]

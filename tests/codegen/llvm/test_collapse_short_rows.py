@@ -278,9 +278,10 @@ kernel k(a: f32[n,p,q], b: f32[n,q,r]) -> y: f32[n,p,r]
 def test_vectors_hold_several_tiny_products(d: int) -> None:
     reported = with_sizes(parse(PRODUCT), {"p": d, "q": d, "r": d})
     (phase,) = program(reported).phases
-    (nest,) = schedule(phase, AVX512).nests
+    s = schedule(phase, AVX512)
+    (nest,) = s.nests
     assert nest.vector is not None and nest.product is None
-    assert phase.axes[nest.vector] == mul(size("n"), d * d)
+    assert s.phase.axes[nest.vector] == mul(size("n"), d * d)
 
 
 def test_sizes_that_a_map_turns_are_short_though_they_count_rows() -> None:

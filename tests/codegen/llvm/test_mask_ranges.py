@@ -264,7 +264,7 @@ def planned(name: str) -> Schedule:
 def test_scores_masked_scores_and_weights_share_an_array() -> None:
     """Each takes the place of what it is computed from, which nobody reads again."""
     s = planned("window")
-    scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
+    scores, weights = sorted(s.products.values(), key=lambda c: s.phase.items.index(c.item))
     arrays = lay_out(s).arrays
     rows = [i for i, axes in s.materialised.items() if len(axes) == 2 and i is not weights.item]
     assert len(rows) == 3 and {scores.item, weights.left} < {*rows}

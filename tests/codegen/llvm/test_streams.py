@@ -163,7 +163,7 @@ def test_the_weights_of_attention_are_multiplied_in_place() -> None:
     (phase,) = program(parse(source)).phases
     target = Target.for_isa("avx512")
     s = schedule(phase, target)
-    scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
+    scores, weights = sorted(s.products.values(), key=lambda c: s.phase.items.index(c.item))
     assert (scores.direct, weights.direct) == (0, 80)
     storage = lay_out(s)
     assert storage.takes_over == {scores.item: weights.left}

@@ -173,9 +173,31 @@ def test_other_arguments_are_refused_with_what_was_saved(saved: Path) -> None:
 
 def test_it_explains_itself_where_llvm_is_installed(saved: Path) -> None:
     layer = sm.load(saved)
-    report = str(sm.explain(layer, _f32(64, 24), _f32(8)))
-    assert "kernel" in report
+    report = sm.explain(layer, _f32(64, 24), _f32(8), target="portable")
+    assert report.kernels[0].llvm
     assert "layer" in layer.as_text()
+
+
+def test_the_report_is_in_the_file(saved: Path, tmp_path: Path) -> None:
+    """Whoever loads it reads decisions, without planning: a process without LLVM does."""
+    script = f"""
+import sys
+sys.modules["llvmlite"] = None
+import numpy as np
+import smelt as sm
+layer = sm.load({str(saved)!r})
+assert "kernel k0(" in str(layer) and "became" in str(layer)
+for arguments in [(), (np.ones((64, 24), np.float32), np.ones(8, np.float32))]:
+    report = sm.explain(layer, *arguments)
+    answer = report.why("maximum", "sum")
+    assert answer.reasons and report.decisions[0].code in report.text(4)
+    assert all("/" not in (n.place.file if n.place else "") for n in report.data.nodes)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_graph_alone_is_compiled_for_strangers(saved: Path, tmp_path: Path) -> None:
@@ -293,6 +315,37 @@ def test_static_arguments_are_constants_of_the_file(tmp_path: Path) -> None:
         sm.save(f, path, x, ("triple",))
 
 
+def test_numbers_are_accepted_where_arrays_without_axes_were_saved(tmp_path: Path) -> None:
+    """Floats are rounded as operators round them; what does not fit is refused."""
+    specs = [sm.spec(t) for t in ("f32[n]", "f32[]", "i8[]", "bool[]")]
+    sm.save(lambda x, s, i, b: (x * s + i, b), tmp_path / "f.smelt", *specs)
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    x = np.arange(5, dtype=np.float32)
+    for k in range(6):  # repeated calls too, of several numbers
+        y, b = loaded(x, 0.1 * k, i=k, b=k > 2)
+        np.testing.assert_array_equal(np.asarray(y), x * np.float32(0.1 * k) + k)
+        assert bool(b) == (k > 2)
+    np.testing.assert_array_equal(np.asarray(loaded(x, 2, np.int8(1), True)[0]), x * 2 + 1)
+    for numbers in [(1e300, 1, True), (2**24 + 1, 1, True), (0.1, 128, True), (0.1, 1.0, True)]:
+        with pytest.raises(GuardError):
+            loaded(x, *numbers)
+    for b in (0, 1.0):
+        with pytest.raises(GuardError):
+            loaded(x, 0.1, 1, b)
+
+
+def test_a_refusal_lists_the_nearest_recordings(tmp_path: Path) -> None:
+    """Of three sizes there are eleven recordings; the nearest one is the first."""
+    sm.save(lambda x: x + 1, tmp_path / "f.smelt", sm.spec("f32[n,m,4,k]"))
+    loaded: Any = sm.load(tmp_path / "f.smelt")
+    near = r"^E203 guard failed: x: f32\[1,m,4,1\]; or .*; or 8 more, see print\(loaded\) does"
+    with pytest.raises(GuardError, match=near) as caught:
+        loaded(_f32(1, 3, 3, 1))
+    assert len(caught.value.message) < 200
+    with pytest.raises(GuardError, match=r"x: f32\[n,m,4,k\]; or"):
+        loaded(np.ones((2, 3, 4, 5)))
+
+
 def test_a_size_of_one_that_the_function_does_not_take(tmp_path: Path) -> None:
     sm.save(lambda x: x[0] + x[1], tmp_path / "f.smelt", sm.spec("f32[n]"))
     loaded: Any = sm.load(tmp_path / "f.smelt")
@@ -400,6 +453,53 @@ def test_sizes_that_lie_are_refused(tmp_path: Path) -> None:
         loaded: Any = sm.load(tmp_path / "lie.smelt", trust="graph")
         with pytest.raises(ProgramFileError, match="sizes"):
             loaded(x)
+
+
+def _chain(x: Any, y: Any) -> Any:
+    """Products with values in memory between them, which live one after another."""
+    a = sm.tanh(x @ y)
+    b = sm.exp(a @ sm.matrix_transpose(y)) + a.sum()
+    return sm.tanh(b @ y) @ sm.matrix_transpose(b @ y), a.sum(axis=0)
+
+
+LIES: dict[str, tuple[list[Any], Any]] = {
+    "a value of": (["steps", 0, "values", "x"], 99),
+    "an input of another type": (["values", 0, 1], ["n", "7"]),
+    "launches": (["launches", 0], [0, 0]),
+    "a result numbered": (["outputs", 0], -1),
+    "3 results, not 2": (["outputs"], [0, 0, 0]),
+    "a size that is not one of": (["arena", 0], "q*4"),
+    "inputs that are not": (["values", 1, 3], 5),
+    "a value in 'nowhere'": (["values", 0, 2], "nowhere"),
+    "outside of its memory": (["arena", slice(None)], "n*4"),
+    "in the same memory": (["values", slice(None), 4], "0"),
+}
+
+
+@pytest.mark.parametrize("reason", LIES)
+def test_a_recipe_that_lies_is_refused(reason: str, tmp_path: Path) -> None:
+    """Before an address is made of it: at the load, or at the first call of the sizes."""
+    path, x, y = tmp_path / "f.smelt", _f32(300, 64), _f32(64, 48)
+    sm.save(_chain, path, sm.spec("f32[n,64]"), sm.spec("f32[64,48]"), hints={"n": 300})
+    file = ProgramFile(path)
+    plan = file.facts["programs"]["_chain"][0]["plans"][0]
+    recipe = json.loads(file.read(plan["recipe"]))
+    (*way, last), lie = LIES[reason]
+    places: list[Any] = [recipe]
+    for key in way:
+        places = [y for x in places for y in (x[key] if isinstance(key, slice) else [x[key]])]
+    for place in places:
+        for key in range(len(place)) if isinstance(last, slice) else [last]:
+            if reason != "in the same memory" or place[2] == "arena":
+                place[key] = lie
+    _copied(file, file.facts, tmp_path / "lie.smelt", {plan["recipe"]: json.dumps(recipe).encode()})
+
+    def call() -> Any:
+        loaded: Any = sm.load(tmp_path / "lie.smelt")
+        return loaded(x, y)
+
+    with pytest.raises(ProgramFileError, match=reason):
+        call()
 
 
 def test_facts_that_lie_are_typed_errors(saved: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import math
 import pickle
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.frontends.numpy.view_programs import run
 
 import smelt as sm
 import smelt.numpy as np
+from smelt.errors import TracerError
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.at_once import PREDICTED
@@ -167,6 +168,29 @@ def test_results_are_memory_of_their_own() -> None:
     assert type(row) is Array and x[1, 0] == 5 and np.add(row, 1, out=row) is row and x[1, 0] == 6
 
 
+VIEWS: list[Callable[[Any, Any], Any]] = [
+    lambda np, x: np.ravel(x),
+    lambda np, x: np.transpose(x),
+    lambda np, x: np.reshape(x, (6, -1)),
+    lambda np, x: np.split(x, 2)[1],
+    lambda np, x: np.moveaxis(x, 0, 1)[1:],
+    lambda np, x: np.expand_dims(x, 0)[0],
+    lambda np, x: np.asarray(x)[1:],
+    lambda np, x: np.real(x),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_views_of_numpys_large_arrays_write_to_their_memory(dtype: str) -> None:
+    for view in VIEWS:
+        grown, expected = (numpy.ones((4, 9)).astype(dtype) for _ in range(2))
+        for module, array in ((np, grown), (numpy, expected)):
+            part = view(module, array)
+            part[0] = 7
+            part[1:] *= 2
+        assert grown.tolist() == expected.tolist()
+
+
 def test_modules_with_the_rules_of_arrays_keep_them() -> None:
     names: dict[str, Any] = {"__name__": "user"}
     text = "import {} as xp\nx = xp.ones(100)\na = x.mean(), x[3], x[:5] * 2, x @ x, xp.sum(x)"
@@ -296,6 +320,9 @@ def test_complex_arrays_are_whole_until_parts_are_needed() -> None:
         for mine, theirs in zip(program(np), program(numpy), strict=True):
             assert numpy.asarray(mine).dtype == theirs.dtype
             numpy.testing.assert_allclose(numpy.asarray(mine), theirs, rtol=1e-13)
+    kept = np.ones(60) * 1j
+    with pytest.raises(TracerError):
+        sm.jit(lambda x: kept.__setitem__(0, x[0]))(np.ones(60))
     z = np.arange(60.0) * 1j
     assert type(z) is ComplexArray and z.whole is not None and (z * 2).whole is not None
     tail = z[50:]

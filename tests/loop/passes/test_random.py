@@ -14,6 +14,9 @@ from smelt.loop import ir
 from smelt.loop.passes import partition as cuts
 from smelt.loop.passes import remainder, vectorize
 from smelt.loop.passes.accumulate import accumulate
+from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.hoist import hoist
+from smelt.loop.passes.prefetch import prefetch
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
@@ -27,6 +30,9 @@ PASSES = (
     "vectorize, scalar",
     "jam",
     "accumulate",
+    "hoist",
+    "distribute",
+    "prefetch",
 )
 LONGEST = 9000
 """Characters of a text from which a program is not rewritten any more."""
@@ -46,6 +52,13 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
             return unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
         case ["accumulate"]:
             return accumulate(func)
+        case ["distribute"]:
+            at = int(random.integers(1, max(len(loop.body), 2)))
+            return distribute(func, loop.var, at, 4)
+        case ["prefetch"]:
+            return prefetch(func, loop.var, "ab"[random.integers(2)], 7)
+        case ["hoist"]:
+            return hoist(func)
         case _:
             conditions = cuts.conditions(loop)
             if not conditions:
@@ -80,7 +93,7 @@ def _check(seed: int, steps: int = 5) -> Counter[str]:
 
 
 def test_random_passes_keep_the_bits_of_random_programs():
-    applied = sum((_check(seed) for seed in range(24)), Counter())
+    applied = sum((_check(seed) for seed in range(30)), Counter())
     assert set(applied) == set(PASSES)
     assert applied.total() > 30
 
@@ -121,10 +134,10 @@ def test_a_faulty_pass_is_found(fault, monkeypatch):
     for user in (module, cuts, vectorize):
         if hasattr(user, name):
             monkeypatch.setattr(user, name, faulty)
-    found = 0
+    count = 0
     for seed in range(12):
         try:
             _check(seed, 3)
         except (AssertionError, VerifyError):
-            found += 1
-    assert found
+            count += 1
+    assert count

@@ -39,11 +39,11 @@ Value = ir.Value
 
 
 class ReductionEmitter:
-    """Emits the reductions of the nest that `home` is emitting."""
+    """Emits the reductions of the nest that `env` is emitting."""
 
-    def __init__(self, home: Environment) -> None:
-        self.home = home
-        self.b = home.b
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.b = env.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
         self.thresholds: dict[Item, Value] = {}
         """Of an argmax or argmin: the address of the threshold that elements must pass to be
@@ -54,11 +54,11 @@ class ReductionEmitter:
 
     def _opens_at(self, reduction: Item) -> int:
         """Return how many loops are open where a reduction in registers starts."""
-        order = self.home.nest.order
+        order = self.env.nest.order
         return max((order.index(a) + 1 for a in reduction.axes if a in order), default=0)
 
     def _in_registers(self, reduction: Item) -> bool:
-        return self.home.nest.in_registers(reduction)
+        return self.env.nest.in_registers(reduction)
 
     # ---- around the nest -------------------------------------------------------------------------
 
@@ -74,25 +74,25 @@ class ReductionEmitter:
         """Finish reductions of a nest without loops; others end when their loops close."""
         if not nest.order:
             for reduction in nest.reductions:
-                self._finish(reduction, self.home.top)
+                self._finish(reduction, self.env.top)
 
     def _initialise_scratch(self, reduction: Item) -> None:
         """Initialise the accumulators of this task's positions of the outermost axis.
 
         There may be room for many more.
         """
-        home, acc = self.home, self.home.storage.accumulator_of(reduction)
-        outer, *inner = home.s.materialised[reduction]
+        env, acc = self.env, self.env.storage.accumulator_of(reduction)
+        outer, *inner = env.s.materialised[reduction]
         if inner:
-            count = self.b.sub(home.ranges[outer][1], home.start(reduction, outer))
+            count = self.b.sub(env.ranges[outer][1], env.start(reduction, outer))
         else:
-            count = home.frame.index(home.storage.extent(reduction, outer))
+            count = env.frame.index(env.storage.extent(reduction, outer))
         for a in inner:
-            count = self.b.mul(count, home.frame.index(home.storage.extent(reduction, a)))
-        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
+            count = self.b.mul(count, env.frame.index(env.storage.extent(reduction, a)))
+        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
         for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
-            put = self._vector_store(m, home.storage.at[reduction, part], dtype.compute, value)
-            home.loop(number(0), count, home.s.lanes, put)
+            put = self._vector_store(m, env.storage.at[reduction, part], dtype.compute, value)
+            env.loop(number(0), count, env.s.lanes, put)
 
     def _vector_store(
         self, m: LLVMMachine, base: Value, dtype: DType, value: Value
@@ -106,13 +106,13 @@ class ReductionEmitter:
 
     def open(self, depth: int) -> None:
         """Before the loop at `depth`: start the reductions whose outermost loop it is."""
-        for reduction in self.home.nest.reductions:
+        for reduction in self.env.nest.reductions:
             if self._in_registers(reduction) and self._opens_at(reduction) == depth:
                 self._start(reduction)
 
     def close(self, scope: Scope, depth: int) -> None:
         """After that loop: finish them."""
-        for reduction in self.home.nest.reductions:
+        for reduction in self.env.nest.reductions:
             if self._in_registers(reduction) and self._opens_at(reduction) == depth:
                 self._finish(reduction, scope)
 
@@ -124,9 +124,9 @@ class ReductionEmitter:
         combined by halves: the order of additions does not change if positions before or after add
         nothing.
         """
-        nest, lanes = self.home.nest, self.home.s.lanes
+        nest, lanes = self.env.nest, self.env.s.lanes
         wide = lanes * nest.unroll
-        visited = visited_axes(self.home.s.phase.segments[nest.time])
+        visited = visited_axes(self.env.s.phase.segments[nest.time])
         if nest.vector not in visited or not power_of_two(wide):
             return lanes
         sums = [
@@ -136,7 +136,7 @@ class ReductionEmitter:
 
     def _widths(self, reduction: Item) -> list[int]:
         """Return the numbers of lanes for which a reduction has accumulators."""
-        nest = self.home.nest
+        nest = self.env.nest
         assert isinstance(reduction.payload, Reduction)
         if (
             nest.vector is None
@@ -144,9 +144,9 @@ class ReductionEmitter:
             or self.has_threshold(reduction)
         ):
             return [1]
-        if is_fully_unrolled(self.home.s, nest):
-            return [self.home.s.lanes]
-        lanes = {self.tail_lanes(), self.home.s.lanes * nest.unroll}
+        if is_fully_unrolled(self.env.s, nest):
+            return [self.env.s.lanes]
+        lanes = {self.tail_lanes(), self.env.s.lanes * nest.unroll}
         return sorted({self._state_lanes(reduction, n) for n in lanes})
 
     def has_threshold(self, reduction: Item) -> bool:
@@ -154,8 +154,8 @@ class ReductionEmitter:
 
         They are contiguous along the positions, and many follow one another.
         """
-        nest, folding = self.home.nest, reduction.payload
-        acc = self.home.storage.accumulator_of(reduction)
+        nest, folding = self.env.nest, reduction.payload
+        acc = self.env.storage.accumulator_of(reduction)
         assert isinstance(folding, Reduction)
         if (
             not isinstance(acc, ArgAccumulator)
@@ -163,7 +163,7 @@ class ReductionEmitter:
             or nest.vector not in folding.over
         ):
             return False
-        if not self._in_registers(reduction) or is_fully_unrolled(self.home.s, nest):
+        if not self._in_registers(reduction) or is_fully_unrolled(self.env.s, nest):
             return False
         return nest.vector is not None and coefficient(folding.positions, nest.vector) == 1
 
@@ -173,29 +173,29 @@ class ReductionEmitter:
         Fewer if vectors are added in pairs first.
         """
         paired = (
-            adds_pairs(reduction, self.home.nest)
-            and lanes % (self.home.s.lanes * PAIRED_VECTORS) == 0
+            adds_pairs(reduction, self.env.nest)
+            and lanes % (self.env.s.lanes * PAIRED_VECTORS) == 0
         )
         return lanes // PAIRED_VECTORS if paired else lanes
 
     def _start(self, reduction: Item) -> None:
         """Allocate and initialise the accumulators of a reduction in registers."""
-        if argreduce_with_value(self.home.nest, reduction) is not None:
+        if argreduce_with_value(self.env.nest, reduction) is not None:
             return
         acc, scalar = (
-            self.home.storage.accumulator_of(reduction),
-            LLVMMachine(self.b, None, self.home.frame.target),
+            self.env.storage.accumulator_of(reduction),
+            LLVMMachine(self.b, None, self.env.frame.target),
         )
         self.registers[reduction] = {}
-        inner = self._opens_at(reduction) == len(self.home.nest.order) - 1
-        if inner and is_fully_unrolled(self.home.s, self.home.nest):
+        inner = self._opens_at(reduction) == len(self.env.nest.order) - 1
+        if inner and is_fully_unrolled(self.env.s, self.env.nest):
             self.fresh.add(reduction)
         elif isinstance(acc, ArgAccumulator) and self.has_threshold(reduction):
             with self.b.goto_entry_block():
                 self.thresholds[reduction] = self.b.alloca(scalar.register_type(acc.source))
             self.b.store(acc.start(scalar)[0], self.thresholds[reduction])
         for lanes in self._widths(reduction):
-            m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.frame.target)
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.env.frame.target)
             addresses: list[Value] = []
             for dtype, value in zip(acc.parts, acc.start(m), strict=True):
                 with self.b.goto_entry_block():
@@ -206,14 +206,14 @@ class ReductionEmitter:
 
     def _finish(self, reduction: Item, scope: Scope) -> None:
         """Combine the accumulators of a reduction, and publish its result."""
-        if argreduce_with_value(self.home.nest, reduction) is not None:
+        if argreduce_with_value(self.env.nest, reduction) is not None:
             return
-        acc, home = self.home.storage.accumulator_of(reduction), self.home
-        scalar = LLVMMachine(self.b, None, home.frame.target)
+        acc, env = self.env.storage.accumulator_of(reduction), self.env
+        scalar = LLVMMachine(self.b, None, env.frame.target)
         total: list[Value] = []
         total_lanes = 0
         for lanes in sorted(self.registers[reduction], reverse=True):
-            m = LLVMMachine(self.b, lanes if lanes > 1 else None, home.frame.target)
+            m = LLVMMachine(self.b, lanes if lanes > 1 else None, env.frame.target)
             addresses = zip(self.registers[reduction][lanes], acc.parts, strict=True)
             state = [self.b.load(p, typ=m.register_type(d)) for p, d in addresses]
             if total:  # the tail is added lane by lane, so that there is one horizontal reduction
@@ -221,8 +221,8 @@ class ReductionEmitter:
             else:
                 total = state
             total_lanes = lanes
-        if home.row_batch is not None:
-            hold_row(home, home.row_batch, reduction, total, total_lanes, scope)
+        if env.row_batch is not None:
+            hold_row(env, env.row_batch, reduction, total, total_lanes, scope)
             return
         total = reduce_lanes(acc, scalar, total, total_lanes)
         self._publish(reduction, acc.finish(scalar, total), scope)
@@ -231,51 +231,51 @@ class ReductionEmitter:
 
     def store_identities(self, nest: Nest) -> None:
         """Set the reductions of a nest's rows to their identities."""
-        home, (rows, *_) = self.home, nest.order
-        scalar = LLVMMachine(self.b, None, home.frame.target)
+        env, (rows, *_) = self.env, nest.order
+        scalar = LLVMMachine(self.b, None, env.frame.target)
 
         def row(at: Value) -> None:
             for reduction in nest.reductions:
-                acc = home.storage.accumulator_of(reduction)
+                acc = env.storage.accumulator_of(reduction)
                 identity = acc.finish(scalar, acc.start(scalar))
                 store_kept(
-                    home,
+                    env,
                     (reduction, 0),
-                    home.s.materialised[reduction],
+                    env.s.materialised[reduction],
                     identity,
-                    Scope(home.top, {rows: at}),
+                    Scope(env.top, {rows: at}),
                 )
 
-        home.loop(*home.ranges[rows], 1, row)
+        env.loop(*env.ranges[rows], 1, row)
 
     def values_of_argreduce(self, reduction: Item) -> list[Item]:
         """Return the extremes whose value an argmax or argmin provides."""
-        nest = self.home.nest
+        nest = self.env.nest
         return [
             other for other in nest.reductions if argreduce_with_value(nest, other) is reduction
         ]
 
     def _publish(self, reduction: Item, result: Value, scope: Scope) -> None:
         """Store a result in scratch, or make it available to the task."""
-        home = self.home
-        if reduction in home.s.materialised:
-            store_kept(home, (reduction, 0), home.s.materialised[reduction], result, scope)
+        env = self.env
+        if reduction in env.s.materialised:
+            store_kept(env, (reduction, 0), env.s.materialised[reduction], result, scope)
         else:
-            home.top.values[reduction] = result
+            env.top.define(reduction, result)
 
     # ---- one step --------------------------------------------------------------------------------
 
     def step(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more element (in every lane) at the innermost position."""
         assert isinstance(reduction.payload, Reduction)
-        if argreduce_with_value(self.home.nest, reduction) is not None:
+        if argreduce_with_value(self.env.nest, reduction) is not None:
             return
-        home, acc = self.home, self.home.storage.accumulator_of(reduction)
+        env, acc = self.env, self.env.storage.accumulator_of(reduction)
         vector = scope.lanes is not None
         in_registers = self._in_registers(reduction)
         if vector and in_registers and scope.lanes is not None:
             vector = scope.lanes.axis in reduction.payload.over
-        m = home.machine(scope, vector)
+        m = env.machine(scope, vector)
         if reduction in self.thresholds:
             self._step_with_threshold(reduction, scope)
             return
@@ -317,12 +317,12 @@ class ReductionEmitter:
 
     def _step_with_threshold(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more vector, of which few elements pass the threshold."""
-        b, acc = self.b, self.home.storage.accumulator_of(reduction)
+        b, acc = self.b, self.env.storage.accumulator_of(reduction)
         assert isinstance(acc, ArgAccumulator)
         assert isinstance(reduction.payload, Reduction)
         assert scope.lanes is not None
-        m, scalar = self.home.machine(scope, True), self.home.machine(scope, False)
-        element, mask = self.home.get(reduction.args[0], scope, True), scope.lanes.mask
+        m, scalar = self.env.machine(scope, True), self.env.machine(scope, False)
+        element, mask = self.env.get(reduction.args[0], scope, True), scope.lanes.mask
         addresses = [*self.registers[reduction][1], self.thresholds[reduction]]
         kinds = [scalar.register_type(d) for d in (*acc.parts, acc.source)]
         *state, bar = (b.load(p, typ=kind) for p, kind in zip(addresses, kinds, strict=True))
@@ -330,16 +330,16 @@ class ReductionEmitter:
         if mask is not None:
             element = m.select(mask, element, bars)
         with b.if_then(m.any(acc.may_win(m, element, bars)), likely=False):
-            position = self.home.index(reduction.payload.positions, scope)
+            position = self.env.index(reduction.payload.positions, scope)
             state, bar = acc.take_vector(m, element, position, state)
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
     def step_rows(self, reduction: Item, scopes: list[Scope]) -> None:
         """Accumulate one more element of each row, in order, into states in scratch."""
-        m = self.home.machine(scopes[0], True)
+        m = self.env.machine(scopes[0], True)
         elements = [(s, *self._element(reduction, s, m)) for s in scopes]
-        if self.home.nest.pairs and adds_pairs_first(reduction):
+        if self.env.nest.pairs and adds_pairs_first(reduction):
             added = add_row_pairs(m, [element for _, element, _ in elements])
             elements = [(scopes[0], element, elements[0][2]) for element in added]
         self._step_in_scratch(reduction, m, elements)
@@ -347,10 +347,10 @@ class ReductionEmitter:
     def _element(self, reduction: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
         """Return a reduction's element at the innermost position, and its position if needed."""
         assert isinstance(reduction.payload, Reduction)
-        home, position = self.home, None
-        element = home.get(reduction.args[0], scope, m.lanes is not None)
+        env, position = self.env, None
+        element = env.get(reduction.args[0], scope, m.lanes is not None)
         if reduction.payload.row.positional:
-            position = home.index(reduction.payload.positions, scope, lanes=True)
+            position = env.index(reduction.payload.positions, scope, lanes=True)
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)
         return element, position
@@ -359,47 +359,47 @@ class ReductionEmitter:
         self, reduction: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
     ) -> None:
         """Load a state from scratch, accumulate elements, and store it."""
-        home, acc = self.home, self.home.storage.accumulator_of(reduction)
-        axes, scope = home.s.materialised[reduction], elements[0][0]
+        env, acc = self.env, self.env.storage.accumulator_of(reduction)
+        axes, scope = env.s.materialised[reduction], elements[0][0]
         state = [
-            splat_to(self.b, load_kept(home, (reduction, k), axes, scope), m.lanes)
+            splat_to(self.b, load_kept(env, (reduction, k), axes, scope), m.lanes)
             for k in range(len(acc.parts))
         ]
         for _, element, position in elements:
             state = acc.step(m, state, element, position)
         for k, value in enumerate(state):
-            store_kept(home, (reduction, k), axes, value, scope)
+            store_kept(env, (reduction, k), axes, value, scope)
 
     def finished(self, reduction: Item, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
-        home, acc = self.home, self.home.storage.accumulator_of(reduction)
-        axes = home.s.materialised[reduction]
-        state = [load_kept(home, (reduction, k), axes, scope) for k in range(len(acc.parts))]
+        env, acc = self.env, self.env.storage.accumulator_of(reduction)
+        axes = env.s.materialised[reduction]
+        state = [load_kept(env, (reduction, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
-        return acc.finish(home.machine(scope, vector), state)
+        return acc.finish(env.machine(scope, vector), state)
 
     # ---- scans -----------------------------------------------------------------------------------
 
     def scan(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
         """Return the scan up to this position; its axis is walked in order."""
         assert isinstance(item.payload, Reduction)
-        home, acc = self.home, self.home.storage.accumulator_of(item)
-        axes = scan_state_axes(home.s, item)
+        env, acc = self.env, self.env.storage.accumulator_of(item)
+        axes = scan_state_axes(env.s, item)
         along = item.payload.over[0]
-        first = self.b.icmp_signed("==", scope.axis(along), home.ranges[along][0])
+        first = self.b.icmp_signed("==", scope.axis(along), env.ranges[along][0])
         if scope.lanes is not None and scope.lanes.axis == along:
             return self._scan_lanes(item, scope, first)
         if m.lanes is not None:
             first = splat(self.b, first, m.lanes)
-        element = home.get(item.args[0], scope, m.lanes is not None)
+        element = env.get(item.args[0], scope, m.lanes is not None)
         fresh = acc.start(m)
         carried = [
-            load_kept(home, (item, SCAN_STATE_KEY + k), axes, scope) for k in range(len(acc.parts))
+            load_kept(env, (item, SCAN_STATE_KEY + k), axes, scope) for k in range(len(acc.parts))
         ]
         old = [m.select(first, a, b) for a, b in zip(fresh, carried, strict=True)]
         new = acc.step(m, old, element, None)
         for k, value in enumerate(new):
-            store_kept(home, (item, SCAN_STATE_KEY + k), axes, value, scope)
+            store_kept(env, (item, SCAN_STATE_KEY + k), axes, value, scope)
         return acc.finish(m, new)
 
     def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
@@ -410,11 +410,11 @@ class ReductionEmitter:
         vectors before.
         """
         assert scope.lanes is not None
-        home, acc, lanes = self.home, self.home.storage.accumulator_of(item), scope.lanes.count
-        m, scalar = home.machine(scope, True), home.machine(scope, False)
-        axes = scan_state_axes(home.s, item)
+        env, acc, lanes = self.env, self.env.storage.accumulator_of(item), scope.lanes.count
+        m, scalar = env.machine(scope, True), env.machine(scope, False)
+        axes = scan_state_axes(env.s, item)
         start = acc.start(m)
-        state = acc.step(m, start, home.get(item.args[0], scope, True), None)
+        state = acc.step(m, start, env.get(item.args[0], scope, True), None)
         if scope.lanes.mask is not None:
             state = [m.select(scope.lanes.mask, x, e) for x, e in zip(state, start, strict=True)]
         distance = 1
@@ -425,13 +425,13 @@ class ReductionEmitter:
             state, distance = acc.join(m, moved, state), 2 * distance
         keys = [(item, SCAN_STATE_KEY + k) for k in range(len(acc.parts))]
         carried = [
-            scalar.select(first, e, load_kept(home, key, axes, scope))
+            scalar.select(first, e, load_kept(env, key, axes, scope))
             for key, e in zip(keys, acc.start(scalar), strict=True)
         ]
         state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
         last = ir.Constant(ir.IntType(32), lanes - 1)
         for key, x in zip(keys, state, strict=True):
-            store_kept(home, key, axes, self.b.extract_element(x, last), scope)
+            store_kept(env, key, axes, self.b.extract_element(x, last), scope)
         return acc.finish(m, state)
 
 

@@ -100,14 +100,14 @@ def emit_function(
     function.args[0].add_attribute("noalias")
     function.args[3].add_attribute("noalias")
     b = ir.IRBuilder(function.append_basic_block("entry"))
-    buffers, sizes = _arguments(b, function.args[0], words)
+    buffers, sizes = load_arguments(b, function.args[0], words)
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
     for alias, name in s.phase.aliases.items():
         buffers[alias], dtypes[alias] = buffers[name], s.phase.dtypes[alias]
     entry = IndexEmitter(b, lambda atom: sizes[atom.name])
     _, first, last, scratch = function.args
     counts = [(g, entry.emit(n)) for g, n in grid_counts(s)]
-    start = _decode(b, first, counts)
+    start = decode_task(b, first, counts)
     storage = lay_out(s).with_addresses(b, scratch, entry.emit)
     zero_operands(b, storage, scratch, entry, sizes.values())
     lengths = {
@@ -123,7 +123,7 @@ def emit_function(
     return mul(storage.nbytes, 2) if pipelines_store else storage.nbytes
 
 
-def _arguments(
+def load_arguments(
     b: ir.IRBuilder, args: Value, words: ArgumentOrder
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """Load the arguments: addresses of buffers, and sizes."""
@@ -137,7 +137,7 @@ def _arguments(
     return buffers, sizes
 
 
-def _decode(b: ir.IRBuilder, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
+def decode_task(b: ir.IRBuilder, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
     """Return the block numbers of a task, outer to inner."""
     numbers: list[Value] = []
     for dim, (_, count) in enumerate(reversed(counts)):
@@ -174,14 +174,14 @@ def _task_loop(
     nests = _nests(frame, storage, numbers)
     if pipeline is None:
         run_segments(nests)
-        following = _advance(b, numbers, counts)
+        following = advance_task(b, numbers, counts)
         after = b.add(task, number(1))
     else:
         with pipeline.begin(nests, _nests(frame, storage, pipeline.numbers)) as late_store:
             with nests.within(late_store=late_store):
                 for nest in frame.s.nests[:-1]:
                     nests.run(nest)
-            following = _advance(b, numbers, counts)
+            following = advance_task(b, numbers, counts)
             after = b.add(task, number(1))
             more = b.icmp_signed("<", after, last)
             pipeline.end(nests, more, _nests(frame, storage, following).ranges)
@@ -194,11 +194,11 @@ def _task_loop(
     b.cbranch(b.icmp_signed("<", after, last), body, frame.done)
     b.position_at_end(frame.done)
     if frame.streaming:
-        _fence(b, frame.target)
+        emit_store_fence(b, frame.target)
     b.ret_void()
 
 
-def _fence(b: ir.IRBuilder, target: Target) -> None:
+def emit_store_fence(b: ir.IRBuilder, target: Target) -> None:
     """Emit the fence after which non-temporal stores are visible."""
     if name := target.facts.store_fence:
         kind = ir.FunctionType(ir.VoidType(), [])
@@ -208,7 +208,7 @@ def _fence(b: ir.IRBuilder, target: Target) -> None:
         b.fence("seq_cst")
 
 
-def _advance(
+def advance_task(
     b: ir.IRBuilder, numbers: Sequence[Value], counts: list[tuple[str, Value]]
 ) -> list[Value]:
     """Return the block numbers of the next task: an odometer."""
@@ -255,5 +255,5 @@ def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitt
         ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
     for g, value in numbers.items():
         if g not in s.local:
-            scope.axes[g] = value
+            scope.bind(g, value)
     return NestEmitter(frame, ranges, scope, storage)

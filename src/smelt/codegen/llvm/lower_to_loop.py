@@ -394,8 +394,8 @@ class _Lowering:
 class _NestLowering:
     """The loops of one nest."""
 
-    def __init__(self, home: _Lowering, nest: Nest) -> None:
-        self.home, self.nest, self.s = home, nest, home.s
+    def __init__(self, lowering: _Lowering, nest: Nest) -> None:
+        self.lowering, self.nest, self.s = lowering, nest, lowering.s
 
     def run(self) -> _Body:
         """Return the statements of the nest: apart for sums that cross loops."""
@@ -403,9 +403,9 @@ class _NestLowering:
         scanned = scan_axes(nest)
         if scanned:
             order = sorted(nest.order, key=lambda a: a in scanned)
-            return _Loops(self.home, nest, tuple(order), ()).run()
+            return _Loops(self.lowering, nest, tuple(order), ()).run()
         crossing = [r for r in nest.reductions if not nest.in_registers(r)]
-        body = list(_Loops(self.home, nest, nest.order, crossing).run())
+        body = list(_Loops(self.lowering, nest, nest.order, crossing).run())
         groups = dict.fromkeys(
             frozenset(a for a in nest.order if a not in r.axes) for r in crossing
         )
@@ -415,7 +415,7 @@ class _NestLowering:
                 *(a for a in nest.order if a in over),
             )
             others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
-            body += _Loops(self.home, nest, order, others, alone=True).run()
+            body += _Loops(self.lowering, nest, order, others, alone=True).run()
         return tuple(body)
 
 
@@ -441,23 +441,23 @@ class _Loops:
 
     def __init__(
         self,
-        home: _Lowering,
+        lowering: _Lowering,
         nest: Nest,
         order: tuple[str, ...],
         left: Sequence[Item],
         *,
         alone: bool = False,
     ) -> None:
-        self.home, self.nest, self.order, self.s = home, nest, order, home.s
+        self.lowering, self.nest, self.order, self.s = lowering, nest, order, lowering.s
         self.reductions = [r for r in nest.reductions if r not in left]
         self.saves = [] if alone else nest.saves
-        self.stores: list[StoreItem] = [] if alone else nest.stores
-        self.updates: list[StateUpdate] = [] if alone else nest.state_updates
+        self.stores: list[StoreItem] = [] if alone else [*nest.stores]
+        self.updates: list[StateUpdate] = [] if alone else [*nest.state_updates]
         self.scalars = [] if alone else nest.scalars
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
-        self.vars = {} if vanish else {a: home.axis_name(a) for a in order}
+        self.vars = {} if vanish else {a: lowering.axis_name(a) for a in order}
         if nest.vector in self.vars:
-            home.take_lanes(self.vars[nest.vector], self.s.lanes * nest.unroll)
+            lowering.take_lanes(self.vars[nest.vector], self.s.lanes * nest.unroll)
         self.values: dict[Item, loop.Value] = {}
         self.carries: dict[Item, str] = {}
         self.running: dict[Item, str] = {}
@@ -469,7 +469,7 @@ class _Loops:
         """Return the statements."""
         if not (self.reductions or self.saves or self.stores or self.updates or self.scalars):
             return ()
-        if not self.reductions and any(self.home.ranges[a] == (0, 0) for a in self.order):
+        if not self.reductions and any(self.lowering.ranges[a] == (0, 0) for a in self.order):
             return ()
         if not self.order:
             return (*self._enter(0), *self._body())
@@ -493,7 +493,7 @@ class _Loops:
         items: dict[Item, None] = {}
 
         def need(item: Item) -> None:
-            if item in items or item in self.home.values:
+            if item in items or item in self.lowering.values:
                 return
             if not self._is_kept(item):
                 for a in item.args:
@@ -506,7 +506,7 @@ class _Loops:
 
     def _is_kept(self, item: Item) -> bool:
         """Return whether an item is read from scratch memory."""
-        return item in self.home.arrays and item not in self.nest.items
+        return item in self.lowering.arrays and item not in self.nest.items
 
     def _uses(self) -> Counter[Item]:
         uses = Counter(self._roots())
@@ -539,17 +539,17 @@ class _Loops:
             register = self._make(item)
             if item.kind == "scan":
                 inner = self._scan_type(item)
-                name = self.running[item] = self.home.fresh("v")
+                name = self.running[item] = self.lowering.fresh("v")
                 yield loop.Let(name, register)
                 register = _read(name, inner)
                 register = register if inner == item.dtype else loop.Cast(register, item.dtype)
             if self._is_bound(item):
-                name = self.home.fresh("v")
+                name = self.lowering.fresh("v")
                 yield loop.Let(name, register)
                 register = _read(name, item.dtype)
             self.values[item] = register
             if depth == 0:
-                self.home.keep(item, register)
+                self.lowering.keep(item, register)
 
     # ---- loops ---------------------------------------------------------------------------------
 
@@ -559,7 +559,7 @@ class _Loops:
         name = self.order[depth]
         opened = [r for r in self.reductions if self._opens_at(r) == depth]
         carry = tuple(self._carry(r) for r in opened)
-        low, high = self.home.ranges[name]
+        low, high = self.lowering.ranges[name]
         scans = [i for i in self.items if i.kind == "scan" and not self._is_kept(i)]
         scans = [i for i in scans if name in _reduced(i)]
         starts = tuple(self._scan_start(i) for i in scans)
@@ -580,27 +580,27 @@ class _Loops:
 
     def _scan_type(self, scan: Item) -> DType:
         """Return the type in which a scan adds up."""
-        (dtype,) = self.home.storage.accumulator_of(scan).parts
+        (dtype,) = self.lowering.storage.accumulator_of(scan).parts
         return dtype
 
     def _scan_start(self, scan: Item) -> loop.Carry:
         """Return the carry of a scan."""
         assert isinstance(scan.payload, Reduction)
-        name = self.carries[scan] = self.home.fresh("s")
+        name = self.carries[scan] = self.lowering.fresh("s")
         return loop.Carry(name, loop.identity(scan.payload.row.name, self._scan_type(scan)))
 
     def _carry(self, reduction: Item) -> loop.Carry:
         """Return the carry that a reduction folds into."""
         assert isinstance(reduction.payload, Reduction)
         row, source = reduction.payload.row, reduction.args[0].dtype
-        name = self.carries[reduction] = self.home.fresh("s")
+        name = self.carries[reduction] = self.lowering.fresh("s")
         if row.positional:
-            position = self.home.fresh("p")
+            position = self.lowering.fresh("p")
             start = loop.Const(0, i64)
             return loop.Carry(
                 name, loop.identity(row.name, source), row.name, "own", position, start
             )
-        acc = self.home.storage.accumulator_of(reduction)
+        acc = self.lowering.storage.accumulator_of(reduction)
         mode: loop.Mode = "own"
         if isinstance(acc, CompensatedSum):
             mode = "two_sum"
@@ -617,10 +617,10 @@ class _Loops:
             result = loop.Cast(loop.Ref(carry.name), reduction.dtype)
         else:
             result = _read(carry.name, reduction.dtype)
-        if reduction in self.home.arrays:
+        if reduction in self.lowering.arrays:
             yield loop.Store(self._element(reduction), result)
         else:
-            self.home.keep(reduction, result)
+            self.lowering.keep(reduction, result)
 
     def _body(self) -> _Body:
         """Return the statements at the innermost position."""
@@ -642,7 +642,7 @@ class _Loops:
         def ready(item: Item) -> loop.Value:
             register = self.value(item)
             if several and not isinstance(register, (loop.Const, loop.IndexValue, loop.Ref)):
-                lets.append(loop.Let(name := self.home.fresh("v"), register))
+                lets.append(loop.Let(name := self.lowering.fresh("v"), register))
                 register = self.values[item] = _read(name, item.dtype)
             return register
 
@@ -654,14 +654,14 @@ class _Loops:
             late.append(loop.Store(place, ready(s.value)))
         late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
         for item in self.scalars:
-            self.home.keep(item, self.value(item))
+            self.lowering.keep(item, self.value(item))
         return (*body, *lets, *late)
 
     # ---- values --------------------------------------------------------------------------------
 
     def value(self, item: Item) -> loop.Value:
         """Return the value of an item that is available here."""
-        available = self.home.values.get(item)
+        available = self.lowering.values.get(item)
         return self.values[item] if available is None else available
 
     def _index(self, e: Index) -> Index:
@@ -669,18 +669,18 @@ class _Loops:
 
     def _leaf(self, atom: Atom) -> Index:
         if atom.kind == "value":
-            return self.home.position_index(self.value(self.s.phase.positions[atom.name]))
+            return self.lowering.position_index(self.value(self.s.phase.positions[atom.name]))
         if atom.kind == "axis" and atom.name in self.vars:
-            return axis(self.vars[atom.name], self.home.index(atom.extent))
-        return self.home.leaf(atom)
+            return axis(self.vars[atom.name], self.lowering.index(atom.extent))
+        return self.lowering.leaf(atom)
 
     def _element(self, owner: _Key) -> loop.Place:
         """Return the current element of an array in scratch memory."""
-        name, axes = self.home.arrays[owner]
+        name, axes = self.lowering.arrays[owner]
         offset: Index = 0
         for a in axes:
-            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.home.start(owner, a))
-            offset = add(mul(offset, self.home.extent(owner, a)), at)
+            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.lowering.start(owner, a))
+            offset = add(mul(offset, self.lowering.extent(owner, a)), at)
         return loop.Place(name, offset)
 
     def _make(self, item: Item) -> loop.Value:
@@ -701,7 +701,7 @@ class _Loops:
         if isinstance(payload, StreamState):
             return loop.Load(self._element(payload))
         if isinstance(payload, Edge):
-            low, high = self.home.ranges[payload.axis]
+            low, high = self.lowering.ranges[payload.axis]
             ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
             return loop.position(ends[payload.what])
         args = tuple(self.value(a) for a in item.args)
@@ -734,7 +734,7 @@ class _Loops:
         mask = tests[0]
         for test in tests[1:]:
             mask = loop.Apply(BOTH, (mask, test))
-        dtype = self.home.buffers[access.buffer].dtype.compute
+        dtype = self.lowering.buffers[access.buffer].dtype.compute
         other = None if access.gives_zero else loop.Const(access.other, dtype)
         return loop.Load(loop.Place(place.buffer, place.at, mask=mask), other)
 

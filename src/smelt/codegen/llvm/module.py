@@ -8,11 +8,13 @@ from itertools import chain
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import ArgumentOrder, argument_order, emit_function, task_count
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Access, Program
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
+from smelt.codegen.llvm.print_loops import print_loops
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.backward_slice import cost_of
 from smelt.codegen.llvm.schedule.build_nests import schedule
@@ -28,6 +30,7 @@ from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
+from smelt.codegen.llvm.vector_loops import vector_loops, why_not
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import SMALL_DEPTH
@@ -188,10 +191,27 @@ def emit(
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:
-        scratch = emit_function(module, source, s, words, target, streaming)
+        scratch = _emit_phase(module, source, s, words, target, streaming=streaming)
         entries.append(Entry(s.phase.name, task_count(s), scratch, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
     return Artifact(
         kernel.name, str(module), words.buffers, words.sizes, strides, partials, tuple(entries)
     )
+
+
+def _emit_phase(
+    module: ir.Module,
+    source: Program,
+    s: Schedule,
+    words: ArgumentOrder,
+    target: Target,
+    *,
+    streaming: bool,
+) -> Index:
+    """Emit a phase, from its loops if it is a map; return the scratch bytes of a thread."""
+    if why_not(s, streaming=streaming):
+        return emit_function(module, source, s, words, target, streaming)
+    phase = lower_phase(s, source)
+    func = vector_loops(s, phase, streaming=streaming)
+    return print_loops(module, phase, func, s.phase.name, words, target, streaming=streaming)

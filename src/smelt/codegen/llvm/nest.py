@@ -261,10 +261,10 @@ class NestEmitter(Environment):
             if term == 0 and above is not None:
                 continue
             offset = self.index(term, scope)
-            scope.offsets[access] = offset if above is None else self.b.add(above, offset)
+            scope.locate(access, offset if above is None else self.b.add(above, offset))
         for item in self.items:
             if self.depth(item) == depth and scope.value(item) is None:
-                scope.values[item] = self._compute(item, scope)
+                scope.define(item, self._compute(item, scope))
 
     # ---- index values ----------------------------------------------------------------------------
 
@@ -293,8 +293,7 @@ class NestEmitter(Environment):
         """
         register = scope.value(item)
         if register is None:
-            register = self._compute(item, scope)
-            scope.values[item] = register
+            register = scope.define(item, self._compute(item, scope))
         if vector and scope.lanes is not None:
             return splat(self.b, register, scope.lanes.count)
         return register
@@ -417,7 +416,7 @@ class NestEmitter(Environment):
                 self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
         for item in self.nest.scalars:
-            self.top.values[item] = self.get(item, scope, False)
+            self.top.define(item, self.get(item, scope, False))
 
     def save(self, scope: Scope) -> None:
         """Store what later nests need."""

@@ -23,24 +23,24 @@ BOUND_ALIGNMENT = 64
 begin there."""
 
 
-def run_segments(home: Environment, region: Region | None = None, at: int = 0) -> int:
+def run_segments(env: Environment, region: Region | None = None, at: int = 0) -> int:
     """Emit a region's segments from `at` on; return the first segment after the region."""
-    segments = home.s.phase.segments
+    segments = env.s.phase.segments
     while at < len(segments):
         inner = segments[at]
         if inner is region:
-            for nest in home.s.nests:
+            for nest in env.s.nests:
                 if nest.time == at:
-                    home.run(nest)
+                    env.run(nest)
             at += 1
         elif inner is not None and inner.parent is region:
-            at = _stream(home, inner, at)
+            at = _stream(env, inner, at)
         else:
             return at
     return at
 
 
-def _stream(home: Environment, region: Region, at: int) -> int:
+def _stream(env: Environment, region: Region, at: int) -> int:
     """Emit all blocks of a stream; return the first segment after it.
 
     Its own first segment is `at`.
@@ -50,88 +50,88 @@ def _stream(home: Environment, region: Region, at: int) -> int:
     def inside(depth: int) -> None:
         nonlocal after
         if depth == len(region.visits):
-            after = run_segments(home, region, at)
+            after = run_segments(env, region, at)
         else:
-            _visit(home, region, region.visits[depth], lambda: inside(depth + 1))
+            _visit(env, region, region.visits[depth], lambda: inside(depth + 1))
 
-    with home.within(top=Scope(home.top)):
+    with env.within(top=Scope(env.top)):
         if region.where is not None:
-            with home.b.if_then(home.top.value(region.where)), _bounded(home, region):
+            with env.b.if_then(env.top.value(region.where)), _bounded(env, region):
                 inside(0)
         else:
-            with _bounded(home, region):
+            with _bounded(env, region):
                 inside(0)
     return after
 
 
-def _bounded(home: Environment, region: Region) -> AbstractContextManager[None]:
+def _bounded(env: Environment, region: Region) -> AbstractContextManager[None]:
     """Narrow axes to the bounds of the current block, aligned to vector groups."""
     ranges = dict[str, tuple[Value, Value]]()
     for visit in region.bounds:
-        first, _ = home.ranges[visit.axis]
-        low, stop = _span(home, visit)
-        before = home.b.and_(home.b.sub(low, first), number(-BOUND_ALIGNMENT))
-        ranges[visit.axis] = home.b.add(first, before), stop
-    return home.narrowed(ranges)
+        first, _ = env.ranges[visit.axis]
+        low, stop = _span(env, visit)
+        before = env.b.and_(env.b.sub(low, first), number(-BOUND_ALIGNMENT))
+        ranges[visit.axis] = env.b.add(first, before), stop
+    return env.narrowed(ranges)
 
 
-def _visit(home: Environment, region: Region, visit: Visit, inside: Any) -> None:
+def _visit(env: Environment, region: Region, visit: Visit, inside: Any) -> None:
     """Emit a loop over the blocks of one axis."""
-    b = home.b
-    low, stop = _span(home, visit)
+    b = env.b
+    low, stop = _span(env, visit)
     size = b.sub(stop, low) if visit.size is None else number(visit.size)
     aligned = visit.size in (None, 1) or visit.start is None
-    begin = low if aligned else _block_of(home, visit, low)
+    begin = low if aligned else _block_of(env, visit, low)
 
     def block(at: Value) -> None:
         block_start = at
         if visit.size == 1:
-            home.top.axes[visit.axis] = at
+            env.top.bind(visit.axis, at)
         end = stop if visit.size is None else _min(b, b.add(at, size), stop)
         at = at if aligned else _max(b, at, low)
-        starts = {**home.starts, (region, visit.axis): at}
-        steps = {**home.steps, visit: (block_start, begin)}
-        with home.narrowed({visit.axis: (at, end)}), home.within(starts=starts, steps=steps):
-            for row_groups in home.row_groups:
+        starts = {**env.starts, (region, visit.axis): at}
+        steps = {**env.steps, visit: (block_start, begin)}
+        with env.narrowed({visit.axis: (at, end)}), env.within(starts=starts, steps=steps):
+            for row_groups in env.row_groups:
                 if row_groups.groups.visit is visit:
-                    emit_ranges(home, row_groups)
+                    emit_ranges(env, row_groups)
             inside()
 
     if region.parent is None and visit is region.visits[0]:
-        stream_loop(home, region, (begin, stop), size, block)
+        stream_loop(env, region, (begin, stop), size, block)
     else:
-        home.loop(begin, stop, size, block)
+        env.loop(begin, stop, size, block)
 
 
-def _first(home: Environment, visit: Visit) -> Value:
+def _first(env: Environment, visit: Visit) -> Value:
     """Return where the first block of an axis begins."""
-    low, _ = home.ranges[visit.axis]
-    return home.b.add(low, number(visit.first)) if visit.first else low
+    low, _ = env.ranges[visit.axis]
+    return env.b.add(low, number(visit.first)) if visit.first else low
 
 
-def _block_of(home: Environment, visit: Visit, at: Value) -> Value:
+def _block_of(env: Environment, visit: Visit, at: Value) -> Value:
     """Return the start of the block that contains a position."""
-    b = home.b
-    return b.sub(at, b.srem(b.sub(at, _first(home, visit)), number(visit.size or 1)))
+    b = env.b
+    return b.sub(at, b.srem(b.sub(at, _first(env, visit)), number(visit.size or 1)))
 
 
-def _span(home: Environment, visit: Visit) -> tuple[Value, Value]:
+def _span(env: Environment, visit: Visit) -> tuple[Value, Value]:
     """Return where the blocks of an axis begin and end in this task."""
-    b = home.b
-    _, stop = home.ranges[visit.axis]
-    low = _first(home, visit)
+    b = env.b
+    _, stop = env.ranges[visit.axis]
+    low = _first(env, visit)
     first, last = low, stop
     if visit.start is not None:
-        low = _min(b, _max(b, home.top.value(visit.start), first), last)
+        low = _min(b, _max(b, env.top.value(visit.start), first), last)
     if visit.stop is not None:
-        stop = _min(b, _max(b, home.top.value(visit.stop), low), last)
+        stop = _min(b, _max(b, env.top.value(visit.stop), low), last)
     if visit.part is None:
         return low, stop
     name, count = visit.part
     unit = number(visit.size or 1)
     blocks = _ceil(b, b.sub(last, first), unit)
-    each = b.mul(_ceil(b, blocks, home.frame.index(count)), unit)
-    begin = b.add(first, b.mul(home.top.axis(name), each))
+    each = b.mul(_ceil(b, blocks, env.frame.index(count)), unit)
+    begin = b.add(first, b.mul(env.top.axis(name), each))
     return _max(b, low, begin), _min(b, b.add(begin, each), stop)
 
 
@@ -147,13 +147,13 @@ def _max(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-def edge(home: Environment, e: Edge) -> Value:
+def edge(env: Environment, e: Edge) -> Value:
     """Return the first position, last position or length of an axis' current block.
 
     The block may be a single position.
     """
-    b, at = home.b, home.top.axis(e.axis)
-    low, high = (at, b.add(at, number(1))) if at is not None else home.ranges[e.axis]
+    b, at = env.b, env.top.axis(e.axis)
+    low, high = (at, b.add(at, number(1))) if at is not None else env.ranges[e.axis]
     if e.what == "first":
         return low
     return b.sub(high, number(1)) if e.what == "last" else b.sub(high, low)

@@ -74,8 +74,8 @@ class ComplexArray(Array):
         """Real and imaginary parts, the arrays themselves."""
         if self._parts is None:
             assert self.whole is not None
-            real, imag = (Array.of(leaf(x.copy())) for x in (self.whole.real, self.whole.imag))
-            self._parts, self.whole = (real, imag), None
+            self._parts = _part_of(self.whole.real), _part_of(self.whole.imag)
+            self.whole = None
         return self._parts
 
     @property
@@ -384,6 +384,13 @@ def of_whole(data: Buffer) -> ComplexArray:
     result.whole = data if is_own else np.array(data, order="C")
     result._parts = None  # pyright: ignore[reportPrivateUsage]
     return result
+
+
+def _part_of(data: Buffer) -> Array:
+    """Return a part of an array that may be older than the recording in progress."""
+    array = Array.__new__(Array)
+    array.node, array.place = leaf(data.copy()), None
+    return array
 
 
 def _is_copied(items: tuple[Any, ...]) -> bool:

@@ -160,7 +160,7 @@ def reporting() -> Any:
 @cache
 def explain_package() -> Any:
     """Import the package that produces reports and texts of a compiled graph."""
-    return import_compiler("smelt.explain")
+    return import_compiler("smelt.explain.api")
 
 
 def compile_graph(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from smelt.errors import ArgumentError
 from smelt.frontends.array.ahead_of_time import as_arguments
@@ -17,22 +17,29 @@ from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
+from smelt.frontends.array.load import LoadedFunction
 from smelt.frontends.array.results import buffers_of
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
-    from smelt.explain import Report
+    from smelt.explain.api import Report
+    from smelt.explain.saved_report import SavedReport
 
 __all__ = ["explain", "explain_call"]
 
 
-def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) -> Report:
+@overload
+def explain(function: LoadedFunction, /, *args: Any, **kwargs: Any) -> SavedReport: ...
+@overload
+def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) -> Report: ...
+def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) -> SavedReport:
     """Report what the compiler makes of a call: kernels, bytes, times and decisions.
 
     Args:
         function: a plain function or one made by `sm.jit`; it is compiled if need be. An array
             whose elements are pending stands for the program that computes it; it stays pending.
+            A function from a program file has the report of its plan, at the sizes it was made for.
         *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
         **kwargs: keyword arguments of the call.  `target` names a GPU, such as "sm_90" or "h100",
             or an instruction set, such as "neon", unless the function has an argument of that name:
@@ -53,6 +60,10 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
             value=repr(function),
             expected="a function, or an array whose elements are pending",
         )
+    if isinstance(function, LoadedFunction) and target is None:
+        saved = function.report(*args, **kwargs)
+        if saved is not None:
+            return saved
     jitted = function if isinstance(function, Jit) else Jit(Options(function))
     bound = jitted.options.bind(args, kwargs)
     if not any(a.spec is not None for a in as_arguments(bound)):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -37,8 +37,12 @@ from smelt.graph.text import text
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
+from smelt.saved.plans import StoredProgram
 from smelt.saved.programs import Entry, Plan, open_programs
-from smelt.saved.recording import Parameter, Recording
+from smelt.saved.recording import Recording, SavedArgument
+
+if TYPE_CHECKING:
+    from smelt.explain.saved_report import SavedReport
 
 __all__ = ["LoadedFunction", "Programs", "load"]
 
@@ -116,6 +120,20 @@ class SavedCall:
         """Return whether the arguments have the dtypes, ranks and fixed dimensions."""
         pairs = zip(self.recording.leaves, arguments, strict=True)
         return all(saved.accepts(a.data, a.number) for saved, a in pairs)
+
+    def distance(self, arguments: Sequence[Argument]) -> tuple[int, int]:
+        """Return how many arguments have another type or rank, and how many other sizes."""
+        others = sizes = 0
+        for saved, a in zip(self.recording.leaves, arguments, strict=True):
+            if saved.accepts(a.data, a.number):
+                continue
+            if a.data is None or saved.dtype is None:
+                others += 1
+                continue
+            others += a.data.dtype != saved.dtype.numpy or a.data.ndim != len(saved.shape)
+            pairs = zip(a.data.shape, saved.shape, strict=False)
+            sizes += sum(n != d if isinstance(d, int) else n < 2 for n, d in pairs)
+        return others, sizes
 
     def check_sizes(self, name: str, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
         """Raise ProgramFileError if the graph's inputs are not of the arguments' sizes.
@@ -207,7 +225,9 @@ def _planned(trace: Trace, plan: Plan) -> Trace:
 class SavedOptions(Options):
     """Parameters of a saved function; keywords are bound as in the calls that were saved."""
 
-    def __init__(self, name: str, parameters: Sequence[Parameter], statics: Any) -> None:
+    def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
+        self.recordings = recordings
+        parameters, statics = recordings[0].parameters, recordings[0].statics
         signature = inspect.Signature(
             [
                 inspect.Parameter(
@@ -232,8 +252,42 @@ class SavedOptions(Options):
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
-        """Bind the arguments of a call by position where parameters allow it."""
-        return super().bind(*self.by_position(args, kwargs))
+        """Bind the arguments of a call by position where parameters allow it.
+
+        A number becomes an array where every saved call has an array without axes of one type.
+        """
+        bound = super().bind(*self.by_position(args, kwargs))
+        if not any(type(x) in _KINDS_OF for x in bound.leaves):
+            return bound
+        call, statics = tree_to_data(bound.tree), statics_to_data(bound)
+        saved = [r.leaves for r in self.recordings if (r.call, r.statics) == (call, statics)]
+        if not saved:
+            return bound
+        leaves = [_as_scalar(x, set(wanted)) for x, *wanted in zip(bound.leaves, *saved)]
+        return replace(bound, leaves=leaves)
+
+
+_KINDS_OF = {bool: ("bool",), int: ("int", "uint", "float"), float: ("float",)}
+"""Kinds of dtypes that take numbers of Python."""
+
+
+def _as_scalar(x: Any, wanted: Collection[SavedArgument]) -> Any:
+    """Return a number as an array of the wanted type, or unchanged if unfit.
+
+    As operators convert numbers: floats are rounded, integers are exact, nothing overflows.
+    """
+    (only,) = wanted if len(wanted) == 1 else (SavedArgument(),)
+    if type(x) not in _KINDS_OF or only.dtype is None or only.shape:
+        return x
+    with np.errstate(over="ignore"):
+        try:
+            array = np.asarray(x).astype(only.dtype.numpy)
+        except OverflowError:  # an integer beyond 64 bits
+            return x
+    if only.dtype.kind not in _KINDS_OF[type(x)]:
+        return x
+    fits = math.isinf(x) == np.isinf(array) if type(x) is float else array.item() == x
+    return array if fits else x
 
 
 _KINDS = {
@@ -252,8 +306,7 @@ class LoadedFunction(Jit[Any, Any]):
     """Function of a program file: it runs or raises an error, but never records."""
 
     def __init__(self, name: str, entries: Sequence[Entry]) -> None:
-        r = entries[0].recording
-        super().__init__(SavedOptions(name, r.parameters, r.statics))
+        super().__init__(SavedOptions(name, [e.recording for e in entries]))
         self.calls = tuple(map(SavedCall, entries))
         self._noticed = True
 
@@ -264,6 +317,24 @@ class LoadedFunction(Jit[Any, Any]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self.options.name} lies in a file: pass its path, and load it there")
+
+    def __str__(self) -> str:
+        """Show the signatures and the report that was saved with the program."""
+        report = self.report()
+        return repr(self) if report is None else f"{self!r}\n\n{report}"
+
+    def report(self, *args: Any, **kwargs: Any) -> SavedReport | None:
+        """Return the report of the plan for these arguments, without any of the first plan.
+
+        It is for the sizes that the plan was made for; None where the file has no report, or its
+        graph was compiled here.
+        """
+        traces = [t for c in self.calls for t in c.traces]
+        if args or kwargs:
+            bound = self.options.bind(args, kwargs)
+            traces.insert(0, self.find_trace(bound, self.arguments_of(bound))[0])
+        stored = (t.compiled for t in traces if isinstance(t.compiled, StoredProgram))
+        return next((r for r in (s.report() for s in stored) if r is not None), None)
 
     def as_text(self) -> str:
         """Return the graph of the first recording as text."""
@@ -301,7 +372,7 @@ class LoadedFunction(Jit[Any, Any]):
             raise StructureError(
                 f"{self.options.name}: the arguments are nested otherwise than when it was saved, "
                 "or static ones have other values",
-                hint=f"It was saved for {self}.",
+                hint=f"It was saved for {self!r}.",
             )
         measures = match_parameters(arguments)
         for c in calls:
@@ -310,20 +381,26 @@ class LoadedFunction(Jit[Any, Any]):
                 c.check_sizes(self.options.name, values, arguments)
                 return c.trace_for(values), values
         raise GuardError(
-            guard=_wanted(calls),
+            guard=_wanted(calls, arguments),
             found=_describe(calls[0].recording.names, arguments),
-            hint="Save the program for these arguments too: a loaded program never compiles. Where"
-            " an array without axes is expected, such as f64[], pass np.asarray(0.5) for 0.5.",
+            hint="Save the program for these arguments too: a loaded program never compiles.",
         )
 
 
-def _wanted(calls: Sequence[SavedCall]) -> str:
-    """Return what the saved recordings are for, with their guards."""
+MAX_LISTED = 3
+"""Most saved recordings, and guards of each, that an error lists."""
+
+
+def _wanted(calls: Sequence[SavedCall], arguments: Sequence[Argument]) -> str:
+    """Return what the saved recordings are for, with their guards, the nearest ones first."""
     texts: dict[str, None] = {}
-    for c in calls:
-        guards = " and ".join(map(str, c.traces[0].guards))
-        texts[f"{c}{' where ' * bool(guards)}{guards}"] = None
-    return "; or ".join(texts)
+    for c in sorted(calls, key=lambda c: c.distance(arguments)):
+        guards = [str(g) for g in c.traces[0].guards]
+        more = [f"{len(guards) - MAX_LISTED} more"] if len(guards) > MAX_LISTED else []
+        conditions = " and ".join([*guards[:MAX_LISTED], *more])
+        texts[f"{c}{' where ' * bool(conditions)}{conditions}"] = None
+    first, rest = list(texts)[:MAX_LISTED], len(texts) - MAX_LISTED
+    return "; or ".join([*first, *([f"{rest} more, see print(loaded)"] if rest > 0 else [])])
 
 
 def _describe(names: Sequence[str], arguments: Sequence[Argument]) -> str:

@@ -88,6 +88,7 @@ def _alias(x: Array, result: Array) -> Array:
 
 def _keeps_memory(x: Array, result: Array, how: str) -> bool:
     """Return whether strides allow a reshaped or flattened view."""
+    step = x.dtype.itemsize
     if isinstance(x, ComplexArray):
         x, result = x.parts[0], result.parts[0]  # pyright: ignore[reportAttributeAccessIssue]
     place = x.place
@@ -95,7 +96,11 @@ def _keeps_memory(x: Array, result: Array, how: str) -> bool:
         return True
     shadow = place.shadow()
     if how == "ravel":
-        return bool(shadow.flags.c_contiguous)
+        for size, stride in zip(reversed(shadow.shape), reversed(shadow.strides), strict=True):
+            if size != 1 and stride != step:
+                return shadow.size == 0
+            step *= size
+        return True
     scope = result.node.scope
     type_ = result.node.type if scope is None else scope.concrete(result.node.type)
     try:

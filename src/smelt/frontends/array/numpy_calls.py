@@ -21,7 +21,7 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
-from smelt.frontends.array.aliasing import own
+from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
 from smelt.frontends.array.creation import full
@@ -66,9 +66,9 @@ def array(x: Any, what: str) -> Array:
     if isinstance(x, Array):
         return x
     result = complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
-    if isinstance(x, np.ndarray) and not x.flags.writeable:  # nor are views that functions make
+    if isinstance(x, np.ndarray):  # its memory is written by the views that functions make
         for part in result.parts if isinstance(result, ComplexArray) else (result,):
-            own(part).is_writeable = False
+            hold(part, x.flags.writeable)
     return result
 
 

@@ -82,8 +82,10 @@ class Operators:
         data = node.data
         if data is not None:
             return data.size <= STATE.small_elements
+        if node.scope is not None:
+            return False
         count: Any = product(node.type.shape)
-        return node.scope is None and count <= STATE.small_elements
+        return count <= STATE.small_elements
 
     def handed_out(self) -> Any:
         """Return this small result as NumPy's own array or scalar; see `small_results`."""

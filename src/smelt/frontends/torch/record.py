@@ -38,7 +38,7 @@ from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 
 if TYPE_CHECKING:
-    from smelt.explain import Lesson, Report
+    from smelt.explain.api import Lesson, Report
     from smelt.explain.measure import Times
     from smelt.explain.why import Why
 
@@ -138,7 +138,7 @@ class Compiled:
 @cache
 def _explain_module() -> Any:
     """Import the package that makes reports at its first use: it loads the whole compiler."""
-    return fork_safe_import("smelt.explain")
+    return fork_safe_import("smelt.explain.api")
 
 
 def _report(segment: Segment, home: Compiled, target: str | None = None) -> Report:

@@ -68,42 +68,42 @@ class _Accumulate(ThreadState):
                 return (self.rebuild(s),)
 
     def _loop(self, s: ir.For) -> Body:
-        given: dict[Key, str] = {}
+        named: dict[Key, str] = {}
         after: list[ir.Statement] = []
         for c in (c for c in s.carry if c.combine):
             dtype, lanes = self.env.values[c.name]
             self.types[c.name, 0], self.types[c.name, 1] = Type(dtype, lanes), Type(dtype, lanes)
             init, same = self.value(c.init), type_of(c.init, self.env).dtype == dtype
             self.state[c.name, 0] = init if same else ir.cast(init, dtype)
-            given[c.name, 0] = c.name
+            named[c.name, 0] = c.name
             if c.start is not None:
                 self.types[c.name, 1] = Type(i64, lanes)
                 self.state[c.name, 1] = self.value(c.start)
-                given[c.name, 1] = c.position
+                named[c.name, 1] = c.position
             elif c.mode == "two_sum":
                 names = [self.new_names.new(c.name) for _ in range(2)]
-                given |= {(c.name, k): name for k, name in enumerate(names)}
+                named |= {(c.name, k): name for k, name in enumerate(names)}
                 zero = ir.Const(0.0, f64)
                 self.state[c.name, 1] = zero if lanes == 1 else ir.Splat(zero, lanes)
                 after.append(ir.Let(c.name, _exact(*map(ir.Ref, names))))
         free = tuple(c for c in s.carry if not c.combine)
-        return (self.thread_loop(s, given, free), *after)
+        return (self.thread_loop(s, named, free), *after)
 
     def _fold(self, c: ir.Carry, value: ir.Value, position: ir.Value | None) -> Body:
         lanes = self.env.values[c.name].lanes
-        found, key = type_of(value, self.env), (c.name, 0)
+        folded, key = type_of(value, self.env), (c.name, 0)
         out: list[ir.Statement] = []
         value = self.value(value)
-        if c.mode == "pairs" and found.lanes == 2 * lanes:
+        if c.mode == "pairs" and folded.lanes == 2 * lanes:
             name = self.new_names.new(c.name)
             out.append(ir.Let(name, value))
             value = self._halves(ir.Ref(name), lanes, c.combine)
-            found = Type(found.dtype, lanes)
-        if c.mode != "own" and found.dtype != f64:
+            folded = Type(folded.dtype, lanes)
+        if c.mode != "own" and folded.dtype != f64:
             value = ir.cast(value, f64)
-        if found.lanes not in (1, lanes):
-            raise LoopPassError(f"{found.lanes} lanes are folded into {lanes} of {c.name}")
-        partial = found.lanes < lanes
+        if folded.lanes not in (1, lanes):
+            raise LoopPassError(f"{folded.lanes} lanes are folded into {lanes} of {c.name}")
+        partial = folded.lanes < lanes
         value = ir.Splat(value, lanes) if partial else value
         old = self.state[key]
         if c.mode == "two_sum" or position is not None:

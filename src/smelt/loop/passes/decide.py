@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from smelt.loop import ir
@@ -25,7 +24,7 @@ from smelt.loop.walk import Body, Rewriter
 from smelt.types.dtype import bool_
 
 
-def decide(body: Iterable[ir.Statement], cond: ir.Value, env: Env, *, value: bool) -> Body:
+def decide(body: Body, cond: ir.Value, env: Env, *, value: bool) -> Body:
     """Return statements in which a condition is known to be `value`.
 
     `env` has the types of the names in `body`: a vector is not replaced by a scalar.
@@ -56,11 +55,11 @@ class _Decide(Rewriter):
                 return v
 
     def _both(self, v: ir.Value, op: str, left: ir.Value, right: ir.Value) -> ir.Value:
-        for known, rest in ((left, right), (right, left)):
-            if isinstance(known, ir.Const) and bool(known.value) == (op == "and"):
+        for side, rest in ((left, right), (right, left)):
+            if isinstance(side, ir.Const) and bool(side.value) == (op == "and"):
                 return rest
-            if isinstance(known, ir.Const) and self._lanes(rest) == 1:
-                return known
+            if isinstance(side, ir.Const) and self._lanes(rest) == 1:
+                return side
         return v
 
     def _load(self, v: ir.Load, place: ir.Place, other: ir.Const | None) -> ir.Value:

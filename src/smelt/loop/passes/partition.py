@@ -1,4 +1,4 @@
-"""Cut a loop where a condition flips, or branch on one that does not vary around the loop.
+"""Cut a loop where a condition flips, or branch on it around the loop.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
@@ -35,7 +35,7 @@ from smelt.types import expr
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
-__all__ = ["Module", "conditions", "partition", "unswitch"]
+__all__ = ["Module", "conditions", "find_cut", "partition", "unswitch"]
 
 _ORDERED = {"lt": (True, 0), "le": (True, 1), "gt": (False, 1), "ge": (False, 0)}
 """For a rising a - b: whether a comparison holds first, and where from a = b on it flips."""
@@ -61,7 +61,7 @@ def partition(func: ir.Func, var: str, cond: ir.Value, lanes: int = 1) -> ir.Fun
     env, names = types_in(func), Names(func)
 
     def change(loop: ir.For) -> Body:
-        cut, first = _cut(loop, cond)
+        cut, first = find_cut(loop, cond)
         end = expr.maximum(loop.high, loop.low)
         cuts = [expr.minimum(expr.maximum(cut, loop.low), end)]
         sides: list[bool | None] = [first, not first]
@@ -76,7 +76,7 @@ def partition(func: ir.Func, var: str, cond: ir.Value, lanes: int = 1) -> ir.Fun
     return replace_loop(func, var, change)
 
 
-def _cut(loop: ir.For, cond: ir.Value) -> tuple[Index, bool]:
+def find_cut(loop: ir.For, cond: ir.Value) -> tuple[Index, bool]:
     """Return where a condition flips, and what it is before."""
     if not isinstance(cond, ir.Apply) or cond.op not in _ORDERED:
         raise LoopPassError("a loop is cut at a comparison of order")

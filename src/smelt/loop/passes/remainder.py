@@ -24,7 +24,7 @@ def whole_groups(loop: ir.For, count: int) -> Index:
 
 
 def copy_loop(loop: ir.For, names: Names, *, last: bool = False) -> ir.For:
-    """Copy a loop with new names; the last of several keeps the names of its carries."""
+    """Copy a loop with new names; the last copy keeps the names of carries."""
     keep = [n for c in loop.carry for n in (c.name, c.position)] if last else []
     (copy,) = fresh([loop], names, keep=keep)
     assert isinstance(copy, ir.For)

@@ -43,16 +43,16 @@ class ThreadState(Rewriter):
         self.state[key] = self.read(key, name)
         return (ir.Let(name, value),)
 
-    def thread_loop(self, s: ir.For, given: dict[Key, str], carry: tuple[ir.Carry, ...]) -> ir.For:
+    def thread_loop(self, s: ir.For, named: dict[Key, str], carry: tuple[ir.Carry, ...]) -> ir.For:
         """Rebuild a loop, which carries what its body changes besides `carry`.
 
-        `given` has the names of variables that are read after the loop by name.
+        `named` has the names of variables that are read after the loop by name.
         """
         keys = [k for k in self.changes(s.body) if k in self.state]
         threaded: dict[Key, str] = {}
         out = [self.carry(c) for c in carry]
-        for key in dict.fromkeys((*given, *keys)):
-            name = given.get(key) or self.new_names.new(key[0])
+        for key in dict.fromkeys((*named, *keys)):
+            name = named.get(key) or self.new_names.new(key[0])
             threaded[key] = name
             out.append(ir.Carry(name, self.state[key]))
             self.state[key] = self.read(key, name)

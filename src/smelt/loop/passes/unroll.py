@@ -112,8 +112,8 @@ class _Promote(ThreadState):
             self._check(s)
 
     def _check(self, s: ir.Statement) -> None:
-        own = () if isinstance(s, ir.Prefetch) else places(s)
-        for place in (*own, *(load.place for load in loads(*values(s)))):
+        stored = () if isinstance(s, ir.Prefetch) else places(s)
+        for place in (*stored, *(load.place for load in loads(*values(s)))):
             if place.buffer not in self.registers:
                 continue
             lanes = self.lanes.setdefault(place.buffer, place.lanes)

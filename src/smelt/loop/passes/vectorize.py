@@ -26,7 +26,6 @@ a remainder).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, NoReturn
 
@@ -40,7 +39,8 @@ from smelt.loop.walk import (
     Names,
     Rewriter,
     atom_index,
-    names_in,
+    operands,
+    place_indices,
     replace_loop,
     statements,
     values,
@@ -101,13 +101,13 @@ def _check(loop: ir.For, env: Env) -> None:
         _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
     if any(c.position for c in loop.carry):
         _refuse("positions of the best element are not folded in lanes")
-    own = {c.name for c in loop.carry}
+    inner = {c.name for c in loop.carry}
     for s in statements(loop.body):
         if isinstance(s, ir.For):
-            own |= {c.name for c in s.carry}
+            inner |= {c.name for c in s.carry}
         if isinstance(s, ir.Alloc | ir.Call) or (isinstance(s, ir.If) and s.results):
             _refuse("scratch, calls and branches with results have no vector form")
-        if isinstance(s, ir.Fold) and s.name not in own:
+        if isinstance(s, ir.Fold) and s.name not in inner:
             _refuse(f"{s.name} is folded by a loop around the vectors")
         if any(type_of(v, env).lanes > 1 for v in values(s)):
             _refuse(f"the loop over {loop.var} has vectors already")
@@ -126,10 +126,10 @@ def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
     return ir.apply(COMBINES[c.combine].scalar, across, init)
 
 
-def _inline_indices(body: Iterable[ir.Statement]) -> Body:
+def _inline_indices(body: Body) -> Body:
     """Replace names of index expressions by these: their lanes then have strides."""
     definitions: dict[str, Index] = {}
-    rewriter = _Inline(lambda a: definitions.get(a.name, atom_index(a)))
+    rewriter = _Inline(lambda a: definitions.get(a.name))
     rewriter.definitions = definitions
     return rewriter.body(body)
 
@@ -154,10 +154,23 @@ class _Widen(Rewriter):
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
-        self.own = {c.name: c for c in loop.carry}
+        self.verdicts: dict[int, bool] = {}
+        """Whether values of the body vary, by identity: operators ask for their operands again."""
+        self.carries = {c.name: c for c in loop.carry}
 
     def _varies(self, v: ir.Value) -> bool:
-        return not self.varying.isdisjoint(names_in(v))
+        varies = self.verdicts.get(id(v))
+        if varies is None:
+            match v:
+                case ir.Ref(name):
+                    varies = name in self.varying
+                case ir.IndexValue(index=index) | ir.Prefix(count=index):
+                    varies = self._index_varies(index)
+                case _:
+                    at = place_indices(v.place) if isinstance(v, ir.Load) else ()
+                    varies = any(map(self._index_varies, at)) or any(map(self._varies, operands(v)))
+            self.verdicts[id(v)] = varies
+        return varies
 
     def _index_varies(self, e: Index) -> bool:
         return any(a.name in self.varying for a in expr.atoms(e))
@@ -180,8 +193,10 @@ class _Widen(Rewriter):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
                 return ir.Cast(self.value(arg), dtype)
-            case _:
+            case ir.Ref():
                 return v
+            case _:
+                _refuse(f"the loop over {self.loop.var} has vectors already")
 
     def _lanes_of(self, e: Index) -> ir.Value:
         """Return an index expression as a vector, if it varies."""
@@ -264,7 +279,7 @@ class _Widen(Rewriter):
 
     def _folded(self, name: str, value: ir.Value) -> ir.Value:
         full = self._full(value)
-        carry = self.own.get(name)
+        carry = self.carries.get(name)
         if self.on is None or carry is None:
             return full
         neutral = ir.identity(carry.combine, type_of(value, self.env).dtype)

@@ -61,21 +61,21 @@ def _affine_index(item: Item) -> Index | None:
     return total
 
 
-def compare_lanes(home: Environment, item: Item, scope: Scope) -> Value | None:
+def compare_lanes(env: Environment, item: Item, scope: Scope) -> Value | None:
     """Emit the lanes for which a comparison of positions holds.
 
     None if it is no such comparison, or its gap does not change by 1 from lane to lane.
     """
     gap = gap_of(item)
-    if gap is None or scope.lanes is None or home.vector_position(gap):
+    if gap is None or scope.lanes is None or env.vector_position(gap):
         return None
     step = coefficient(gap, scope.lanes.axis)
     if step is None:
-        return lane_test(home, gap, scope)
+        return lane_test(env, gap, scope)
     if not isinstance(step, int) or abs(step) != 1:
         return None
-    b, lanes = home.b, scope.lanes.count
-    first = home.index(gap, scope)
+    b, lanes = env.b, scope.lanes.count
+    first = env.index(gap, scope)
     edge = first if step < 0 else b.sub(number(0), first)
     for sign, end in (("<", -1), (">", lanes)):
         edge = b.select(b.icmp_signed(sign, edge, number(end)), number(end), edge)

@@ -9,8 +9,8 @@ gathered vector is stored, and gathered again only when its offset changes:
 
 All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
-    cached_gathers = cache_gathers(home, row, side)    # before a loop over k
-    read_cached(home, item, scope, m, read)                 # inside
+    cached_gathers = cache_gathers(env, row, side)    # before a loop over k
+    read_cached(env, item, scope, m, read)                 # inside
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ NOWHERE = -(1 << 62)
 """An offset that no element has."""
 
 
-def cache_gathers(home: Environment, row: str, side: int = 0) -> dict[Item, CachedGather]:
+def cache_gathers(env: Environment, row: str, side: int = 0) -> dict[Item, CachedGather]:
     """Allocate a cache for each load of a nest whose vectors consecutive rows share.
 
     A loop over square tiles of `side` gets several adjacent vectors.  All are empty at first.
     """
-    b, caches, lanes, v = home.b, dict[Item, CachedGather](), home.s.lanes, home.nest.vector or ""
-    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.unroll}}
-    for item in home.items:
-        if item in home.nest.transposed or not _is_shared(home, item, row):
+    b, caches, lanes, v = env.b, dict[Item, CachedGather](), env.s.lanes, env.nest.vector or ""
+    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * env.nest.unroll}}
+    for item in env.items:
+        if item in env.nest.transposed or not _is_shared(env, item, row):
             continue
         vectors = dict[int, tuple[Value, Value]]()
         for count, slots in sorted(vectors_of.items()):
-            kind = LLVMMachine(b, count, home.frame.target).register_type(item.dtype)
+            kind = LLVMMachine(b, count, env.frame.target).register_type(item.dtype)
             with b.goto_entry_block():
                 address, offset = (b.alloca(t, size=number(slots)) for t in (kind, I64))
             vectors[count] = address, offset
             for k in range(slots):
                 b.store(I64(NOWHERE), _nth(b, offset, number(k), I64))
-        caches[item] = CachedGather(vectors, home.ranges[v][0] if side else None)
+        caches[item] = CachedGather(vectors, env.ranges[v][0] if side else None)
     return caches
 
 
-def _is_shared(home: Environment, item: Item, row: str) -> bool:
+def _is_shared(env: Environment, item: Item, row: str) -> bool:
     """Return whether a load is strided along lanes and repeated along neighbouring rows."""
-    access, v = item.payload, home.nest.vector
+    access, v = item.payload, env.nest.vector
     if not isinstance(access, Access) or item.kind != "load" or v is None:
         return False
-    dtype = home.frame.dtypes[access.buffer]
+    dtype = env.frame.dtypes[access.buffer]
     return (
         not access.limits
         and _is_unconverted(dtype, item.dtype)
         and v in item.axes
         and is_repeated(access.offset, row)
-        and home.step(access, v) not in (None, 0, 1)
+        and env.step(access, v) not in (None, 0, 1)
     )
 
 
@@ -73,18 +73,18 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
 
 
 def read_cached(
-    home: Environment, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
+    env: Environment, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
     """Read a vector of a load through its gather cache.
 
     `read` loads it on a miss, and if it is masked or has a width that is not cached.
     """
-    b, access, lanes = home.b, item.payload, scope.lanes
+    b, access, lanes = env.b, item.payload, scope.lanes
     assert isinstance(access, Access)
     assert lanes is not None
-    if lanes.mask is not None or lanes.count not in home.cached_gathers[item].vectors:
+    if lanes.mask is not None or lanes.count not in env.cached_gathers[item].vectors:
         return read()
-    cache, kind = home.cached_gathers[item], m.register_type(item.dtype)
+    cache, kind = env.cached_gathers[item], m.register_type(item.dtype)
     address, offset = cache.vectors[lanes.count]
     if cache.low is not None:
         nth = b.udiv(b.sub(lanes.base, cache.low), number(lanes.count))

@@ -45,9 +45,9 @@ def constant_term(e: Index) -> int:
     return next((c for m, c in terms_of(e) if not m), 0)
 
 
-def nest_load_groups(home: Environment, items: Iterable[Item]) -> InterleavedLoads:
+def nest_load_groups(env: Environment, items: Iterable[Item]) -> InterleavedLoads:
     """Return the groups of interleaved loads among items of the current nest."""
-    return group_loads(items, lambda a: home.step(a, home.nest.vector or ""))
+    return group_loads(items, lambda a: env.step(a, env.nest.vector or ""))
 
 
 def group_loads(
@@ -81,16 +81,16 @@ def group_loads(
 
 
 def read_group(
-    home: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
+    env: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of a load that belongs to a group; None for others."""
-    group = home.load_groups.get(access)
+    group = env.load_groups.get(access)
     if group is None or scope.lanes is None:
         return None
     comb, tooth = group
-    assert comb.first in home.accesses, "the offset of another place would be read"
-    base = home.frame.buffers[access.buffer]
-    address = element_address(home.b, base, scope.offset(comb.first), dtype)
+    assert comb.first in env.accesses, "the offset of another place would be read"
+    base = env.frame.buffers[access.buffer]
+    address = element_address(env.b, base, scope.offset(comb.first), dtype)
     raw = _select_offset(
         m, address, comb.step, comb.offsets, tooth, dtype, scope.lanes.mask, PREFETCH_BYTES
     )

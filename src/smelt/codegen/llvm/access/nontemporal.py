@@ -32,23 +32,23 @@ MAX_PEEL_UNROLL = 4
 
 
 def main_loop(
-    home: Environment, low: Value, step: int, walk: Callable[[], None], scope: Scope
+    env: Environment, low: Value, step: int, walk: Callable[[], None], scope: Scope
 ) -> None:
     """Emit the loop `walk` over full vectors from `low` on.
 
     With a non-temporal version if full cache lines are stored and it pays.
     """
-    b, stores = home.b, _nontemporal_stores(home, step)
+    b, stores = env.b, _nontemporal_stores(env, step)
     if not stores:
         walk()
         return
-    alignment = PIECE_BYTES if _is_compute_bound(home) else CACHE_LINE
-    addresses = _addresses(home, stores, low, scope)
+    alignment = PIECE_BYTES if _is_compute_bound(env) else CACHE_LINE
+    addresses = _addresses(env, stores, low, scope)
     with b.if_else(_are_aligned(b, addresses, alignment)) as (aligned, otherwise):
         with aligned:
-            _run_nontemporal(home, walk, alignment)
+            _run_nontemporal(env, walk, alignment)
         with otherwise:
-            _run_prefetching(home, walk)
+            _run_prefetching(env, walk)
 
 
 def _are_aligned(b: ir.IRBuilder, addresses: Iterable[Value], alignment: int) -> Value:
@@ -64,7 +64,7 @@ Loop = Callable[[Value, Value], None]
 
 
 def align_peel(
-    home: Environment,
+    env: Environment,
     bounds: tuple[Value, Value],
     step: int,
     loops: tuple[Loop, Callable[[Value, Value, bool], None]],
@@ -78,17 +78,17 @@ def align_peel(
     single vectors peel the row up to there, and the unrolled loop uses non-temporal stores from
     there on.
     """
-    b, stores, (low, high), (walk, singly) = home.b, _nontemporal_stores(home, step), bounds, loops
+    b, stores, (low, high), (walk, singly) = env.b, _nontemporal_stores(env, step), bounds, loops
 
     def whole(start: Value, of: int = step) -> Value:
         return b.add(start, b.and_(b.sub(high, start), number(-of)))
 
-    if not stores or _is_compute_bound(home) or not _can_start_anywhere(home, stores):
+    if not stores or _is_compute_bound(env) or not _can_start_anywhere(env, stores):
         middle = whole(low)
-        main_loop(home, low, step, lambda: walk(low, middle), scope)
+        main_loop(env, low, step, lambda: walk(low, middle), scope)
         return middle
-    first, *others = _addresses(home, stores, low, scope)
-    size = home.frame.dtypes[stores[0].buffer].itemsize
+    first, *others = _addresses(env, stores, low, scope)
+    size = env.frame.dtypes[stores[0].buffer].itemsize
     lead_bytes = b.and_(b.sub(number(0), first), number(CACHE_LINE - 1))
     differ: Value = b.and_(first, number(size - 1))
     for address in others:
@@ -102,13 +102,13 @@ def align_peel(
             start = b.select(b.icmp_signed("<", start, high), start, high)
             singly(low, start, True)
             middle = whole(start)
-            ended = whole(middle, home.s.lanes)
-            _run_nontemporal(home, lambda: walk(start, middle), CACHE_LINE)
-            _run_nontemporal(home, lambda: singly(middle, ended, False), CACHE_LINE)
+            ended = whole(middle, env.s.lanes)
+            _run_nontemporal(env, lambda: walk(start, middle), CACHE_LINE)
+            _run_nontemporal(env, lambda: singly(middle, ended, False), CACHE_LINE)
             past = b.block
         with no:
             middle = whole(low)
-            _run_unequal(home, (first, *others), lambda: walk(low, middle))
+            _run_unequal(env, (first, *others), lambda: walk(low, middle))
             usual = b.block
     end = b.phi(I64)
     end.add_incoming(ended, past)
@@ -116,91 +116,88 @@ def align_peel(
     return end
 
 
-def _run_unequal(home: Environment, addresses: Sequence[Value], walk: Callable[[], None]) -> None:
+def _run_unequal(env: Environment, addresses: Sequence[Value], walk: Callable[[], None]) -> None:
     """Emit a loop that cannot be peeled to full cache lines.
 
     Its stores are not equally far from a line, or it is too short.  A single store would be in
     pieces only for short rows, which is not worth a version.
     """
-    b = home.b
+    b = env.b
     if len(addresses) == 1:
-        _run_prefetching(home, walk)
+        _run_prefetching(env, walk)
         return
     with b.if_else(_are_aligned(b, addresses, PIECE_BYTES)) as (in_pieces, otherwise):
         with in_pieces:
-            _run_nontemporal(home, walk, PIECE_BYTES)
+            _run_nontemporal(env, walk, PIECE_BYTES)
         with otherwise:
-            _run_prefetching(home, walk)
+            _run_prefetching(env, walk)
 
 
-def _run_nontemporal(home: Environment, walk: Callable[[], None], alignment: int) -> None:
+def _run_nontemporal(env: Environment, walk: Callable[[], None], alignment: int) -> None:
     """Emit a loop whose stores are non-temporal, to addresses of a known alignment."""
-    with home.within(nontemporal=alignment):
+    with env.within(nontemporal=alignment):
         walk()
 
 
-def _is_compute_bound(home: Environment) -> bool:
+def _is_compute_bound(env: Environment) -> bool:
     """Return whether a body computes for longer than memory moves.
 
     More loops around it would only cost registers.
     """
-    return bool(home.nest.stages) or home.nest.unroll > MAX_PEEL_UNROLL
+    return bool(env.nest.stages) or env.nest.unroll > MAX_PEEL_UNROLL
 
 
-def _run_prefetching(home: Environment, walk: Callable[[], None]) -> None:
-    with home.within(prefetches_stores=not _is_compute_bound(home)):
+def _run_prefetching(env: Environment, walk: Callable[[], None]) -> None:
+    with env.within(prefetches_stores=not _is_compute_bound(env)):
         walk()
 
 
-def prefetch_for_write(home: Environment, address: Value, dtype: DType, lanes: int) -> None:
+def prefetch_for_write(env: Environment, address: Value, dtype: DType, lanes: int) -> None:
     """Prefetch the cache lines that a store will write one page later.
 
     No cache has the lines of a large result, and stores across lines wait for two of them.
     """
     for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
-        later = home.b.gep(address, [number(PREFETCH_BYTES + k)], source_etype=ir.IntType(8))
-        prefetch(home.b, later, near=True, written=True)
+        later = env.b.gep(address, [number(PREFETCH_BYTES + k)], source_etype=ir.IntType(8))
+        prefetch(env.b, later, near=True, written=True)
 
 
-def _addresses(
-    home: Environment, stores: list[Access], low: Value, scope: Scope
-) -> Iterator[Value]:
+def _addresses(env: Environment, stores: list[Access], low: Value, scope: Scope) -> Iterator[Value]:
     """Yield the addresses at which stores begin, as integers."""
-    b = home.b
+    b = env.b
     for access in stores:
-        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
+        base, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
         first = b.add(scope.offset(access), low)
         yield b.ptrtoint(element_address(b, base, first, dtype), I64)
 
 
-def _can_start_anywhere(home: Environment, stores: list[Access]) -> bool:
+def _can_start_anywhere(env: Environment, stores: list[Access]) -> bool:
     """Return whether the loop may begin at any position.
 
     Its loads must be contiguous, its indices affine and its results rounded alike wherever vectors
     begin; and stores of one element size keep their distance from cache lines.
     """
-    axis = home.nest.vector or ""
-    sizes = {home.frame.dtypes[a.buffer].itemsize for a in stores}
+    axis = env.nest.vector or ""
+    sizes = {env.frame.dtypes[a.buffer].itemsize for a in stores}
     steps = [
-        None if home.vector_position(a.offset) else coefficient(a.offset, axis)
-        for a in home.accesses
+        None if env.vector_position(a.offset) else coefficient(a.offset, axis) for a in env.accesses
     ]
-    indices = [i.payload for i in home.items if i.kind == "index" and isinstance(i.payload, Expr)]
-    indices += [e for a in home.accesses for e, _ in a.limits]
+    indices = [i.payload for i in env.items if i.kind == "index" and isinstance(i.payload, Expr)]
+    indices += [e for a in env.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
     plain &= all(coefficient(e, axis) is not None for e in indices)
-    return plain and len(sizes) == 1 and all(i.kind != "scan" for i in home.items)
+    return plain and len(sizes) == 1 and all(i.kind != "scan" for i in env.items)
 
 
-def _nontemporal_stores(home: Environment, step: int) -> list[Access]:
+def _nontemporal_stores(env: Environment, step: int) -> list[Access]:
     """Return the stores that write full cache lines here, if this variant is non-temporal."""
-    stores = [s.access for s in home.nest.stores if s.where is None]
+    stores = [s.access for s in env.nest.stores if s.where is None]
     are_full_lines = all(
-        step * home.frame.dtypes[a.buffer].itemsize % CACHE_LINE == 0
-        and home.step(a, home.nest.vector or "") == 1
+        step * env.frame.dtypes[a.buffer].itemsize % CACHE_LINE == 0
+        and env.step(a, env.nest.vector or "") == 1
         for a in stores
     )
-    return stores if home.frame.streaming and are_full_lines and not home.nest.reductions else []
+    return stores if env.frame.streaming and are_full_lines and not env.nest.reductions else []
 
 
 __all__ = ["align_peel", "main_loop", "prefetch_for_write"]

@@ -59,60 +59,60 @@ def can_permute_one(target: Target, lanes: int) -> bool:
     return one or can_permute(target, lanes)
 
 
-def lane_period(home: Environment, e: Index, scope: Scope) -> PeriodicIndex | None:
+def lane_period(env: Environment, e: Index, scope: Scope) -> PeriodicIndex | None:
     """Return the periodic pattern of an index along the lanes of a vector.
 
     None if it does not repeat, or is affine.
     """
     lanes = scope.lanes
-    if lanes is None or lanes.axis not in axes_of(e) or home.vector_position(e):
+    if lanes is None or lanes.axis not in axes_of(e) or env.vector_position(e):
         return None
     return find_period(e, lanes.axis) if coefficient(e, lanes.axis) is None else None
 
 
-def lane_index(home: Environment, e: Index, scope: Scope) -> Value | None:
+def lane_index(env: Environment, e: Index, scope: Scope) -> Value | None:
     """Emit a periodic index in all lanes; None if it is not periodic."""
-    period = lane_period(home, e, scope)
+    period = lane_period(env, e, scope)
     if period is None or scope.lanes is None:
         return None
-    b, count = home.b, scope.lanes.count
-    base, phase = _base_and_offset(home, period, scope, 0)
+    b, count = env.b, scope.lanes.count
+    base, phase = _base_and_offset(env, period, scope, 0)
     offsets = _table_row(b, period.table(period.period + count - 1), phase, count)
     offsets64 = b.sext(offsets, ir.VectorType(I64, count))
     return b.add(splat(b, base, count), offsets64)
 
 
-def lane_test(home: Environment, gap: Index, scope: Scope) -> Value | None:
+def lane_test(env: Environment, gap: Index, scope: Scope) -> Value | None:
     """Emit in which lanes a periodic gap is >= 0.
 
     None if the gap is not purely periodic: it grows from period to period, or depends on other
     axes.
     """
-    period = lane_period(home, gap, scope)
+    period = lane_period(env, gap, scope)
     if period is None or scope.lanes is None or period.step or not isinstance(period.first, int):
         return None
-    return _periodic_mask(home, [x + period.first >= 0 for x in period.offsets], scope)
+    return _periodic_mask(env, [x + period.first >= 0 for x in period.offsets], scope)
 
 
-def lane_limits(home: Environment, e: Index, n: Index, scope: Scope) -> Value | None:
+def lane_limits(env: Environment, e: Index, n: Index, scope: Scope) -> Value | None:
     """Emit in which lanes a periodic index is in 0 .. n-1.
 
     None if the index is not purely periodic.
     """
-    inside = inside_positions(home, e, n, scope)
-    return None if inside is None else _periodic_mask(home, inside, scope)
+    inside = inside_positions(env, e, n, scope)
+    return None if inside is None else _periodic_mask(env, inside, scope)
 
 
-def inside_positions(home: Environment, e: Index, n: Index, scope: Scope) -> list[bool] | None:
+def inside_positions(env: Environment, e: Index, n: Index, scope: Scope) -> list[bool] | None:
     """Return for each position in the period whether an index is in 0 .. n-1, or None."""
-    period = lane_period(home, e, scope)
+    period = lane_period(env, e, scope)
     if period is None or period.step or not isinstance(period.first, int) or not isinstance(n, int):
         return None
     return [0 <= x + period.first < n for x in period.offsets]
 
 
 def read_permuted(
-    home: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
+    env: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of an access in all lanes by permutations, zero out of bounds.
 
@@ -122,16 +122,16 @@ def read_permuted(
         scope.lanes,
         REGISTER_BITS // max(dtype.itemsize * 8, REGISTER_BITS // MAX_PERMUTE_LANES),
     )
-    loose = home.groups[access][len(home.nest.order)]  # the part that differs between lanes
-    period = lane_period(home, loose, scope)
+    loose = env.groups[access][len(env.nest.order)]  # the part that differs between lanes
+    period = lane_period(env, loose, scope)
     if lanes is None or lanes.mask is not None or lanes.count % native:
         return None
-    if period is None or not can_permute(home.frame.target, native):
+    if period is None or not can_permute(env.frame.target, native):
         return None
     inside_at = [True] * period.period
     for e, n in access.limits:
-        inside = None if (e, n) in home.proven_limits else inside_positions(home, e, n, scope)
-        if (e, n) not in home.proven_limits and (inside is None or period.period % len(inside)):
+        inside = None if (e, n) in env.proven_limits else inside_positions(env, e, n, scope)
+        if (e, n) not in env.proven_limits and (inside is None or period.period % len(inside)):
             return None
         inside_at = [
             a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(inside_at)
@@ -141,13 +141,13 @@ def read_permuted(
     if any(period.span(native, inside_at, x) > 2 * native for x in starts):
         return None
     registers = [
-        _read_register(home, access, period, inside_at, scope, m, dtype, at, native) for at in parts
+        _read_register(env, access, period, inside_at, scope, m, dtype, at, native) for at in parts
     ]
-    return m.load_convert(_concatenate(home.b, registers), dtype)
+    return m.load_convert(_concatenate(env.b, registers), dtype)
 
 
 def _read_register(
-    home: Environment,
+    env: Environment,
     access: Access,
     period: PeriodicIndex,
     inside_at: list[bool],
@@ -158,10 +158,10 @@ def _read_register(
     lanes: int,
 ) -> Value:
     """Read one register of permuted elements, of `lanes` lanes from `at` on."""
-    b = home.b
+    b = env.b
     assert scope.lanes is not None
     firsts = _starts_of(period, scope.lanes, at)
-    base, phase = _base_and_offset(home, period, scope, at)
+    base, phase = _base_and_offset(env, period, scope, at)
     starts, masks_at = period.windows(lanes, inside_at, firsts)
     table = period.table(period.period + lanes - 1)
     picks = _table_row(b, table, phase, lanes)
@@ -177,8 +177,8 @@ def _read_register(
     kind = ir.VectorType(raw, lanes)
     above = scope.offset(access)
     offset = b.add(base, first) if above is None else b.add(above, b.add(base, first))
-    buffer = home.frame.buffers[access.buffer]
-    _prefetch_later(home, access, period, scope, dtype, at, offset)
+    buffer = env.frame.buffers[access.buffer]
+    _prefetch_later(env, access, period, scope, dtype, at, offset)
     windows: list[Value] = []
     for w in range(1 if all(x < 1 << lanes for x in masks_at) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in masks_at]
@@ -228,7 +228,7 @@ def _run_length(masks: list[int], firsts: Collection[int]) -> int:
 
 
 def _prefetch_later(
-    home: Environment,
+    env: Environment,
     access: Access,
     period: PeriodicIndex,
     scope: Scope,
@@ -242,7 +242,7 @@ def _prefetch_later(
     if not period_bytes or (access.buffer, at) in scope.lanes.prefetched:
         return
     scope.lanes.prefetched.add((access.buffer, at))
-    b, buffer = home.b, home.frame.buffers[access.buffer]
+    b, buffer = env.b, env.frame.buffers[access.buffer]
     address = element_address(b, buffer, offset, dtype)
     for k in range(0, max(period_bytes * MAX_PERMUTE_LANES // period.period, 1), LINE):
         distance = PREFETCH_DISTANCE_BYTES + k if period.step > 0 else -PREFETCH_DISTANCE_BYTES - k
@@ -299,24 +299,24 @@ def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
 
 
 def _base_and_offset(
-    home: Environment, index: PeriodicIndex, scope: Scope, at: int
+    env: Environment, index: PeriodicIndex, scope: Scope, at: int
 ) -> tuple[Value, Value]:
     """Return the index at the period of lane `at`, and the lane's position in it."""
     assert scope.lanes is not None
-    b, period = home.b, number(index.period)
+    b, period = env.b, number(index.period)
     position = (
         b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
     )
     increment = b.mul(b.udiv(position, period), number(index.step))
     firsts = _starts_of(index, scope.lanes, at)
     phase = b.urem(position, period) if len(firsts) > 1 else number(min(firsts))
-    return b.add(home.index(index.first, scope), increment), phase
+    return b.add(env.index(index.first, scope), increment), phase
 
 
-def _periodic_mask(home: Environment, truths: list[bool], scope: Scope) -> Value:
+def _periodic_mask(env: Environment, truths: list[bool], scope: Scope) -> Value:
     """Emit a periodic truth value as a mask of all lanes."""
     assert scope.lanes is not None
-    b, count, period, alignment = home.b, scope.lanes.count, len(truths), scope.lanes.alignment
+    b, count, period, alignment = env.b, scope.lanes.count, len(truths), scope.lanes.alignment
     words = [sum(truths[(r + i) % period] << i for i in range(count)) for r in range(period)]
     firsts = {x % period for x in range(0, period * alignment, alignment)}
     offset = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))

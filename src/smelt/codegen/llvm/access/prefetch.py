@@ -36,60 +36,60 @@ LINE_STORED = 4.0
 
 
 def prefetch_ahead(
-    home: Environment, access: Access, address: Value, dtype: DType, lanes: int
+    env: Environment, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
     """Prefetch what a load will read in the next block, row or page.
 
     `lanes` is the vector width of the load.
     """
-    if not home.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
+    if not env.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
         return
-    step = _next_block(home, access) or _next_run(home, access)
+    step = _next_block(env, access) or _next_run(env, access)
     if step is None:
-        if _is_run(home, access):
-            _fetch_lines(home, address, dtype, lanes, PREFETCH_BYTES)
+        if _is_run(env, access):
+            _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
         return
-    distance = home.far.get(step) or home.frame.index(step)
-    _fetch_lines(home, element_address(home.b, address, distance, dtype), dtype, lanes)
+    distance = env.far.get(step) or env.frame.index(step)
+    _fetch_lines(env, element_address(env.b, address, distance, dtype), dtype, lanes)
 
 
 def prefetch_masked(
-    home: Environment, access: Access, address: Value, dtype: DType, lanes: int
+    env: Environment, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
     """Prefetch one page ahead of a masked load, for consecutive rows.
 
     Masked loads do not train AMD's hardware prefetcher: short rows, and the tails of others.
     """
-    if home.prefetch_enabled and _is_run(home, access, masked=True):
-        _fetch_lines(home, address, dtype, lanes, PREFETCH_BYTES)
+    if env.prefetch_enabled and _is_run(env, access, masked=True):
+        _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
 
 
 def _fetch_lines(
-    home: Environment, address: Value, dtype: DType, lanes: int, behind: int = 0
+    env: Environment, address: Value, dtype: DType, lanes: int, behind: int = 0
 ) -> None:
     """Prefetch the cache lines of `lanes` lanes, `behind` bytes after an address.
 
     Into L1 if `behind` is set, since they are needed soon, else into L2.
     """
     for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
-        line_address = home.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
-        prefetch(home.b, line_address, near=behind > 0)
+        line_address = env.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
+        prefetch(env.b, line_address, near=behind > 0)
 
 
 PREFETCH_BYTES = 4096
 """Distance of prefetches in bytes: a page, since no hardware prefetcher crosses one."""
 
 
-def _is_run(home: Environment, access: Access, *, masked: bool = False) -> bool:
+def _is_run(env: Environment, access: Access, *, masked: bool = False) -> bool:
     """Return whether a reduction nest is the first to stream through an array.
 
     For a `masked` load, any nest that reads an array row by row qualifies.  Vectors across cache
     lines, as in most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far
     enough ahead.
     """
-    nest, s = home.nest, home.s
+    nest, s = env.nest, env.s
     reductions = bool(nest.reductions) and not nest.stores and not nest.saves
-    if not (reductions or masked) or s.products or home.frame.shares.get(nest) or not nest.order:
+    if not (reductions or masked) or s.products or env.frame.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
@@ -110,45 +110,45 @@ More if so many are read together.
 """
 
 
-def _next_run(home: Environment, access: Access) -> Index | None:
+def _next_run(env: Environment, access: Access) -> Index | None:
     """Return the elements from a piece of a row to that of a later row.
 
     Rows are further apart than the hardware prefetcher follows.
     """
-    order = home.nest.order
-    if len(order) < 2 or order[-1] not in home.s.block or home.nest.vector != order[-1]:
+    order = env.nest.order
+    if len(order) < 2 or order[-1] not in env.s.block or env.nest.vector != order[-1]:
         return None
     step = coefficient(access.offset, order[-2])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
-    return mul(step, max(PREFETCH_ROWS, home.together))
+    return mul(step, max(PREFETCH_ROWS, env.together))
 
 
-def prefetch_distances(home: Environment) -> dict[Index, Value]:
+def prefetch_distances(env: Environment) -> dict[Index, Value]:
     """Emit the distances of the prefetches of rows that are read together.
 
     They are opaque, so that LLVM keeps no address register for each row.
     """
     distances: dict[Index, Value] = {}
-    for access in home.accesses if home.prefetch_enabled else ():
-        step = _next_block(home, access) or _next_run(home, access)
+    for access in env.accesses if env.prefetch_enabled else ():
+        step = _next_block(env, access) or _next_run(env, access)
         if step is not None and step not in distances:
-            distances[step] = opaque(home.b, home.frame.index(step))
+            distances[step] = opaque(env.b, env.frame.index(step))
     return distances
 
 
-def _next_block(home: Environment, access: Access) -> Index | None:
+def _next_block(env: Environment, access: Access) -> Index | None:
     """Return the elements between what a stream's block and the next one read.
 
     None unless this nest is the last to read it, but not the first.
     """
-    regions = enclosing_regions(home.s.phase.segments[home.nest.time])
+    regions = enclosing_regions(env.s.phase.segments[env.nest.time])
     region = next((r for r in regions[::-1] if r.visits), None)
     if region is None or region.visits[-1].size in (None, 1):
         return None
-    concurrent = [n for n in home.s.nests if n.time == home.nest.time]
+    concurrent = [n for n in env.s.nests if n.time == env.nest.time]
     readers = [n for n in concurrent if any(i.payload == access for i in n.items)]
-    if len(readers) < 2 or readers[-1] is not home.nest:
+    if len(readers) < 2 or readers[-1] is not env.nest:
         return None
     step = coefficient(access.offset, region.visits[-1].axis)
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
@@ -156,9 +156,9 @@ def _next_block(home: Environment, access: Access) -> Index | None:
     return mul(step, region.visits[-1].size or 1)
 
 
-def next_task(home: Environment, access: Access) -> Index | None:
+def next_task(env: Environment, access: Access) -> Index | None:
     """Return the elements between what a task and the next one read, if a number."""
-    free = [g for g in home.s.phase.grid if g not in home.s.local]
+    free = [g for g in env.s.phase.grid if g not in env.s.local]
     if not free:
         return None
     step = coefficient(access.offset, free[-1])
@@ -167,19 +167,19 @@ def next_task(home: Environment, access: Access) -> Index | None:
     return step
 
 
-def next_task_reads(home: Environment) -> list[tuple[Access, Index]]:
+def next_task_reads(env: Environment) -> list[tuple[Access, Index]]:
     """Return the loads of what only the next task reads, with their distances.
 
     There is one load for each part of an array.  Parts that this task reads as well are left out.
     """
-    offsets = [(a, a.offset) for a in accesses_of(home.items)]
+    offsets = [(a, a.offset) for a in accesses_of(env.items)]
     loads: list[tuple[Access, Index]] = []
-    for access in accesses_of(home.items):
-        step = next_task(home, access)
+    for access in accesses_of(env.items):
+        step = next_task(env, access)
         next_offset = add(access.offset, step or 0)
         distances = (sub(next_offset, e) for a, e in offsets if a.buffer == access.buffer)
         if step is not None and not any(
-            isinstance(n, int) and abs(n) < home.s.lanes for n in distances
+            isinstance(n, int) and abs(n) < env.s.lanes for n in distances
         ):
             loads.append((access, step))
             offsets.append((access, next_offset))
@@ -276,25 +276,25 @@ class RowPrefetch:
     `nest` is the nest whose shares are prefetched, by default the current one.
     """
 
-    def __init__(self, home: Environment, scope: Scope, nest: Nest | None = None) -> None:
-        self.home, self.row_shares = home, home.frame.shares.get(nest or home.nest, [])
+    def __init__(self, env: Environment, scope: Scope, nest: Nest | None = None) -> None:
+        self.env, self.row_shares = env, env.frame.shares.get(nest or env.nest, [])
         self.starts = [self._start(ask, scope) for ask in self.row_shares]
         self.before: Value = number(0)
         """Elements of the row before those of its inner axis."""
         if self.row_shares and len(self._axes()) > 1:
             outer, inner = self._axes()
-            extent = home.frame.index(home.s.phase.axes[inner])
-            self.before = home.b.mul(scope.axis(outer), extent)
+            extent = env.frame.index(env.s.phase.axes[inner])
+            self.before = env.b.mul(scope.axis(outer), extent)
 
     def _axes(self) -> tuple[str, ...]:
-        task = _task_axis(self.home.s)
+        task = _task_axis(self.env.s)
         assert task is not None
-        return _row_axes(self.home.nest, task)
+        return _row_axes(self.env.nest, task)
 
     def _start(self, ask: RowShare, scope: Scope) -> Value:
-        home, b, s = self.home, self.home.b, self.home.s
+        env, b, s = self.env, self.env.b, self.env.s
         row_atoms = {Atom("axis", a) for a in self._axes()}
-        dtype, base = home.frame.dtypes[ask.access.buffer], home.frame.buffers[ask.access.buffer]
+        dtype, base = env.frame.dtypes[ask.access.buffer], env.frame.buffers[ask.access.buffer]
         task = _task_axis(s)
         assert task is not None
         row_part = depth_terms(ask.access.offset, lambda a: int(a in row_atoms), 2)[0]
@@ -302,14 +302,14 @@ class RowPrefetch:
         skipped = floordiv(mul(row_elements, ask.begin.numerator), ask.begin.denominator)
         step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
         first = add(add(row_part, step), skipped)
-        return element_address(b, base, home.index(first, scope), dtype)
+        return element_address(b, base, env.index(first, scope), dtype)
 
     def emit(self, position: Value) -> None:
         """Emit the prefetches of one step of the loop, at `position` of the row."""
-        b, step = self.home.b, self.home.s.lanes * self.home.nest.unroll
+        b, step = self.env.b, self.env.s.lanes * self.env.nest.unroll
         position = b.add(self.before, position)
         for ask, start in zip(self.row_shares, self.starts, strict=True):
-            itemsize = self.home.frame.dtypes[ask.access.buffer].itemsize
+            itemsize = self.env.frame.dtypes[ask.access.buffer].itemsize
             part = ask.share
             done = b.lshr(
                 b.mul(position, number(itemsize * part.numerator)),
@@ -322,7 +322,7 @@ class RowPrefetch:
 
 
 def prefetch_packed_rows(
-    home: Environment,
+    env: Environment,
     pack: Nest,
     scope: Scope,
     rows: int = PACK_PREFETCH_ROWS,
@@ -336,13 +336,13 @@ def prefetch_packed_rows(
     assert scope.lanes is not None
     if len(pack.order) < 2:
         return
-    for access in accesses_of(home.items):
+    for access in accesses_of(env.items):
         if coefficient(access.offset, pack.order[1]) == 1:
-            prefetch_later(home, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
+            prefetch_later(env, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
 
 
 def prefetch_later(
-    home: Environment,
+    env: Environment,
     access: Access,
     axis: str,
     positions: int,
@@ -352,10 +352,10 @@ def prefetch_later(
     near: bool = False,
 ) -> None:
     """Prefetch what `lanes` lanes will read `positions` positions of an axis later."""
-    b, offset, step = home.b, scope.offset(access), coefficient(access.offset, axis)
+    b, offset, step = env.b, scope.offset(access), coefficient(access.offset, axis)
     if offset is None or step is None or step == 0:
         return
-    dtype, base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
-    next_offset = b.add(offset, b.mul(home.index(step, scope), number(positions)))
+    dtype, base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
+    next_offset = b.add(offset, b.mul(env.index(step, scope), number(positions)))
     for k in range(0, lanes, max(CACHE_LINE // dtype.itemsize, 1)):
         prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)

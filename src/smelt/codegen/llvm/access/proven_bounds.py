@@ -42,55 +42,53 @@ class LaneBounds:
 
 
 def inside_limits(
-    home: Environment, access: Access, scope: Scope, vector: bool
+    env: Environment, access: Access, scope: Scope, vector: bool
 ) -> LaneBounds | None:
     """Emit which lanes of an access are in bounds; None if nothing needs a test."""
     result: LaneBounds | None = None
     for pair in access.limits:
-        if pair in home.proven_limits:
+        if pair in env.proven_limits:
             continue
         available = (
             scope.lanes.tested_limits.get(pair) if vector and scope.lanes is not None else None
         )
-        test = available or _test(home, *pair, scope, vector)
+        test = available or _test(env, *pair, scope, vector)
         result = (
             test
             if result is None
-            else LaneBounds(
-                home.b.and_(result.mask, test.mask), home.b.and_(result.some, test.some)
-            )
+            else LaneBounds(env.b.and_(result.mask, test.mask), env.b.and_(result.some, test.some))
         )
     return result
 
 
 def clamp_position(
-    home: Environment, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
+    env: Environment, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
 ) -> Value:
     """Clamp a computed position into its extent."""
-    limit = home.b.sub(home.index(to.extent, scope), number(1))
+    limit = env.b.sub(env.index(to.extent, scope), number(1))
     if m.lanes is not None:
-        limit = splat(home.b, limit, m.lanes)
+        limit = splat(env.b, limit, m.lanes)
     position = m.select(m.compare("lt", position, limit), position, limit)
     return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
 
 
-def test_lanes(home: Environment, e: Index, n: Index, scope: Scope) -> LaneBounds:
+def test_lanes(env: Environment, e: Index, n: Index, scope: Scope) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1, for several accesses."""
-    return _test(home, e, n, scope, vector=True)
+    return _test(env, e, n, scope, vector=True)
 
 
-def known_limits(home: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
+def known_limits(env: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
     """Emit the bounds checks that do not depend on loops inside of this scope."""
-    inner = {a for a in home.nest.order if scope.axis(a) is None}
+    inner = {a for a in env.nest.order if scope.axis(a) is None}
     pairs = dict.fromkeys(
         pair
-        for access in accesses_of(home.items)
+        for access in accesses_of(env.items)
         for pair in access.limits
-        if pair not in home.proven_limits
+        if pair not in env.proven_limits
         and not any(map(inner.intersection, map(axes_of, pair)))
         and not any(a.kind == "value" for e in pair for a in atoms(e))
     )
-    return {pair: test_lanes(home, *pair, scope) for pair in pairs}
+    return {pair: test_lanes(env, *pair, scope) for pair in pairs}
 
 
 def separates_rows(e: Index, axis: str) -> bool:
@@ -99,13 +97,13 @@ def separates_rows(e: Index, axis: str) -> bool:
 
 
 def run_within_rows(
-    home: Environment, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
+    env: Environment, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
 ) -> None:
     """Emit a body, twice if bounds checks separate rows of an axis.
 
     Without these checks for vectors all of whose lanes pass them, and with them for the few others.
     """
-    b = home.b
+    b = env.b
     row_checks = [pair for pair in tests if separates_rows(pair[0], axis)]
     if not row_checks:
         body()
@@ -114,22 +112,21 @@ def run_within_rows(
     for pair in row_checks[1:]:
         mask = b.and_(mask, tests[pair].mask)
     with b.if_else(every_lane(b, mask)) as (inner, others):
-        with inner, home.within(proven_limits=home.proven_limits | {*row_checks}):
+        with inner, env.within(proven_limits=env.proven_limits | {*row_checks}):
             body()
         with others:
             body()
 
 
-def row_limits(home: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
+def row_limits(env: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
     """Emit whether all bounds checks that do not move along the vector axis hold.
 
     If several loads have such checks.  Returns the checks, and the condition or None.
     """
-    nest = home.nest
-    loads = accesses_of(home.items)
+    nest = env.nest
+    loads = accesses_of(env.items)
     fixed_checks = [
-        [p for p in x.limits if _is_fixed(home, p[0]) and p not in home.proven_limits]
-        for x in loads
+        [p for p in x.limits if _is_fixed(env, p[0]) and p not in env.proven_limits] for x in loads
     ]
     required = 1 if nest.single_use else MIN_TESTED_LOADS
     if nest.reductions or nest.scalars or sum(map(bool, fixed_checks)) < required:
@@ -137,47 +134,47 @@ def row_limits(home: Environment, scope: Scope) -> tuple[frozenset[Limit], Value
     tests = dict.fromkeys(pair for pairs in fixed_checks for pair in pairs)
     all_hold: Value | None = None
     for e, n in tests:
-        test = _scalar_test(home, e, n, scope)
-        all_hold = test if all_hold is None else home.b.and_(all_hold, test)
+        test = _scalar_test(env, e, n, scope)
+        all_hold = test if all_hold is None else env.b.and_(all_hold, test)
     return frozenset(tests), all_hold
 
 
-def _is_fixed(home: Environment, e: Index) -> bool:
+def _is_fixed(env: Environment, e: Index) -> bool:
     """Return whether an index has one value for all positions of the vector axis."""
-    read = [home.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
-    return not read and home.nest.vector not in axes_of(e)
+    read = [env.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
+    return not read and env.nest.vector not in axes_of(e)
 
 
-def _scalar_test(home: Environment, e: Index, n: Index, scope: Scope) -> Value:
-    b, at = home.b, home.index(e, scope)
-    test = b.icmp_signed("<", at, home.index(n, scope))
+def _scalar_test(env: Environment, e: Index, n: Index, scope: Scope) -> Value:
+    b, at = env.b, env.index(e, scope)
+    test = b.icmp_signed("<", at, env.index(n, scope))
     return test if nonnegative(e) else b.and_(test, b.icmp_signed(">=", at, number(0)))
 
 
-def _test(home: Environment, e: Index, n: Index, scope: Scope, vector: bool) -> LaneBounds:
+def _test(env: Environment, e: Index, n: Index, scope: Scope, vector: bool) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1.
 
     By comparing lane numbers if the index has a small stride, by a table if it is periodic, else in
     all lanes.
     """
-    b, lanes = home.b, scope.lanes if vector else None
-    varies = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
+    b, lanes = env.b, scope.lanes if vector else None
+    varies = lanes is not None and (lanes.axis in axes_of(e) or env.vector_position(e))
     if lanes is None or not varies:
-        test = _scalar_test(home, e, n, scope)
+        test = _scalar_test(env, e, n, scope)
         return LaneBounds(test if lanes is None else splat(b, test, lanes.count), test)
-    step = _lane_step(home, e, lanes.axis)
+    step = _lane_step(env, e, lanes.axis)
     if step is not None:
-        base, limit = home.index(e, scope), home.index(n, scope)
-        mask = lanes_between(home.machine(scope, True), base, step, limit, lanes.count)
+        base, limit = env.index(e, scope), env.index(n, scope)
+        mask = lanes_between(env.machine(scope, True), base, step, limit, lanes.count)
         last = b.add(base, number(step * (lanes.count - 1)))
         low, high = (base, last) if step >= 0 else (last, base)
         some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
         return LaneBounds(mask, some)
-    mask = lane_limits(home, e, n, scope)
+    mask = lane_limits(env, e, n, scope)
     if mask is not None:
         return LaneBounds(mask, any_lane(b, mask))
-    at = home.index(e, scope, lanes=True)
-    test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
+    at = env.index(e, scope, lanes=True)
+    test = b.icmp_signed("<", at, splat(b, env.index(n, scope), lanes.count))
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
     # Positions within rows: some are in bounds, unless a whole row is padding.
@@ -185,12 +182,12 @@ def _test(home: Environment, e: Index, n: Index, scope: Scope, vector: bool) -> 
     return LaneBounds(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
 
 
-def _lane_step(home: Environment, e: Index, axis: str) -> int | None:
+def _lane_step(env: Environment, e: Index, axis: str) -> int | None:
     """Return the increment of an index from lane to lane, if a small constant.
 
     Else None.
     """
-    if home.vector_position(e):
+    if env.vector_position(e):
         return None
     step = coefficient(e, axis)
     return step if isinstance(step, int) and abs(step) <= FARTHEST_STEP else None

@@ -28,7 +28,7 @@ Value = ir.Value
 
 
 def read_lanes(
-    home: Environment,
+    env: Environment,
     access: Access,
     scope: Scope,
     m: LLVMMachine,
@@ -38,51 +38,51 @@ def read_lanes(
     """Read all lanes of an access; lanes out of bounds or masked are zero."""
     lanes = scope.lanes
     assert lanes is not None
-    b, base = home.b, home.frame.buffers[access.buffer]
+    b, base = env.b, env.frame.buffers[access.buffer]
     mask = and_masks(b, lanes.mask, inside and inside.mask)
-    step = home.step(access, lanes.axis)
+    step = env.step(access, lanes.axis)
     if step == 1:
         address = element_address(b, base, scope.offset(access), dtype)
         if inside is not None:
             address = b.select(inside.some, address, base)
         vector = load_vector(m, address, dtype, mask)
         if mask is None:
-            prefetch_ahead(home, access, address, dtype, lanes.count)
+            prefetch_ahead(env, access, address, dtype, lanes.count)
         elif inside is None:
-            prefetch_masked(home, access, address, dtype, lanes.count)
+            prefetch_masked(env, access, address, dtype, lanes.count)
         return vector
-    grouped = read_group(home, access, scope, m, dtype)
+    grouped = read_group(env, access, scope, m, dtype)
     if grouped is not None:
         return grouped
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
         return load_strided(m, address, step, dtype, mask, PREFETCH_BYTES)
-    permuted_lanes = read_permuted(home, access, scope, m, dtype) if step is None else None
+    permuted_lanes = read_permuted(env, access, scope, m, dtype) if step is None else None
     if permuted_lanes is not None:
         return permuted_lanes
-    offsets = lane_offsets(home, access, step, scope)
-    picked = pick_from(m, dtype, base, home.frame.lengths.get(access.buffer, 0), offsets)
+    offsets = lane_offsets(env, access, step, scope)
+    picked = pick_from(m, dtype, base, env.frame.lengths.get(access.buffer, 0), offsets)
     if picked is None:
         return gather(m, base, offsets, dtype, mask)
     zero = ir.Constant(m.register_type(dtype), None)
     return picked if mask is None else b.select(mask, picked, zero)
 
 
-def read_pairs(home: Environment, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
+def read_pairs(env: Environment, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
     """Read pairs of short numbers that are contiguous from lane to lane, or return None."""
-    b, lanes, pair = home.b, scope.lanes, contiguous_pair(item)
-    if lanes is None or m.lanes is None or pair is None or home.step(pair[0], lanes.axis) != 2:
+    b, lanes, pair = env.b, scope.lanes, contiguous_pair(item)
+    if lanes is None or m.lanes is None or pair is None or env.step(pair[0], lanes.axis) != 2:
         return None
     first, second = pair
-    dtype, base = home.frame.dtypes[first.buffer], home.frame.buffers[first.buffer]
+    dtype, base = env.frame.dtypes[first.buffer], env.frame.buffers[first.buffer]
     address = element_address(b, base, scope.offset(first), dtype)
-    inside = inside_limits(home, first, scope, True)
+    inside = inside_limits(env, first, scope, True)
     if inside is not None:
         address = b.select(inside.some, address, base)
     mask = and_masks(b, lanes.mask, inside and inside.mask)
     if first.limits == second.limits:
         return load_vector(m, address, i32, mask)
-    ends = inside_limits(home, second, scope, True)
+    ends = inside_limits(env, second, scope, True)
     last = and_masks(b, lanes.mask, ends and ends.mask)
     if mask is not None or last is not None:
         all_lanes = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
@@ -92,16 +92,16 @@ def read_pairs(home: Environment, item: Item, scope: Scope, m: LLVMMachine) -> V
     return b.bitcast(load_vector(wide, address, i16, mask), m.register_type(i32))
 
 
-def lane_offsets(home: Environment, access: Access, step: Index | None, scope: Scope) -> Value:
+def lane_offsets(env: Environment, access: Access, step: Index | None, scope: Scope) -> Value:
     """Return the offsets of all lanes of an access that is not contiguous."""
     assert scope.lanes is not None
     lanes = scope.lanes.count
-    fixed = splat(home.b, scope.offset(access), lanes)
+    fixed = splat(env.b, scope.offset(access), lanes)
     if step is None:
-        loose = home.groups[access][len(home.nest.order)]
-        return home.b.add(fixed, splat(home.b, home.index(loose, scope, lanes=True), lanes))
-    stride = splat(home.b, home.index(step, scope), lanes)
-    return home.b.add(fixed, home.b.mul(stride, iota(lanes)))
+        loose = env.groups[access][len(env.nest.order)]
+        return env.b.add(fixed, splat(env.b, env.index(loose, scope, lanes=True), lanes))
+    stride = splat(env.b, env.index(step, scope), lanes)
+    return env.b.add(fixed, env.b.mul(stride, iota(lanes)))
 
 
 def and_masks(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:

@@ -38,12 +38,22 @@ class LoopCounter(ir.Phi):
     step: Value
     derived: dict[str, tuple[ir.Phi, Callable[[Value], Value]]]
 
+    def start(self, low: Value, step: Value, before: ir.Block, body: ir.Block) -> None:
+        """Begin at `low`, coming from the block `before`."""
+        self.add_incoming(low, before)
+        self.low, self.step, self.before, self.body = low, step, before, body
+        self.derived = {}
+
+    def derive(self, key: str, phi: ir.Phi, following: Callable[[Value], Value]) -> ir.Phi:
+        """Add a derived induction variable, and return it."""
+        self.derived[key] = phi, following
+        return phi
+
 
 def start_counter(b: ir.IRBuilder, low: Value, step: Value, before: ir.Block) -> LoopCounter:
     """Start a counter in the current block, the loop's head."""
     k = b.phi(I64, LoopCounter)
-    k.add_incoming(low, before)
-    k.low, k.step, k.before, k.body, k.derived = low, step, before, b.block, {}
+    k.start(low, step, before, b.block)
     return k
 
 
@@ -56,7 +66,7 @@ def multiple_of_counter(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
     if factor.ref not in k.derived:
         with b.goto_block(k.before):
             first, step = b.mul(k.low, factor), b.mul(k.step, factor)
-        k.derived[factor.ref] = _phi(b, k, first), lambda value: b.add(value, step)
+        return k.derive(factor.ref, _phi(b, k, first), lambda value: b.add(value, step))
     return k.derived[factor.ref][0]
 
 
@@ -72,9 +82,8 @@ def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.
         with b.goto_block(k.before):
             begin = b.gep(first, [b.mul(k.low, step)], source_etype=kind)
             increment = b.mul(k.step, step)
-        k.derived[key] = (
-            _phi(b, k, begin),
-            lambda value: b.gep(value, [increment], source_etype=kind),
+        return k.derive(
+            key, _phi(b, k, begin), lambda value: b.gep(value, [increment], source_etype=kind)
         )
     return k.derived[key][0]
 

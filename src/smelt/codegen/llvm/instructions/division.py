@@ -101,9 +101,8 @@ def _name(x: Value) -> str:
 def _define(m: Any, x: Value, scalar: Value) -> Any:
     """Define the function which divides where some lane does not fit."""
     function: Any = ir.Function(
-        m.builder.module, ir.FunctionType(x.type, [x.type, scalar.type]), _name(x)
+        m.builder.module, ir.FunctionType(x.type, [x.type, scalar.type]), _name(x), "private"
     )
-    function.linkage = "private"
     function.attributes.add("noinline")
     function.attributes.add("cold")
     inner = type(m)(ir.IRBuilder(function.append_basic_block("entry")), m.lanes, m.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.registers import TextConstant
@@ -194,12 +194,24 @@ class IndexEmitter:
 
     def _floor_mod(self, a: Value, b: Value) -> Value:
         """Return the remainder, with the sign of a positive divisor."""
+        if _power_of_two(b):
+            return self.b.and_(a, number(int(b.constant) - 1))
         r: Value = self.b.srem(a, b)
         zero: Value = ir.Constant(a.type, None)
         return self.b.select(self.b.icmp_signed("<", r, zero), self.b.add(r, b), r)
 
     def _floor_div(self, a: Value, b: Value) -> Value:
+        if _power_of_two(b):
+            return self.b.ashr(a, number(int(b.constant).bit_length() - 1))
         return self.b.sdiv(self.b.sub(a, self._floor_mod(a, b)), b)
+
+
+def _power_of_two(a: Value) -> TypeGuard[ir.Constant]:
+    """Return whether a divisor is a constant power of two."""
+    if not isinstance(a, ir.Constant) or isinstance(a.type, ir.VectorType):
+        return False
+    n = int(a.constant)
+    return n > 0 and n & (n - 1) == 0
 
 
 def depth_terms(e: Index, depth_of: Callable[[Atom], int], count: int) -> list[Index]:

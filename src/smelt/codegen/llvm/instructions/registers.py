@@ -137,8 +137,7 @@ def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> Text
 
 def define_lanewise(module: Any, name: str, callee: str, kind: Any, arity: int) -> None:
     """Define `name` as a cold loop which calls `callee` for every lane."""
-    function: Any = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name)
-    function.linkage = "private"
+    function: Any = ir.Function(module, ir.FunctionType(kind, [kind] * arity), name, "private")
     function.attributes.add("noinline")
     function.attributes.add("cold")
     element = kind.element

@@ -56,6 +56,19 @@ class Scope:
         yield self.values
         self.values = outside
 
+    def bind(self, name: str, position: Value) -> None:
+        """Set the current position on a loop axis."""
+        self.axes[name] = position
+
+    def define(self, item: Item, value: Value) -> Value:
+        """Make the register of an item available here and further in, and return it."""
+        self.values[item] = value
+        return value
+
+    def locate(self, access: Access, offset: Value) -> None:
+        """Make a part of an access's offset available here and further in."""
+        self.offsets[access] = offset
+
     def axis(self, name: str) -> Any:
         """Return the current position on a loop axis (i64)."""
         scope: Scope | None = self

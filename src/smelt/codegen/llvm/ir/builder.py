@@ -100,9 +100,7 @@ class IRBuilder:
         self, kind: Type, text: str, form: type[InstructionT] = Instruction
     ) -> InstructionT:
         """Insert an instruction with a result."""
-        function = self.block.function
-        function.count += 1
-        ref = f"%.{function.count}"
+        ref = f"%.{self.block.function.new_number()}"
         return self._insert(form(kind, ref, f"{ref} = {text}"))
 
     def _emit_effect(self, text: str) -> Instruction:
@@ -113,8 +111,7 @@ class IRBuilder:
         """Insert the terminator of the block."""
         if self.block.terminator is not None:
             raise ValueError(f"block {self.block.name} is left already")
-        self.block.terminator = terminator = self._emit_effect(text)
-        return terminator
+        return self.block.terminate(self._emit_effect(text))
 
     # ---- control flow ----------------------------------------------------------------------------
 
@@ -436,19 +433,15 @@ class IRBuilder:
         """Replace the value of one lane."""
         if value.type is not vector.type.element:
             raise _type_error(vector, value)
-        instruction = self._emit_value(
-            vector.type, f"insertelement {vector}, {value}, {at}", InsertElement
-        )
-        instruction.operands = vector, value, at
-        return instruction
+        text = f"insertelement {vector}, {value}, {at}"
+        return self._emit_value(vector.type, text, InsertElement).reading(vector, value, at)
 
     def shuffle_vector(self, a: Value, b: Value, lanes: Constant) -> ShuffleVector:
         """Select lanes of two vectors by number; the second one's follow the first one's."""
         element: Any = _common_type(a, b).element
         kind = VectorType(element, lanes.type.count)
-        instruction = self._emit_value(kind, f"shufflevector {a}, {b}, {lanes}", ShuffleVector)
-        instruction.operands = a, b, lanes
-        return instruction
+        text = f"shufflevector {a}, {b}, {lanes}"
+        return self._emit_value(kind, text, ShuffleVector).reading(a, b, lanes)
 
 
 def _common_type(a: Value, b: Value) -> Any:

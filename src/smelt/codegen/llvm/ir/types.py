@@ -43,8 +43,8 @@ class Type:
         cls, key: Any, text: str, intrinsic_name: str = "", null: str = "", **more: Any
     ) -> Self:
         instance = object.__new__(cls)
-        instance.text, instance.intrinsic_name, instance.null = text, intrinsic_name, null
-        for name, value in more.items():
+        fields = {"text": text, "intrinsic_name": intrinsic_name, "null": null, **more}
+        for name, value in fields.items():
             setattr(instance, name, value)
         # If two threads create a type at once, both get the first one, which is complete by then.
         return cls._instances.setdefault(key, instance)

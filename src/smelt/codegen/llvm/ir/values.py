@@ -41,12 +41,22 @@ class InsertElement(Instruction):
     __slots__ = ("operands",)
     operands: tuple[Value, Value, Value]
 
+    def reading(self, vector: Value, value: Value, lane: Value) -> InsertElement:
+        """Set the operands, and return the instruction."""
+        self.operands = vector, value, lane
+        return self
+
 
 class ShuffleVector(Instruction):
     """Lanes of two vectors, `operands[:2]`, selected by the numbers `operands[2]`."""
 
     __slots__ = ("operands",)
     operands: tuple[Value, Value, Constant]
+
+    def reading(self, a: Value, b: Value, lanes: Constant) -> ShuffleVector:
+        """Set the operands, and return the instruction."""
+        self.operands = a, b, lanes
+        return self
 
 
 class Phi(Instruction):
@@ -94,6 +104,11 @@ class Block:
         self.instructions: list[Instruction] = []
         self.terminator: Instruction | None = None
 
+    def terminate(self, terminator: Instruction) -> Instruction:
+        """Set the instruction that leaves the block, and return it."""
+        self.terminator = terminator
+        return terminator
+
 
 class Function(Value):
     """A function of a module; a declaration as long as it has no block."""
@@ -110,10 +125,10 @@ class Function(Value):
         "name",
     )
 
-    def __init__(self, module: Module, kind: FunctionType, name: str) -> None:
+    def __init__(self, module: Module, kind: FunctionType, name: str, linkage: str = "") -> None:
         super().__init__(_POINTER, f'@"{name}"')
         self.module, self.function_type, self.name = module, kind, name
-        self.linkage = ""
+        self.linkage = linkage
         self.attributes: set[str] = set()
         self.blocks: list[Block] = []
         self.args = tuple(Argument(t, f"%.{k}") for k, t in enumerate(kind.args, 1))
@@ -121,6 +136,11 @@ class Function(Value):
         """Values numbered so far."""
         self._names: dict[str, int] = {}
         module.add(self)
+
+    def new_number(self) -> int:
+        """Return the number of one more value."""
+        self.count += 1
+        return self.count
 
     def append_basic_block(self, name: str = "block") -> Block:
         """Append a block to the function."""

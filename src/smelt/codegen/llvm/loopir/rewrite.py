@@ -52,9 +52,10 @@ class _Rebuilder:
         change: Callable[[Item, Item], Item],
         state: Callable[[StreamState], StreamState] = lambda state: state,
         visit: Callable[[Visit], Visit] = lambda visit: visit,
+        items: Mapping[Item, Item] | None = None,
     ) -> None:
         self._change, self._state, self._visit = change, state, visit
-        self.items: dict[Item, Item] = {}
+        self.items: dict[Item, Item] = {**(items or {})}
         self._states: dict[StreamState, StreamState] = {}
         self._regions: dict[Region, Region] = {}
 
@@ -161,8 +162,7 @@ class Draft:
 
     def replace(self, old: Item, new: Item) -> Item:
         """Put an item in another one's place, and rebuild what depends on that."""
-        rebuilder = _Rebuilder(lambda _, item: item)
-        rebuilder.items[old] = new
+        rebuilder = _Rebuilder(lambda _, item: item, items={old: new})
         self._adopt(rebuilder.phase(self._without(old, new)), rebuilder)
         return new
 

@@ -39,13 +39,13 @@ concatenated.
 """
 
 
-def batchable_rows(home: Environment, depth: int) -> dict[Item, int]:
+def batchable_rows(env: Environment, depth: int) -> dict[Item, int]:
     """Return the reductions of a nest to end in batches, with the rows of each.
 
     `depth` is the loop over rows; as many rows form a batch as a register has lanes.  Empty if some
     reduction ends elsewhere, or there may be too few rows.
     """
-    nest, axis = home.nest, home.nest.order[depth]
+    nest, axis = env.nest, env.nest.order[depth]
     rows_of: dict[Item, int] = {}
     for reduction in nest.reductions:
         assert isinstance(reduction.payload, Reduction)
@@ -53,19 +53,19 @@ def batchable_rows(home: Environment, depth: int) -> dict[Item, int]:
             continue
         if not nest.in_registers(reduction) or nest.vector not in reduction.payload.over:
             return {}
-        if home.reductions.has_threshold(reduction):  # no lanes to reduce
+        if env.reductions.has_threshold(reduction):  # no lanes to reduce
             return {}
         outer = [a for a in nest.order if a in reduction.axes]
-        parts = home.storage.accumulator_of(reduction).parts
-        rows = min(home.s.lanes, home.frame.target.vector_bytes // max(d.itemsize for d in parts))
+        parts = env.storage.accumulator_of(reduction).parts
+        rows = min(env.s.lanes, env.frame.target.vector_bytes // max(d.itemsize for d in parts))
         if (
             outer[-1:] != [axis]
-            or home.s.materialised.get(reduction) != (axis,)
+            or env.s.materialised.get(reduction) != (axis,)
             or bool_ in parts
             or rows < 2
         ):
             return {}
-        row_count = home.storage.extent(reduction, axis)
+        row_count = env.storage.extent(reduction, axis)
         if not isinstance(row_count, int) or row_count < rows:
             return {}
         rows_of[reduction] = rows
@@ -73,54 +73,54 @@ def batchable_rows(home: Environment, depth: int) -> dict[Item, int]:
 
 
 def run_batched(
-    home: Environment, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
+    env: Environment, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
 ) -> None:
     """Emit the loop over rows in batches; `inside` emits one row."""
-    b, (low, high), count = home.b, home.ranges[axis], max(reductions.values())
-    addresses = {f: _allocate(home, f, rows, count) for f, rows in reductions.items()}
+    b, (low, high), count = env.b, env.ranges[axis], max(reductions.values())
+    addresses = {f: _allocate(env, f, rows, count) for f, rows in reductions.items()}
 
     def run_batch(first: Value) -> None:
         end = b.add(first, number(count))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        with home.within(row_batch=RowBatch(axis, first, addresses, reductions)):
-            home.loop(first, end, 1, inside)
+        with env.within(row_batch=RowBatch(axis, first, addresses, reductions)):
+            env.loop(first, end, 1, inside)
         for reduction, rows in reductions.items():
             for k in range(0, count, rows):
-                _finish_batch(home, reduction, rows, addresses[reduction], (first, k))
+                _finish_batch(env, reduction, rows, addresses[reduction], (first, k))
 
-    home.loop(low, high, count, run_batch)
+    env.loop(low, high, count, run_batch)
 
 
 def hold_row(
-    home: Environment, batch: RowBatch, reduction: Item, state: State, lanes: int, scope: Scope
+    env: Environment, batch: RowBatch, reduction: Item, state: State, lanes: int, scope: Scope
 ) -> None:
     """Store the vectors of a batch's current row."""
-    b, acc, scalar = home.b, home.storage.accumulator_of(reduction), home.machine(scope, False)
+    b, acc, scalar = env.b, env.storage.accumulator_of(reduction), env.machine(scope, False)
     row = b.sub(scope.axis(batch.axis), batch.first)
     state = reduce_lanes(acc, scalar, state, lanes, batch.lanes[reduction])
     for address, value in zip(batch.held[reduction], state, strict=True):
         b.store(value, b.gep(address, [row], source_etype=value.type))
 
 
-def _allocate(home: Environment, reduction: Item, rows: int, count: int) -> list[Value]:
-    m = LLVMMachine(home.b, rows, home.frame.target)
-    with home.b.goto_entry_block():
+def _allocate(env: Environment, reduction: Item, rows: int, count: int) -> list[Value]:
+    m = LLVMMachine(env.b, rows, env.frame.target)
+    with env.b.goto_entry_block():
         return [
-            home.b.alloca(m.register_type(d), size=I32(count))
-            for d in home.storage.accumulator_of(reduction).parts
+            env.b.alloca(m.register_type(d), size=I32(count))
+            for d in env.storage.accumulator_of(reduction).parts
         ]
 
 
 def _finish_batch(
-    home: Environment, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
+    env: Environment, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
 ) -> None:
     """Reduce and store the results of as many rows as there are lanes.
 
     From the k-th stored row of the batch on.  Lanes past the last row go to memory that nothing
     reads.
     """
-    b, acc, (first, k) = home.b, home.storage.accumulator_of(reduction), at
-    m = LLVMMachine(b, rows, home.frame.target)
+    b, acc, (first, k) = env.b, env.storage.accumulator_of(reduction), at
+    m = LLVMMachine(b, rows, env.frame.target)
     kinds = [m.register_type(d) for d in acc.parts]
     states = [
         [
@@ -131,12 +131,12 @@ def _finish_batch(
     ]
     total = reduce_batch(acc, m, states)
     results = {reduction: acc.finish(m, total)} | dict.fromkeys(
-        home.reductions.values_of_argreduce(reduction), total[0]
+        env.reductions.values_of_argreduce(reduction), total[0]
     )
     for item, value in results.items():
         memory = item.dtype.compute
-        offset = b.add(b.sub(first, home.start(item, home.s.materialised[item][0])), number(k))
-        address = element_address(b, home.storage.at[item, 0], offset, memory)
+        offset = b.add(b.sub(first, env.start(item, env.s.materialised[item][0])), number(k))
+        address = element_address(b, env.storage.at[item, 0], offset, memory)
         store_vector(m, address, value, memory, None)
 
 

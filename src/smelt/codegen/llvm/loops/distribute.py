@@ -199,7 +199,7 @@ STAGE_PART = 400
 
 
 def run_stages(
-    home: Environment,
+    env: Environment,
     low: Value,
     high: Value,
     at: tuple[Scope, int],
@@ -212,47 +212,45 @@ def run_stages(
     depth.
     """
     scope, depth = at
-    b, nest = home.b, home.nest
-    wide = home.s.lanes * nest.unroll
+    b, nest = env.b, env.nest
+    wide = env.s.lanes * nest.unroll
     accesses = (
         []
-        if home.frame.shares
+        if env.frame.shares
         else [
             a
-            for a in dict.fromkeys(accesses_of(home.items))
+            for a in dict.fromkeys(accesses_of(env.items))
             if nest.vector is not None and coefficient(a.offset, nest.vector) == 1
         ]
     )
 
-    shares = _shares(home, accesses)
+    shares = _shares(env, accesses)
 
     def strip(start: Value) -> None:
         end = b.add(start, number(STRIP_ELEMENTS))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        addresses = _strip_addresses(
-            home, accesses, Scope(scope, {nest.order[depth]: start}), depth
-        )
+        addresses = _strip_addresses(env, accesses, Scope(scope, {nest.order[depth]: start}), depth)
         for k, (stage, stage_shares) in enumerate(zip(nest.stages, shares, strict=True)):
 
             def prefetch_next(
                 position: Value, k: int = k, stage_shares: Sequence[PrefetchShare] = stage_shares
             ) -> None:
-                if not home.frame.shares:
-                    _prefetch(home, stage_shares, addresses, b.sub(position, start))
+                if not env.frame.shares:
+                    _prefetch(env, stage_shares, addresses, b.sub(position, start))
                 elif k == 0:
                     ahead.emit(b.sub(position, low))
                 if k == 0:
                     behind.emit(Lanes(nest.order[depth], position, wide, None))
 
-            home.loop(
-                start, end, wide, _stage_body(home, stage, start, (scope, depth), prefetch_next)
+            env.loop(
+                start, end, wide, _stage_body(env, stage, start, (scope, depth), prefetch_next)
             )
 
-    home.loop(low, high, STRIP_ELEMENTS, strip)
+    env.loop(low, high, STRIP_ELEMENTS, strip)
 
 
 def _stage_body(
-    home: Environment,
+    env: Environment,
     stage: Stage,
     start: Value,
     at: tuple[Scope, int],
@@ -262,35 +260,36 @@ def _stage_body(
 
     `prefetch_next` prefetches the stage's shares of the next strip.
     """
-    b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.unroll, at
+    b, nest, wide, (scope, depth) = env.b, env.nest, env.s.lanes * env.nest.unroll, at
     name = nest.order[depth]
 
     def address(item: Item, position: Value) -> Value:
-        base = home.storage.at[item, STAGE_PART]
+        base = env.storage.at[item, STAGE_PART]
         return element_address(b, base, b.sub(position, start), item.dtype.compute)
 
     def inside(position: Value) -> None:
         inner = Scope(scope, {name: position}, lanes=Lanes(name, position, wide, None))
-        m = home.machine(inner, True)
+        m = env.machine(inner, True)
         for item in stage.reads:
-            inner.values[item] = (
-                home.reload(item, inner)
+            inner.define(
+                item,
+                env.reload(item, inner)
                 if item in nest.saves
-                else load_vector(m, address(item, position), item.dtype.compute, None)
+                else load_vector(m, address(item, position), item.dtype.compute, None),
             )
         last = stage is nest.stages[-1]
         accesses = accesses_of(stage.items) + ([s.access for s in nest.stores] if last else [])
         items, saves = list(stage.items), list(stage.saves)
-        groups = nest_load_groups(home, items)
-        with home.within(accesses=accesses, items=items, saves=saves, load_groups=groups):
-            home.enter(inner, depth + 1)
+        groups = nest_load_groups(env, items)
+        with env.within(accesses=accesses, items=items, saves=saves, load_groups=groups):
+            env.enter(inner, depth + 1)
             prefetch_next(position)
             if last:
-                home.body(inner)
+                env.body(inner)
             else:
-                home.save(inner)
+                env.save(inner)
             for item in stage.keeps:
-                value = home.get(item, inner, True)
+                value = env.get(item, inner, True)
                 store_vector(m, address(item, position), value, item.dtype.compute, None)
 
     return inside
@@ -304,17 +303,17 @@ class PrefetchShare(NamedTuple):
     parts: int
 
 
-def _shares(home: Environment, accesses: Sequence[Access]) -> list[list[PrefetchShare]]:
+def _shares(env: Environment, accesses: Sequence[Access]) -> list[list[PrefetchShare]]:
     """Divide the prefetches of the next strip among the stages, so that memory stays busy.
 
     No more stages share an access than it has cache lines in an unrolled vector: with many accesses
     each stage has some of them, and its loop stays as short as it was cut.
     """
-    stage_count, wide = len(home.nest.stages), home.s.lanes * home.nest.unroll
+    stage_count, wide = len(env.nest.stages), env.s.lanes * env.nest.unroll
     shares: list[list[PrefetchShare]] = [[] for _ in range(stage_count)]
     at = 0
     for access in accesses:
-        lines = wide * home.frame.dtypes[access.buffer].itemsize // CACHE_LINE
+        lines = wide * env.frame.dtypes[access.buffer].itemsize // CACHE_LINE
         parts = min(stage_count, max(lines, 1))
         for part in range(parts):
             shares[(at + part) % stage_count].append(PrefetchShare(access, part, parts))
@@ -323,31 +322,31 @@ def _shares(home: Environment, accesses: Sequence[Access]) -> list[list[Prefetch
 
 
 def _strip_addresses(
-    home: Environment, accesses: Sequence[Access], scope: Scope, depth: int
+    env: Environment, accesses: Sequence[Access], scope: Scope, depth: int
 ) -> dict[Access, Value]:
     """Return where a strip begins in each access.
 
     Computed once for all stages: in every loop, LLVM would spend more time on their induction
     variables than on all else.
     """
-    with home.within(items=[], accesses=list(accesses)):
-        home.enter(scope, depth + 1)
+    with env.within(items=[], accesses=list(accesses)):
+        env.enter(scope, depth + 1)
     return {
         a: element_address(
-            home.b, home.frame.buffers[a.buffer], scope.offset(a), home.frame.dtypes[a.buffer]
+            env.b, env.frame.buffers[a.buffer], scope.offset(a), env.frame.dtypes[a.buffer]
         )
         for a in accesses
     }
 
 
 def _prefetch(
-    home: Environment, shares: Sequence[PrefetchShare], heads: Mapping[Access, Value], done: Value
+    env: Environment, shares: Sequence[PrefetchShare], heads: Mapping[Access, Value], done: Value
 ) -> None:
     """Prefetch a stage's shares of the next strip; `done` elements of this one are processed."""
-    b, wide = home.b, home.s.lanes * home.nest.unroll
+    b, wide = env.b, env.s.lanes * env.nest.unroll
     moved: dict[tuple[int, int], Value] = {}
     for access, part, parts in shares:
-        size = home.frame.dtypes[access.buffer].itemsize
+        size = env.frame.dtypes[access.buffer].itemsize
         if (size, parts) not in moved:
             moved[size, parts] = b.udiv(b.mul(done, number(size)), number(parts))
         first = STRIP_ELEMENTS * size * (parts + part) // parts

@@ -78,12 +78,12 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     return vectors
 
 
-def tail_mask(home: Environment, high: Value, position: Value, count: int) -> Value | None:
+def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Value | None:
     """Return the mask of lanes before the end of a row.
 
     None if all lanes are.
     """
-    b, lanes = home.b, ir.VectorType(ir.IntType(1), count)
+    b, lanes = env.b, ir.VectorType(ir.IntType(1), count)
     left = b.sub(high, position)
     number = 0
     if isinstance(high, ir.Constant) and isinstance(position, ir.Constant):
@@ -92,7 +92,7 @@ def tail_mask(home: Environment, high: Value, position: Value, count: int) -> Va
         return None
     if number > 1:
         return ir.Constant(lanes, [k < number for k in range(count)])
-    if home.nest.stores and home.frame.target.facts.has_mask_registers:
+    if env.nest.stores and env.frame.target.facts.has_mask_registers:
         left = opaque(b, left)
     return lanes_before_end(b, left, count)
 

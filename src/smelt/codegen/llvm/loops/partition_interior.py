@@ -78,49 +78,49 @@ class Interior:
     edges: bool
 
 
-def interior_of(home: Environment, facts: Facts = ()) -> Interior | None:
+def interior_of(env: Environment, facts: Facts = ()) -> Interior | None:
     """Return the interior of the current nest's rows, or None if it saves nothing.
 
     Also None if partitioning rows at known positions saves as much
     (`smelt.codegen.llvm.loops.partition_selects`).
     """
-    phase, nest = home.s.phase, home.nest
+    phase, nest = env.s.phase, env.nest
     name = nest.vector
     if name is None or not _is_partitionable(phase, nest, name):
         return None
     extent = phase.axes[name]
-    if isinstance(extent, int) and extent < MIN_ROW_VECTORS * home.s.lanes:
+    if isinstance(extent, int) and extent < MIN_ROW_VECTORS * env.s.lanes:
         return None
-    interior = _find_interior(home, lambda e: _is_simple(e) and has_small_step(e, name))
+    interior = _find_interior(env, lambda e: _is_simple(e) and has_small_step(e, name))
     if interior is None:
         return None
     interior_cost = (
-        body_cost(interior.items, home.proven_limits | interior.limits),
+        body_cost(interior.items, env.proven_limits | interior.limits),
         len(interior.items),
     )
     for piece in partition_axis(nest, name, extent, facts):
-        live = live_items(nest, home.known_conditions | piece.taken)
-        cost = body_cost(live, home.proven_limits | piece.limits), len(live)
+        live = live_items(nest, env.known_conditions | piece.taken)
+        cost = body_cost(live, env.proven_limits | piece.limits), len(live)
         if cost < interior_cost or (cost == interior_cost and not interior.edges):
             return None
     return interior
 
 
-def _likely_rows(home: Environment) -> Interior | None:
+def _likely_rows(env: Environment) -> Interior | None:
     """Return the rows in which tests of outer positions have their usual answers.
 
     None if hardly anything is saved.
     """
-    nest = home.nest
+    nest = env.nest
     if nest.transposed or nest.state_updates or nest.scalars or nest.reductions or nest.packed:
         return None
     if any(i.kind in ("scan", "branch", "window") for i in nest.items):
         return None
-    interior = _find_interior(home, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
+    interior = _find_interior(env, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
     if interior is None:
         return None
-    saved = body_cost(home.items, home.proven_limits) - body_cost(
-        interior.items, home.proven_limits | interior.limits
+    saved = body_cost(env.items, env.proven_limits) - body_cost(
+        interior.items, env.proven_limits | interior.limits
     )
     return interior if saved >= MIN_TESTED_LOADS else None
 
@@ -140,35 +140,35 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
-def _find_interior(home: Environment, counts: Callable[[Index], bool]) -> Interior | None:
+def _find_interior(env: Environment, counts: Callable[[Index], bool]) -> Interior | None:
     """Find the interior of a row, where conditions and bounds checks have usual answers.
 
     `counts` selects the tests by their index.  None if the interior saves nothing.
     """
-    nest, gaps = home.nest, dict[Index, None]()
-    taken = {} if nest.stages else _likely_answers(home, counts, gaps)
-    items = live_items(nest, home.known_conditions | taken) if taken else home.items
+    nest, gaps = env.nest, dict[Index, None]()
+    taken = {} if nest.stages else _likely_answers(env, counts, gaps)
+    items = live_items(nest, env.known_conditions | taken) if taken else env.items
     limits: set[Limit] = set()
     for e, n in dict.fromkeys(p for x in accesses_of(items) for p in x.limits):
         margins = e, sub(sub(n, 1), e)
-        if (e, n) not in home.proven_limits and counts(e) and all(map(_likely_answer, margins)):
+        if (e, n) not in env.proven_limits and counts(e) and all(map(_likely_answer, margins)):
             limits.add((e, n))
             gaps |= dict.fromkeys(margins)
-    current_cost = body_cost(home.items, home.proven_limits), len(home.items)
-    if (body_cost(items, home.proven_limits | limits), len(items)) >= current_cost:
+    current_cost = body_cost(env.items, env.proven_limits), len(env.items)
+    if (body_cost(items, env.proven_limits | limits), len(items)) >= current_cost:
         return None
     return Interior(tuple(gaps), tuple(items), taken, frozenset(limits), all(map(_is_edge, gaps)))
 
 
 def _likely_answers(
-    home: Environment, counts: Callable[[Index], bool], gaps: dict[Index, None]
+    env: Environment, counts: Callable[[Index], bool], gaps: dict[Index, None]
 ) -> dict[Item, bool]:
     """Return each condition that has a usual answer in the interior, with that answer.
 
     Adds the expressions that are >= 0 there to `gaps`.
     """
-    tested, answers = conditions(home.nest), dict(home.known_conditions)
-    for item in home.items:
+    tested, answers = conditions(env.nest), dict(env.known_conditions)
+    for item in env.items:
         gap = gap_of(item) if item in tested and item not in answers else None
         answer = None
         if gap is not None and counts(gap):
@@ -179,7 +179,7 @@ def _likely_answers(
             answer = combine_answers(str(item.payload), [answers.get(a) for a in item.args])
         if answer is not None:
             answers[item] = answer
-    return {i: answer for i, answer in answers.items() if i not in home.known_conditions}
+    return {i: answer for i, answer in answers.items() if i not in env.known_conditions}
 
 
 def has_likely_sides(nest: Nest) -> bool:
@@ -236,18 +236,18 @@ def _is_edge(gap: Index) -> bool:
 
 
 def interior_range(
-    home: Environment, scope: Scope, gaps: Iterable[Index], axis: str = ""
+    env: Environment, scope: Scope, gaps: Iterable[Index], axis: str = ""
 ) -> tuple[Value, Value]:
     """Emit the range of an axis in which all `gaps` are >= 0.
 
     The row is the default axis.
     """
-    name, b = axis or home.nest.vector or "", home.b
-    low, _ = first, last = home.ranges[name]
+    name, b = axis or env.nest.vector or "", env.b
+    low, _ = first, last = env.ranges[name]
     for gap in gaps:
         step = coefficient(gap, name)
         assert isinstance(step, int) and step
-        offset = home.index(substitute(gap, {name: 0}), scope)
+        offset = env.index(substitute(gap, {name: 0}), scope)
         if step > 0:
             begin = b.sub(number(0), offset)
             if step > 1:
@@ -261,7 +261,7 @@ def interior_range(
 
 
 def run_partitioned(
-    home: Environment,
+    env: Environment,
     scope: Scope,
     facts: Facts,
     at: Callable[[int, bool], Callable[[Value], None]],
@@ -272,43 +272,43 @@ def run_partitioned(
     Returns whether it has either.  `at` returns the body for a number of lanes, with or without the
     mask of the row's end; `walk` emits the loop over unrolled vectors between two positions.
     """
-    b, lanes = home.b, home.s.lanes
+    b, lanes = env.b, env.s.lanes
     name, wide, step = (
-        home.nest.vector or "",
-        lanes * home.nest.unroll,
-        home.reductions.tail_lanes(),
+        env.nest.vector or "",
+        lanes * env.nest.unroll,
+        env.reductions.tail_lanes(),
     )
-    interior = interior_of(home, facts)
+    interior = interior_of(env, facts)
     if interior is None:
-        row_pieces = partition_axis(home.nest, name, home.s.phase.axes[name], facts)
+        row_pieces = partition_axis(env.nest, name, env.s.phase.axes[name], facts)
         if row_pieces:
-            run_pieces(home, row_pieces, scope, wide, at)
+            run_pieces(env, row_pieces, scope, wide, at)
         return bool(row_pieces)
-    low, high = home.ranges[name]
-    first, last = interior_range(home, scope, interior.gaps)
+    low, high = env.ranges[name]
+    first, last = interior_range(env, scope, interior.gaps)
     begin = b.add(low, b.and_(b.add(b.sub(first, low), number(lanes - 1)), number(-lanes)))
     fits, length = b.icmp_signed("<=", b.add(begin, number(lanes)), last), b.sub(last, begin)
     middle = b.select(fits, b.add(begin, b.and_(length, number(-wide))), high)
     end = b.select(fits, b.add(begin, b.and_(length, number(-lanes))), high)
     begin = b.select(fits, begin, high)
-    has_single_loop = home.nest.unroll > 1 and len(interior.items) <= MAX_BODY_ITEMS
+    has_single_loop = env.nest.unroll > 1 and len(interior.items) <= MAX_BODY_ITEMS
     end = end if has_single_loop else middle
 
     def run_side(k: Value) -> None:
         is_first = b.icmp_signed("==", k, number(0))
         start = b.select(is_first, low, end)
-        home.loop(start, b.select(is_first, begin, high), step, at(step, True))
-        with b.if_then(is_first), assuming(home, Piece(None, (), interior.taken, interior.limits)):
-            main_loop(home, begin, wide, lambda: walk(begin, middle), scope)
+        env.loop(start, b.select(is_first, begin, high), step, at(step, True))
+        with b.if_then(is_first), assuming(env, Piece(None, (), interior.taken, interior.limits)):
+            main_loop(env, begin, wide, lambda: walk(begin, middle), scope)
             if has_single_loop:
-                home.loop(middle, end, lanes, at(lanes, False))
+                env.loop(middle, end, lanes, at(lanes, False))
 
-    home.loop(number(0), number(2), 1, run_side)
+    env.loop(number(0), number(2), 1, run_side)
     return True
 
 
 def run_row_versions(
-    home: Environment, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
+    env: Environment, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
 ) -> None:
     """Emit a row's loops in versions by tests that do not move along it.
 
@@ -316,42 +316,42 @@ def run_row_versions(
     piece of an outer axis that has its own selections, or else for rows that are in bounds and for
     others.  `run` gets the facts that hold, and whether such rows are few.
     """
-    interior = _likely_rows(home)
+    interior = _likely_rows(env)
     for name in reversed(outer if interior is None or not interior.edges else ()):
-        outer_pieces = partition_axis(home.nest, name, home.s.phase.axes[name])
+        outer_pieces = partition_axis(env.nest, name, env.s.phase.axes[name])
         if outer_pieces:
             branch_on_pieces(
-                home,
+                env,
                 name,
                 outer_pieces,
                 scope,
-                lambda facts: _run_bounds_versions(home, scope, facts, run),
+                lambda facts: _run_bounds_versions(env, scope, facts, run),
             )
             return
     if interior is None:
-        _run_bounds_versions(home, scope, (), run)
+        _run_bounds_versions(env, scope, (), run)
         return
-    b = home.b
+    b = env.b
     holds: Value = ir.Constant(ir.IntType(1), 1)
     for gap in interior.gaps:
-        holds = b.and_(holds, b.icmp_signed(">=", home.index(gap, scope), number(0)))
+        holds = b.and_(holds, b.icmp_signed(">=", env.index(gap, scope), number(0)))
     with b.if_else(holds) as (inside, border):
-        with inside, assuming(home, Piece(None, (), interior.taken, interior.limits)):
+        with inside, assuming(env, Piece(None, (), interior.taken, interior.limits)):
             run(interior.gaps, False)
         with border:
             run((), interior.edges)
 
 
 def _run_bounds_versions(
-    home: Environment, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
+    env: Environment, scope: Scope, facts: Facts, run: Callable[[Facts, bool], None]
 ) -> None:
     """Emit a row twice if need be: for rows that are in bounds, and for others."""
-    limits, hold = row_limits(home, scope)
+    limits, hold = row_limits(env, scope)
     if hold is None:
         run(facts, False)
         return
-    with home.b.if_else(hold) as (inside, border):
-        with inside, home.within(proven_limits=home.proven_limits | limits):
+    with env.b.if_else(hold) as (inside, border):
+        with inside, env.within(proven_limits=env.proven_limits | limits):
             run(facts, False)
         with border:
             run(facts, False)

@@ -37,41 +37,41 @@ class Span:
 
 
 def run_padded_row(
-    home: Environment, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
+    env: Environment, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
 ) -> bool:
     """Emit the loops of a packing nest: tested ones around untested ones.
 
     Returns whether it could.  `at` returns the body for a number of lanes, with or without the mask
     of a row's end.  Some elements are done twice, which is harmless in packing.
     """
-    span, lanes = _span(home, scope), home.s.lanes
+    span, lanes = _span(env, scope), env.s.lanes
     if span is None:
         return False
-    b, (low, high) = home.b, home.ranges[home.nest.vector or ""]
+    b, (low, high) = env.b, env.ranges[env.nest.vector or ""]
     fits = b.icmp_signed(">=", b.sub(span.last, span.first), number(lanes))
     first, last = (b.select(fits, x, high) for x in (span.first, span.last))
     final = b.sub(last, number(lanes))
-    home.loop(low, first, lanes, at(lanes, True))
-    with home.within(proven_limits=home.proven_limits | span.limits):
-        home.loop(
+    env.loop(low, first, lanes, at(lanes, True))
+    with env.within(proven_limits=env.proven_limits | span.limits):
+        env.loop(
             first,
             last,
             lanes,
             lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
         )
-    home.loop(last, high, lanes, at(lanes, True))
+    env.loop(last, high, lanes, at(lanes, True))
     return True
 
 
-def _span(home: Environment, scope: Scope) -> Span | None:
+def _span(env: Environment, scope: Scope) -> Span | None:
     """Return where nothing needs a test; None if that is everywhere, or not known."""
-    vector = home.nest.vector or ""
-    loads = accesses_of(home.items)
-    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.proven_limits)
-    if any(home.vector_position(e) or not has_small_step(e, vector) for e, _ in tests):
+    vector = env.nest.vector or ""
+    loads = accesses_of(env.items)
+    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in env.proven_limits)
+    if any(env.vector_position(e) or not has_small_step(e, vector) for e, _ in tests):
         return None
     gaps = (g for e, n in tests for g in (e, sub(sub(n, 1), e)))
-    first, last = interior_range(home, scope, gaps)
+    first, last = interior_range(env, scope, gaps)
     return Span(first, last, frozenset(tests)) if tests else None
 
 

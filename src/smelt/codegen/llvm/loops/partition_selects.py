@@ -235,22 +235,22 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     return results.pop() if len(results) == 1 else None
 
 
-def assuming(home: Environment, piece: Piece) -> AbstractContextManager[None]:
+def assuming(env: Environment, piece: Piece) -> AbstractContextManager[None]:
     """Emit code under what is known in a piece."""
-    conditions = {**home.known_conditions, **piece.taken}
-    items = [i for i in live_items(home.nest, conditions) if i in home.live_items]
-    return home.within(
+    conditions = {**env.known_conditions, **piece.taken}
+    items = [i for i in live_items(env.nest, conditions) if i in env.live_items]
+    return env.within(
         known_conditions=conditions,
         items=items,
         live_items=frozenset(items),
-        proven_limits=home.proven_limits | piece.limits,
-        accesses=home.find_accesses(items),
-        load_groups=nest_load_groups(home, items),
+        proven_limits=env.proven_limits | piece.limits,
+        accesses=env.find_accesses(items),
+        load_groups=nest_load_groups(env, items),
     )
 
 
 def branch_on_pieces(
-    home: Environment,
+    env: Environment,
     name: str,
     row_pieces: Sequence[Piece],
     scope: Scope,
@@ -259,19 +259,19 @@ def branch_on_pieces(
     """Emit the loops inside of one position of an axis, branching on its pieces."""
     piece, *more = row_pieces
     if piece.last is None:
-        with assuming(home, piece):
+        with assuming(env, piece):
             run(piece.facts)
         return
-    is_before = home.b.icmp_signed("<", scope.axis(name), home.index(piece.last, scope))
-    with home.b.if_else(is_before) as (in_piece, later):
-        with in_piece, assuming(home, piece):
+    is_before = env.b.icmp_signed("<", scope.axis(name), env.index(piece.last, scope))
+    with env.b.if_else(is_before) as (in_piece, later):
+        with in_piece, assuming(env, piece):
             run(piece.facts)
         with later:
-            branch_on_pieces(home, name, more, scope, run)
+            branch_on_pieces(env, name, more, scope, run)
 
 
 def run_pieces(
-    home: Environment,
+    env: Environment,
     row_pieces: Sequence[Piece],
     scope: Scope,
     wide: int,
@@ -281,29 +281,29 @@ def run_pieces(
 
     `at` returns the body for a number of lanes, with or without the mask of the row's end.
     """
-    b, lanes = home.b, home.s.lanes
-    position, high = home.ranges[home.nest.vector or ""]
+    b, lanes = env.b, env.s.lanes
+    position, high = env.ranges[env.nest.vector or ""]
 
     def walk(step: int) -> None:
-        home.loop(position, end, step, at(step, False))
+        env.loop(position, end, step, at(step, False))
 
     for piece in row_pieces:
         last = high
         if piece.last is not None:
-            cut = home.index(piece.last, scope)
+            cut = env.index(piece.last, scope)
             last = b.select(b.icmp_signed("<", cut, high), cut, high)
-        with assuming(home, piece):
+        with assuming(env, piece):
             for step in dict.fromkeys((wide, lanes)):
                 remaining = b.sub(last, position)
                 full_end = b.add(position, b.and_(remaining, number(-step)))
                 end = b.select(b.icmp_signed(">=", remaining, number(step)), full_end, position)
                 if step == wide:
-                    main_loop(home, position, wide, lambda: walk(wide), scope)
+                    main_loop(env, position, wide, lambda: walk(wide), scope)
                 else:
                     walk(step)
                 position = end
         end = b.select(b.icmp_signed("<", position, last), b.add(position, number(lanes)), position)
-        home.loop(position, end, lanes, at(lanes, True))
+        env.loop(position, end, lanes, at(lanes, True))
         position = end
 
 

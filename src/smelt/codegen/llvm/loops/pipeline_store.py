@@ -146,32 +146,32 @@ class StorePipeline:
             phi.add_incoming(value, entry)
 
     @contextmanager
-    def begin(self, home: Environment, late: Environment) -> Generator[LateStore]:
+    def begin(self, env: Environment, late: Environment) -> Generator[LateStore]:
         """Assign both tasks their scratch memory, and open the nest of the previous one."""
         b = self.b
         self.other = b.sub(self.stride, self.place)
-        storage = home.storage.moved(b, self.place)
+        storage = env.storage.moved(b, self.place)
         other = late.storage.moved(b, self.other)
-        with home.within(storage=storage), late.within(storage=other):
-            *_, host, last = home.s.nests
+        with env.within(storage=storage), late.within(storage=other):
+            *_, host, last = env.s.nests
             yield LateStore(host, late, late.open(last), self.pending)
 
-    def end(self, home: Environment, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
+    def end(self, env: Environment, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
         """Store the rows of this task, unless the next task will.
 
         It will if there are `more` tasks, and the next one, whose ranges are `later`, has as many
         rows.
         """
         b = self.b
-        for axis in home.s.block:
-            rows, others = (b.sub(high, low) for low, high in (home.ranges[axis], later[axis]))
+        for axis in env.s.block:
+            rows, others = (b.sub(high, low) for low, high in (env.ranges[axis], later[axis]))
             more = b.and_(more, b.icmp_signed("==", rows, others))
         odd: Value = number(0)
-        for nbytes in _alignments(home, home.s.nests[-1]):
+        for nbytes in _alignments(env, env.s.nests[-1]):
             odd = b.or_(odd, b.and_(nbytes, number(CACHE_LINE - 1)))
         self.left = b.and_(more, b.icmp_signed("==", odd, number(0)))
         with b.if_then(b.not_(self.left)):
-            home.run(home.s.nests[-1])
+            env.run(env.s.nests[-1])
 
     def close(self, latch: ir.Block, numbers: Sequence[Value]) -> None:
         """Begin the next task."""
@@ -181,18 +181,18 @@ class StorePipeline:
             phi.add_incoming(value, latch)
 
 
-def _alignments(home: Environment, nest: Nest) -> Iterator[Value]:
+def _alignments(env: Environment, nest: Nest) -> Iterator[Value]:
     """Yield numbers that are multiples of a cache line if all stored vectors begin lines.
 
     The addresses of the first ones, and the bytes between neighbours along the outer axes.
     """
-    b, first = home.b, {a: home.ranges[a][0] for a in nest.order}
+    b, first = env.b, {a: env.ranges[a][0] for a in nest.order}
     for access in (s.access for s in nest.stores):
-        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
-        at = home.index(access.offset, Scope(home.top, first))
+        base, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
+        at = env.index(access.offset, Scope(env.top, first))
         yield b.ptrtoint(element_address(b, base, at, dtype), I64)
         for step in _outer_strides(access, nest) or ():
-            yield b.mul(home.index(step, home.top), number(dtype.itemsize))
+            yield b.mul(env.index(step, env.top), number(dtype.itemsize))
 
 
 class PipelinedStoreRow:
@@ -201,17 +201,17 @@ class PipelinedStoreRow:
     For a task without a previous row it does nothing.
     """
 
-    def __init__(self, home: Environment, scope: Scope) -> None:
-        store = home.late_store
-        self.store = store if store is not None and store.host is home.nest else None
+    def __init__(self, env: Environment, scope: Scope) -> None:
+        store = env.late_store
+        self.store = store if store is not None and store.host is env.nest else None
         if self.store is None:
             return
         late, self.row = self.store.late, self.store.top
-        self.ahead = RowPrefetch(home, scope, late.nest)
-        self.low = home.ranges[home.nest.order[-1]][0]
-        for depth, a in enumerate(home.nest.order[:-1], 1):
-            row = home.b.sub(scope.axis(a), home.ranges[a][0])
-            self.row = Scope(self.row, {a: home.b.add(row, late.ranges[a][0])})
+        self.ahead = RowPrefetch(env, scope, late.nest)
+        self.low = env.ranges[env.nest.order[-1]][0]
+        for depth, a in enumerate(env.nest.order[:-1], 1):
+            row = env.b.sub(scope.axis(a), env.ranges[a][0])
+            self.row = Scope(self.row, {a: env.b.add(row, late.ranges[a][0])})
             late.enter(self.row, depth)
 
     def emit(self, lanes: Lanes) -> None:

@@ -34,7 +34,7 @@ _POLL: Final = ir.FunctionType(ir.IntType(32), [_PTR])
 
 
 def stream_loop(
-    home: Environment,
+    env: Environment,
     region: Region,
     bounds: tuple[Value, Value],
     step: Value,
@@ -42,29 +42,29 @@ def stream_loop(
 ) -> None:
     """Emit the loop over an outermost stream's blocks, polled where they are single positions."""
     visit = region.visits[0]
-    nests = [n for n in home.s.nests if region in enclosing_regions(home.s.phase.segments[n.time])]
-    extents = [_axes(home.s, n) - {visit.axis} for n in nests]
+    nests = [n for n in env.s.nests if region in enclosing_regions(env.s.phase.segments[n.time])]
+    extents = [_axes(env.s, n) - {visit.axis} for n in nests]
     if visit.size == 1:
-        _poll(home, visit.axis, extents, bounds, step, inside)
+        _poll(env, visit.axis, extents, bounds, step, inside)
     else:
-        home.loop(*bounds, step, inside)
+        env.loop(*bounds, step, inside)
 
 
 def nest_loop(
-    home: Environment,
+    env: Environment,
     axis: str,
     bounds: tuple[Value, Value],
     step: int,
     inside: Callable[[Value], None],
 ) -> None:
     """Emit the outermost loop of the current nest, polled if a task may take long."""
-    if home.s.phase.segments[home.nest.time] is None and _has_few_tasks(home.s):
-        _poll(home, axis, [_axes(home.s, home.nest) - {axis}], bounds, number(step), inside)
+    if env.s.phase.segments[env.nest.time] is None and has_few_tasks(env.s):
+        _poll(env, axis, [_axes(env.s, env.nest) - {axis}], bounds, number(step), inside)
     else:
-        home.loop(*bounds, step, inside)
+        env.loop(*bounds, step, inside)
 
 
-def _has_few_tasks(s: Schedule) -> bool:
+def has_few_tasks(s: Schedule) -> bool:
     """Return whether tasks grow with the sizes rather than in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
     return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
@@ -81,14 +81,14 @@ def _axes(s: Schedule, nest: Nest) -> set[str]:
 
 
 def _poll(
-    home: Environment,
+    env: Environment,
     axis: str,
     steps: Iterable[set[str]],
     bounds: tuple[Value, Value],
     step: Value,
     inside: Callable[[Value], None],
 ) -> None:
-    b, (low, high), local = home.b, bounds, home.s.local
+    b, (low, high), local = env.b, bounds, env.s.local
     elements = number(0)
     total = 0
     for axes in sorted({tuple(sorted(a)) for a in steps}):
@@ -96,32 +96,32 @@ def _poll(
         total += prod(fixed) if len(fixed) == len(axes) + 1 else POLL_ELEMENTS
         each = number(1)
         for a in axes:
-            each = b.mul(each, b.sub(home.ranges[a][1], home.ranges[a][0]))
+            each = b.mul(each, b.sub(env.ranges[a][1], env.ranges[a][0]))
         elements = b.add(elements, each)
     if total < POLL_ELEMENTS:
-        home.loop(low, high, step, inside)
+        env.loop(low, high, step, inside)
         return
     some = b.udiv(number(POLL_ELEMENTS), b.add(b.mul(elements, step), number(1)))
     strip = b.mul(step, b.select(b.icmp_signed(">", some, number(1)), some, number(1)))
 
     def run_strip(start: Value) -> None:
         with b.if_then(b.icmp_signed(">", start, low), likely=False):
-            _leave_if_given_up(home)
+            _leave_if_given_up(env)
         end = b.add(start, strip)
-        home.loop(start, b.select(b.icmp_signed("<", end, high), end, high), step, inside)
+        env.loop(start, b.select(b.icmp_signed("<", end, high), end, high), step, inside)
 
-    home.loop(low, high, strip, run_strip)
+    env.loop(low, high, strip, run_strip)
 
 
-def _leave_if_given_up(home: Environment) -> None:
+def _leave_if_given_up(env: Environment) -> None:
     """Return from the kernel if the function that it polls, if any, says so."""
-    b, module = home.b, home.b.module
+    b, module = env.b, env.b.module
     words = module.globals.get(POLL_SYMBOL) or ir.ExternalVariable(module, POLL_SYMBOL)
     function = b.load(words, typ=_PTR)
     ask, on = b.append_basic_block("poll"), b.append_basic_block("on")
     b.cbranch(b.icmp_unsigned("!=", b.ptrtoint(function, I64), number(0)), ask, on)
     b.position_at_end(ask)
     answer = b.call_at(function, _POLL, [words])
-    assert home.frame.done is not None
-    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, home.frame.done)
+    assert env.frame.done is not None
+    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, env.frame.done)
     b.position_at_end(on)

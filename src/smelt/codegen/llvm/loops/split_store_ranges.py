@@ -18,23 +18,23 @@ from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_
 from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
 
 
-def run_in_range(home: Environment, within: Range, run: Callable[[], None]) -> None:
+def run_in_range(env: Environment, within: Range, run: Callable[[], None]) -> None:
     """Run a nest over the overlap of a task with a range of an axis.
 
     `run` emits the nest; it is skipped if they do not overlap.
     """
-    _run_in_ranges(home, [within], None, run)
+    _run_in_ranges(env, [within], None, run)
 
 
-def run_in_place(home: Environment, update: InPlaceUpdate, run: Callable[[], None]) -> None:
+def run_in_place(env: Environment, update: InPlaceUpdate, run: Callable[[], None]) -> None:
     """Run a nest, in place only where it changes something.
 
     `run` emits the nest.  The call decides whether results take the memory of their sources.
     """
-    b = home.b
+    b = env.b
     apart: ir.Value | None = None
     for names in update.arrays:
-        source, destination = (b.ptrtoint(home.frame.buffers[n], I64) for n in names)
+        source, destination = (b.ptrtoint(env.frame.buffers[n], I64) for n in names)
         differs = b.icmp_signed("!=", source, destination)
         apart = differs if apart is None else b.or_(apart, differs)
     assert apart is not None
@@ -42,19 +42,19 @@ def run_in_place(home: Environment, update: InPlaceUpdate, run: Callable[[], Non
         with b.if_then(apart):
             run()
         return
-    _run_in_ranges(home, update.ranges, apart, run)
+    _run_in_ranges(env, update.ranges, apart, run)
 
 
 def _run_in_ranges(
-    home: Environment, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
+    env: Environment, ranges: Iterable[Range], always: ir.Value | None, run: Callable[[], None]
 ) -> None:
     """Run a nest over the overlap with ranges, or over everything if `always`."""
-    b, outer, inner = home.b, home.ranges, dict(home.ranges)
+    b, outer, inner = env.b, env.ranges, dict(env.ranges)
     overlaps: ir.Value | None = None
     for within in ranges:
-        first, stop = range_ends(home, within)
+        first, stop = range_ends(env, within)
         if within.axis not in outer:  # the task has one position
-            at = home.top.axis(within.axis)
+            at = env.top.axis(within.axis)
             low, high = at, b.add(at, number(1))
         else:
             low, high = outer[within.axis]
@@ -67,25 +67,25 @@ def _run_in_ranges(
         one = b.icmp_signed("<", start, end)
         overlaps = one if overlaps is None else b.and_(overlaps, one)
     assert overlaps is not None
-    with b.if_then(overlaps), home.within(ranges=inner):
+    with b.if_then(overlaps), env.within(ranges=inner):
         run()
 
 
-def store_in_range(home: Environment, s: StoreItem, scope: Scope) -> bool:
+def store_in_range(env: Environment, s: StoreItem, scope: Scope) -> bool:
     """Store those lanes of a vector that are inside a store's range.
 
     Only the few vectors that overlap the range do anything.  Returns whether the store has such a
     range.
     """
-    for aim in home.range_targets:
+    for aim in env.range_targets:
         if any(s is x for x in aim.stores):
             if s is aim.stores[0]:
-                _store_to(home, aim, home.get(s.value, scope, True), scope)
+                _store_to(env, aim, env.get(s.value, scope, True), scope)
             return True
-    b, lanes, within = home.b, scope.lanes, stored_range(s)
+    b, lanes, within = env.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
         return False
-    first, stop = range_ends(home, within)
+    first, stop = range_ends(env, within)
     overlaps = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
     if stop is not None:
         overlaps = b.and_(overlaps, b.icmp_signed("<", lanes.base, stop))
@@ -96,13 +96,13 @@ def store_in_range(home: Environment, s: StoreItem, scope: Scope) -> bool:
             stop_lane = splat(b, b.sub(stop, lanes.base), lanes.count)
             mask = b.and_(mask, b.icmp_signed("<", lane_numbers, stop_lane))
         inner = Scope(scope, lanes=lanes)  # values computed here are not available elsewhere
-        home.put(s, home.get(s.value, inner, True), mask, inner)
+        env.put(s, env.get(s.value, inner, True), mask, inner)
     return True
 
 
-def single_range_items(home: Environment, scope: Scope) -> frozenset[Item]:
+def single_range_items(env: Environment, scope: Scope) -> frozenset[Item]:
     """Return the items that only one range store needs: computed if a vector overlaps it."""
-    lanes, nest = scope.lanes, home.nest
+    lanes, nest = scope.lanes, env.nest
     ranged = [
         s
         for s in nest.stores
@@ -113,50 +113,50 @@ def single_range_items(home: Environment, scope: Scope) -> frozenset[Item]:
     ]
     if not ranged:
         return frozenset()
-    users = Counter(i for s in nest.stores for i in _dependencies(home, [s.value]))
+    users = Counter(i for s in nest.stores for i in _dependencies(env, [s.value]))
     needed_otherwise = _dependencies(
-        home,
+        env,
         [
             *nest.saves,
             *nest.scalars,
             *(a for f in nest.reductions for a in f.args),
             *(setting.value for setting in nest.state_updates),
             *(s.where for s in nest.stores if s.where is not None and s not in ranged),
-            *(i for i in home.items if i.kind == "scan"),  # the carry of earlier vectors
+            *(i for i in env.items if i.kind == "scan"),  # the carry of earlier vectors
         ],
     )
-    single_use = [i for s in ranged for i in _dependencies(home, [s.value]) if users[i] == 1]
+    single_use = [i for s in ranged for i in _dependencies(env, [s.value]) if users[i] == 1]
     return frozenset(single_use).difference(needed_otherwise)
 
 
-def _dependencies(home: Environment, roots: Iterable[Item]) -> set[Item]:
+def _dependencies(env: Environment, roots: Iterable[Item]) -> set[Item]:
     """Return what values depend on within the current nest."""
     items, pending = set[Item](), [*roots]
     while pending:
         item = pending.pop()
-        if item in home.live_items and item not in items:
+        if item in env.live_items and item not in items:
             items.add(item)
             pending += item.args
     return items
 
 
-def range_ends(home: Environment, within: Range) -> tuple[ir.Value, ir.Value | None]:
+def range_ends(env: Environment, within: Range) -> tuple[ir.Value, ir.Value | None]:
     """Return where a range begins and where it stops (None: the axis' end)."""
-    first = home.frame.index(within.first) if within.first != 0 else number(0)
-    return first, None if within.stop is None else home.frame.index(within.stop)
+    first = env.frame.index(within.first) if within.first != 0 else number(0)
+    return first, None if within.stop is None else env.frame.index(within.stop)
 
 
-def _store_to(home: Environment, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
+def _store_to(env: Environment, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
     """Store a vector whose columns are all inside a range."""
     assert scope.lanes is not None
-    address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)
-    if home.prefetches_stores and scope.lanes.mask is None:
-        prefetch_for_write(home, address, aim.dtype, scope.lanes.count)
+    address = element_address(env.b, aim.line, scope.lanes.base, aim.dtype)
+    if env.prefetches_stores and scope.lanes.mask is None:
+        prefetch_for_write(env, address, aim.dtype, scope.lanes.count)
     store_vector(
-        home.machine(scope, True),
+        env.machine(scope, True),
         address,
         value,
         aim.dtype,
         scope.lanes.mask,
-        bypass=home.nontemporal,
+        bypass=env.nontemporal,
     )

@@ -45,34 +45,34 @@ def can_jam(nest: Nest) -> bool:
     return sum(work) <= MAX_JAM_CYCLES
 
 
-def run_jammed(home: Environment, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
+def run_jammed(env: Environment, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
     """Emit the loop at `depth` over rows, some together, then the remainder by `one`.
 
     Returns whether the nest allows it.
     """
-    if depth != len(home.nest.order) - 2 or not can_jam(home.nest):
+    if depth != len(env.nest.order) - 2 or not can_jam(env.nest):
         return False
-    b, name = home.b, home.nest.order[depth]
-    low, high = home.ranges[name]
-    count = 1 << max(JAM_ROWS // len(home.nest.reductions), 2).bit_length() - 1
+    b, name = env.b, env.nest.order[depth]
+    low, high = env.ranges[name]
+    count = 1 << max(JAM_ROWS // len(env.nest.reductions), 2).bit_length() - 1
     middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
 
     def jammed(position: Value) -> None:
         rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
         for row in rows:
-            home.enter(row, depth + 1)
-        with home.within(together=count), home.within(far=prefetch_distances(home)):
-            _vector_loops(home, rows, depth + 1)
+            env.enter(row, depth + 1)
+        with env.within(together=count), env.within(far=prefetch_distances(env)):
+            _vector_loops(env, rows, depth + 1)
 
-    home.loop(low, middle, count, jammed)
-    home.loop(middle, high, 1, one)
+    env.loop(low, middle, count, jammed)
+    env.loop(middle, high, 1, one)
     return True
 
 
-def _vector_loops(home: Environment, rows: list[Scope], depth: int) -> None:
+def _vector_loops(env: Environment, rows: list[Scope], depth: int) -> None:
     """Emit the loops over vectors of some rows: full ones, then a masked one."""
-    b, name, lanes = home.b, home.nest.order[depth], home.s.lanes
-    low, high = home.ranges[name]
+    b, name, lanes = env.b, env.nest.order[depth], env.s.lanes
+    low, high = env.ranges[name]
     middle = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
 
     def at(masked: bool) -> Callable[[Value], None]:
@@ -85,11 +85,11 @@ def _vector_loops(home: Environment, rows: list[Scope], depth: int) -> None:
                 for row in rows
             ]
             for scope in scopes:
-                home.enter(scope, depth + 1)
-            for reduction in home.nest.reductions:
-                home.reductions.step_rows(reduction, scopes)
+                env.enter(scope, depth + 1)
+            for reduction in env.nest.reductions:
+                env.reductions.step_rows(reduction, scopes)
 
         return inside
 
-    home.loop(low, middle, lanes, at(False))
-    home.loop(middle, high, lanes, at(True))
+    env.loop(low, middle, lanes, at(False))
+    env.loop(middle, high, lanes, at(True))

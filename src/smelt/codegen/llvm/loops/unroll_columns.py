@@ -321,9 +321,9 @@ def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
             pending += new_args
 
 
-def store_interleaved_columns(home: Environment, scope: Scope) -> Sequence[StoreItem]:
+def store_interleaved_columns(env: Environment, scope: Scope) -> Sequence[StoreItem]:
     """Store the columns that are interleaved in memory; return the remaining stores."""
-    lanes, stores = scope.lanes, list(home.nest.stores)
+    lanes, stores = scope.lanes, list(env.nest.stores)
     remaining: list[StoreItem] = []
     while stores:
         first = stores.pop(0)
@@ -335,11 +335,11 @@ def store_interleaved_columns(home: Environment, scope: Scope) -> Sequence[Store
             remaining.append(first)
             continue
         stores = [s for s in stores if s not in group]
-        m, dtype = home.machine(scope, True), home.frame.dtypes[first.access.buffer]
-        base = home.frame.buffers[first.access.buffer]
-        address = element_address(home.b, base, scope.offset(group[0].access), dtype)
-        values = [home.get(s.value, scope, True) for s in group]
-        width = home.frame.target.vector_bytes
+        m, dtype = env.machine(scope, True), env.frame.dtypes[first.access.buffer]
+        base = env.frame.buffers[first.access.buffer]
+        address = element_address(env.b, base, scope.offset(group[0].access), dtype)
+        values = [env.get(s.value, scope, True) for s in group]
+        width = env.frame.target.vector_bytes
         store_interleaved(m, address, values, dtype, lanes.mask, width)
     return remaining
 

@@ -9,6 +9,7 @@ ahead; so several vectors go through the loop together, more of them for longer 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
 from smelt.codegen.llvm.instructions.reductions import (
@@ -45,17 +46,18 @@ def choose_unroll(nest: Nest, lanes: int) -> int:
     return wide
 
 
-def limit_unroll_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
+def limit_unroll_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> Nest:
     """Halve a nest's unroll factor until unrolled vectors stay within runs in memory.
 
     Its packing nests are treated alike.  i%s is contiguous only inside of a run of s positions, and
     a task's blocks may begin within one: blocks of 48 rows begin inside of such runs for 4 vectors
     of 8, and at the start of one for 2.
     """
-    for each in (nest, *nest.packs):
-        begins = multiple_of(block.get(each.vector or "", 0))
-        while each.unroll > 1 and begins % (lanes * each.unroll) and _in_runs(each, lanes):
-            each.unroll //= 2
+    begins, unroll = multiple_of(block.get(nest.vector or "", 0)), nest.unroll
+    while unroll > 1 and begins % (lanes * unroll) and _in_runs(nest, lanes):
+        unroll //= 2
+    packs = tuple(limit_unroll_to_runs(pack, lanes, block) for pack in nest.packs)
+    return replace(nest, unroll=unroll, packs=packs)
 
 
 def lanes_of_runs(block: Mapping[str, Index], axis: str, lanes: int) -> int:

@@ -46,9 +46,9 @@ MAX_GROWTH = 3
 class _TreeBuilder:
     """Builds the tree of a nest, within limits."""
 
-    def __init__(self, home: Environment, decidable: frozenset[Item]) -> None:
+    def __init__(self, env: Environment, decidable: frozenset[Item]) -> None:
         """`decidable`: conditions that are known before the loops around which the tree stands."""
-        self.nest, self.decidable, self.before = home.nest, decidable, home.known_conditions
+        self.nest, self.decidable, self.before = env.nest, decidable, env.known_conditions
         self.ways = self.items = 0
 
     def grown(self, taken: dict[Item, bool], facts: Facts) -> Branch | Leaf | None:
@@ -143,49 +143,49 @@ def _is_repeatable(nest: Nest) -> bool:
     return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
-def decision_tree(home: Environment) -> Tree | None:
+def decision_tree(env: Environment) -> Tree | None:
     """Return the tree of the current nest, or None if there is little to decide."""
-    nest, vector, axes = home.nest, home.nest.vector, home.s.phase.axes
+    nest, vector, axes = env.nest, env.nest.vector, env.s.phase.axes
     if vector is None or not _is_repeatable(nest):
         return None
-    choices = [i for i in home.items if is_select(i) and _is_decidable(i.args[0], vector)]
+    choices = [i for i in env.items if is_select(i) and _is_decidable(i.args[0], vector)]
     if len(choices) < MIN_SELECTS or any(partition_axis(nest, a, axes[a]) for a in nest.order):
         return None
-    depth = max(home.depth(i.args[0]) for i in choices)
+    depth = max(env.depth(i.args[0]) for i in choices)
     inner = [axes[a] for a in nest.order[depth:]]
     all_constant = all(isinstance(n, int) for n in inner)
     if all_constant and prod(n for n in inner if isinstance(n, int)) < MIN_PATH_ELEMENTS:
         return None
-    root = _TreeBuilder(home, frozenset(i.args[0] for i in choices)).grown({}, ())
+    root = _TreeBuilder(env, frozenset(i.args[0] for i in choices)).grown({}, ())
     return None if root is None else Tree(depth, root)
 
 
 def run_unswitched(
-    home: Environment, scope: Scope, depth: int, run: Callable[[Scope], None]
+    env: Environment, scope: Scope, depth: int, run: Callable[[Scope], None]
 ) -> bool:
     """Emit `run` for each path of the unswitching tree at this depth.
 
     Returns whether the tree is at this depth.
     """
-    tree = home.tree
+    tree = env.tree
     if tree is None or tree.depth != depth:
         return False
-    with home.within(tree=None):
-        _emit_tree(home, tree.root, scope, run)
+    with env.within(tree=None):
+        _emit_tree(env, tree.root, scope, run)
     return True
 
 
 def _emit_tree(
-    home: Environment, tree: Branch | Leaf, scope: Scope, run: Callable[[Scope], None]
+    env: Environment, tree: Branch | Leaf, scope: Scope, run: Callable[[Scope], None]
 ) -> None:
     if isinstance(tree, Branch):
-        with home.b.if_else(home.get(tree.condition, scope, False)) as (yes, no):
+        with env.b.if_else(env.get(tree.condition, scope, False)) as (yes, no):
             with yes:
-                _emit_tree(home, tree.yes, scope, run)
+                _emit_tree(env, tree.yes, scope, run)
             with no:
-                _emit_tree(home, tree.no, scope, run)
+                _emit_tree(env, tree.no, scope, run)
         return
-    with assuming(home, tree.piece):
+    with assuming(env, tree.piece):
         run(Scope(scope))
 
 

@@ -16,7 +16,7 @@ Value = ir.Value
 
 
 def run_tail(
-    home: Environment,
+    env: Environment,
     bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
     singly: bool,
@@ -27,10 +27,10 @@ def run_tail(
     is enough.  `at` returns the body for a number of lanes, with or without the mask of the row's
     end, at multiples of a number.
     """
-    b, nest, lanes = home.b, home.nest, home.s.lanes
+    b, nest, lanes = env.b, env.nest, env.s.lanes
     middle, high = bounds
-    step, axis = home.reductions.tail_lanes(), nest.vector or ""
-    alignment = home.loop_alignment(axis, lanes)
+    step, axis = env.reductions.tail_lanes(), nest.vector or ""
+    alignment = env.loop_alignment(axis, lanes)
 
     def run_half_or_full(position: Value) -> None:
         fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
@@ -41,15 +41,15 @@ def run_tail(
                 at(step, True, alignment)(position)
 
     is_single_vector = step == lanes
-    groups = [x.groups.group for x in home.row_groups if nest in x.groups.nests]
+    groups = [x.groups.group for x in env.row_groups if nest in x.groups.nests]
     groups += [step] * (
-        is_single_vector and (singly or any(home.step(x, axis) is None for x in home.accesses))
+        is_single_vector and (singly or any(env.step(x, axis) is None for x in env.accesses))
     )
     for group in (n for n in groups if n < lanes * nest.unroll):
         full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
-        home.loop(middle, full_end, group, at(group, False, alignment))
+        env.loop(middle, full_end, group, at(group, False, alignment))
         middle = full_end
-    home.loop(
+    env.loop(
         middle, high, step, at(step, True, alignment) if is_single_vector else run_half_or_full
     )
 

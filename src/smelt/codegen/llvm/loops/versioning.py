@@ -59,14 +59,14 @@ def _name(item: Item) -> str:
     return str(getattr(item.payload, "name", ""))
 
 
-def run_versions(home: Environment, question: Item, scope: Scope, run: Callable[[], None]) -> None:
+def run_versions(env: Environment, question: Item, scope: Scope, run: Callable[[], None]) -> None:
     """Emit a nest in two versions, and merge the values that both make available (phis)."""
-    b, outer_values = home.b, home.top.values
-    condition = home.get(question, scope, False)
+    b, outer_values = env.b, env.top.values
+    condition = env.get(question, scope, False)
     ends: list[tuple[Any, dict[Item, Value]]] = []
 
     def version(answer: bool) -> None:
-        with home.top.branch() as values, home.within(known_conditions={question: answer}):
+        with env.top.branch() as values, env.within(known_conditions={question: answer}):
             run()
             ends.append((b.block, values))
 

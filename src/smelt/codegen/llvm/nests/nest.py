@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Mapping
 
 from smelt.codegen.llvm.loopir.items import (
     Item,
@@ -40,7 +40,7 @@ class Stage:
     saves: tuple[Item, ...]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Nest:
     """Loops over `order`, outer to inner, and the reductions and stores they compute.
 
@@ -50,16 +50,16 @@ class Nest:
     level: int
     order: tuple[str, ...]
     vector: str | None
-    reductions: list[Item] = field(default_factory=list)
-    saves: list[Item] = field(default_factory=list)
-    stores: list[StoreItem] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
+    reductions: tuple[Item, ...] = ()
+    saves: tuple[Item, ...] = ()
+    stores: tuple[StoreItem, ...] = ()
+    items: tuple[Item, ...] = ()
     unroll: int = 1
     """Unroll factor: vectors handled at once in the main loop."""
     pairs: bool = False
     """Sums may add some elements in their own type first, since no stream cuts their axes into
     blocks."""
-    transposed: list[Item] = field(default_factory=list)
+    transposed: tuple[Item, ...] = ()
     """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
     tile."""
     product: ProductPlan | None = None
@@ -69,9 +69,9 @@ class Nest:
     """The operand that this nest packs, "left" or "right": its one save."""
     single_use: bool = False
     """Nearly every element is packed once, so that nothing is worth materialising."""
-    state_updates: list[StateUpdate] = field(default_factory=list)
+    state_updates: tuple[StateUpdate, ...] = ()
     """Updates of states, after all else that the segment reads of them."""
-    scalars: list[Item] = field(default_factory=list)
+    scalars: tuple[Item, ...] = ()
     """Loop-free values that later segments need: conditions and bounds of streams."""
     time: int = 0
     """The segment that the nest runs in."""
@@ -91,18 +91,18 @@ class Nest:
         return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The loop nests of a phase in order, materialised values and task blocks."""
 
     phase: Phase
     lanes: int
     products: Products
-    block: dict[str, Index]
+    block: Mapping[str, Index]
     """Grid axes that tasks take in blocks, with the number of positions."""
-    local: dict[str, Index]
-    nests: list[Nest]
-    materialised: dict[Item, tuple[str, ...]]
+    local: Mapping[str, Index]
+    nests: tuple[Nest, ...]
+    materialised: Mapping[Item, tuple[str, ...]]
     """Items in scratch memory with their axes, outer to inner."""
 
     @property

@@ -238,11 +238,11 @@ class PackedPlan(ProductPlan, Protocol):
         """Return the task blocks: grid axis -> positions."""
         ...
 
-    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+    def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays that a task of the extents `local` needs in scratch."""
         ...
 
-    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         ...
 

@@ -77,8 +77,8 @@ class Storage:
         """Return the local axes of a state, the vector axis last."""
         fixed_axes = unvarying_axes(state.region)
         local_axes = [a for a in self.s.local if a in state.axes and a not in fixed_axes]
-        homes = [n for n in self.s.nests if any(x.state is state for x in n.state_updates)]
-        vector = homes[0].vector if homes else None
+        setters = [n for n in self.s.nests if any(x.state is state for x in n.state_updates)]
+        vector = setters[0].vector if setters else None
         return tuple(sorted(local_axes, key=lambda a: a == vector))
 
     def accumulator_of(self, item: Item) -> Accumulator:
@@ -98,15 +98,15 @@ class Storage:
 
     def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
         """Return whether loops meet the elements of a reduction in the order of positions."""
-        home = next(n for n in self.s.nests if item in n.reductions)
-        return tuple(a for a in home.order if a in over) == over
+        nest = next(n for n in self.s.nests if item in n.reductions)
+        return tuple(a for a in nest.order if a in over) == over
 
     def holds_states(self, item: Item) -> bool:
         """Return whether an array holds accumulator states rather than finished values."""
         if item.kind != "reduce":
             return False
-        home = next(n for n in self.s.nests if item in n.reductions)
-        return not home.in_registers(item)
+        nest = next(n for n in self.s.nests if item in n.reductions)
+        return not nest.in_registers(item)
 
     def parts(self, item: Item) -> tuple[DType, ...]:
         """Return the types of the arrays which a kept item needs."""

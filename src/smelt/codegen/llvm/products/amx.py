@@ -64,10 +64,10 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
 
 
 def panel_offsets(
-    home: Environment, column: Value, end: Value, place: Callable[[Value], Value]
+    env: Environment, column: Value, end: Value, place: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
     """Return a table of `place(column)`, the byte offset of each panel, and the panels' number."""
-    b = home.b
+    b = env.b
     with b.goto_entry_block():
         table = b.alloca(ir.VectorType(I64, MOST // PANEL_COLUMNS))
 
@@ -75,7 +75,7 @@ def panel_offsets(
         nth = b.udiv(b.sub(at, column), number(PANEL_COLUMNS))
         b.store(place(at), element_address(b, table, nth, i64), align=i64.itemsize)
 
-    home.loop(column, end, PANEL_COLUMNS, panel)
+    env.loop(column, end, PANEL_COLUMNS, panel)
     return table, b.udiv(
         b.add(b.sub(end, column), number(PANEL_COLUMNS - 1)), number(PANEL_COLUMNS)
     )

@@ -67,13 +67,13 @@ class Panels:
 
 
 class BlockedGemm:
-    """Emits the blocked contractions of the task that `home` is emitting."""
+    """Emits the blocked contractions of the task that `env` is emitting."""
 
     row_vectors = 0
     """Rows are packed with masks."""
 
-    def __init__(self, home: Environment, nest: Nest, c: Contraction) -> None:
-        self.home, self.b = home, home.b
+    def __init__(self, env: Environment, nest: Nest, c: Contraction) -> None:
+        self.env, self.b = env, env.b
         self.nest, self.c = nest, c
 
     def run(self) -> None:
@@ -87,13 +87,13 @@ class BlockedGemm:
         self.right_is_packed = (
             None if c.is_gemv or c.reads_right_in_place() else self._is_packed(c.right)
         )
-        scope = Scope(self.home.top)
+        scope = Scope(self.env.top)
         if c.outer:
             self._clear()
             self._outer_loops(0, scope)
             return
-        low, high = self.home.ranges[c.k]
-        if c.is_single_block(self.home.s.span(self.home.s.region(c.item), c.k)):
+        low, high = self.env.ranges[c.k]
+        if c.is_single_block(self.env.s.span(self.env.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (has_k, is_empty):
                 with has_k:
                     self.is_first_block = self.is_last_block = ir.IntType(1)(1)
@@ -108,7 +108,7 @@ class BlockedGemm:
                 self._clear()
 
         def k_block() -> None:
-            start, end = self.home.ranges[c.k]
+            start, end = self.env.ranges[c.k]
             self.is_first_block = self.b.icmp_signed("==", start, low)
             self.is_last_block = self.b.icmp_signed("==", end, high)
             self._k_block(scope)
@@ -117,25 +117,25 @@ class BlockedGemm:
 
     def _clear(self) -> None:
         c = self.c
-        home = self.home
-        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
-        count = home.frame.index(home.storage.rows(c))
-        count = self.b.mul(count, home.frame.index(home.storage.extent(c.item, c.n)))
-        base, zero = home.storage.at[c.item, 0], m.const(c.item.dtype, 0)
+        env = self.env
+        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
+        count = env.frame.index(env.storage.rows(c))
+        count = self.b.mul(count, env.frame.index(env.storage.extent(c.item, c.n)))
+        base, zero = env.storage.at[c.item, 0], m.const(c.item.dtype, 0)
 
         def put(position: Value) -> None:
             at = element_address(self.b, base, position, c.item.dtype)
             store_vector(m, at, zero, c.item.dtype, None)
 
-        home.loop(number(0), count, home.s.lanes, put)
+        env.loop(number(0), count, env.s.lanes, put)
 
     def _outer_loops(self, depth: int, scope: Scope) -> None:
         """Emit loops over all reduction axes but the last."""
         c = self.c
         if depth < len(c.outer):
             name = c.outer[depth]
-            low, high = self.home.ranges[name]
-            self.home.loop(
+            low, high = self.env.ranges[name]
+            self.env.loop(
                 low,
                 high,
                 1,
@@ -153,9 +153,9 @@ class BlockedGemm:
         c = self.c
         # Blocks of matrix instructions continue the sums of the block before them.
         matrix = c.group is not None and bool(c.group.matrix)
-        at_fixed = self.home.s.region(c.item) is not None and needs_run_sums(c, self.home.s)
+        at_fixed = self.env.s.region(c.item) is not None and needs_run_sums(c, self.env.s)
         strip_mine_axis(
-            self.home, c.k, self._block_depth(), inside, at_multiples=at_fixed and not matrix
+            self.env, c.k, self._block_depth(), inside, at_multiples=at_fixed and not matrix
         )
 
     def _block_depth(self) -> int | Value:
@@ -168,7 +168,7 @@ class BlockedGemm:
         c = self.c
         if c.is_gemv or c.group is None or not c.group.matrix:
             return c.depth
-        b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.group_size
+        b, (low, high), step = self.b, self.env.ranges[c.k], MATRIX_STEP * c.group_size
         steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
         fits_block = b.icmp_signed("<=", steps, number(c.depth // step))
         more_blocks = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
@@ -181,7 +181,7 @@ class BlockedGemm:
         c = self.c
         nest = self.nest
         left, right = nest.packs
-        tiles = None if c.is_gemv else Macrokernel(self.home, c, left, scope)
+        tiles = None if c.is_gemv else Macrokernel(self.env, c, left, scope)
         if tiles is not None and tiles.left_in_place is not None:
             with self.b.if_then(self.b.not_(tiles.left_in_place)):
                 self._pack_unless(self.left_is_packed, lambda: self._pack_left(scope))
@@ -197,7 +197,7 @@ class BlockedGemm:
             if c.reads_right_in_place():
                 tiles.open_right(right, scope)
             elif c.group is not None:
-                packer = VnniPacker(self.home, c, right, scope)
+                packer = VnniPacker(self.env, c, right, scope)
                 self._pack_unless(self.right_is_packed, packer.run)
             elif c.is_right_in_rows():
                 with self.b.if_then(self.b.not_(tiles.choose_right_in_place(right, scope))):
@@ -208,7 +208,7 @@ class BlockedGemm:
                 tiles.sum_columns()
             tiles.run(self.is_first_block, last=self.is_last_block)
 
-        strip_mine_axis(self.home, c.n, COLUMNS, columns)
+        strip_mine_axis(self.env, c.n, COLUMNS, columns)
 
     def _is_packed(self, operand: Item) -> Value | None:
         """Return whether an earlier iteration of a stream has packed this operand completely (i1).
@@ -217,21 +217,21 @@ class BlockedGemm:
         iterations.  None where it never is.
         """
         c = self.c
-        b, home = self.b, self.home
-        visits = repeat_visits(c, operand, home.s)
+        b, env = self.b, self.env
+        visits = repeat_visits(c, operand, env.s)
         if not visits:
             return None
-        low, high = home.ranges[c.k]
+        low, high = env.ranges[c.k]
         if operand is c.right and c.group is None:
             self.panels = panels = self._panels()
             packed = panels.resident
         else:
             packed = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
             if operand is c.right:
-                low, high = home.ranges[c.n]
+                low, high = env.ranges[c.n]
                 packed = b.and_(packed, b.icmp_signed("<=", b.sub(high, low), number(COLUMNS)))
         for v in visits:
-            packed = b.and_(packed, b.icmp_signed("!=", *home.steps[v]))
+            packed = b.and_(packed, b.icmp_signed("!=", *env.steps[v]))
         return packed
 
     def _panels(self) -> Panels:
@@ -241,7 +241,7 @@ class BlockedGemm:
         block size has a shorter first block.
         """
         c = self.c
-        b, (low, high), (first, last) = self.b, self.home.ranges[c.k], self.home.ranges[c.n]
+        b, (low, high), (first, last) = self.b, self.env.ranges[c.k], self.env.ranges[c.n]
         full_blocks = b.icmp_signed("==", b.and_(low, number(c.depth - 1)), number(0))
         k_blocks, column_blocks = (
             b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
@@ -253,10 +253,10 @@ class BlockedGemm:
     def _right_panels(self) -> Value:
         """Return the address of the current block's right panels."""
         c = self.c
-        b, base, panels = self.b, self.home.storage.at[c.item, RIGHT_PART], self.panels
+        b, base, panels = self.b, self.env.storage.at[c.item, RIGHT_PART], self.panels
         if panels is None:
             return base
-        k, n = (self.home.ranges[a][0] for a in (c.k, c.n))
+        k, n = (self.env.ranges[a][0] for a in (c.k, c.n))
         before = b.add(
             b.mul(b.sub(k, panels.first_k), panels.k_stride),
             b.mul(b.sub(n, panels.first_column), number(c.packed_units)),
@@ -275,7 +275,7 @@ class BlockedGemm:
         c = self.c
         nest = self.nest
         if c.is_gemv:
-            Gemv(self.home, c, nest.packs[1], scope).zero_row_ends()
+            Gemv(self.env, c, nest.packs[1], scope).zero_row_ends()
         self._pack(nest.packs[0], scope)
 
     def _skinny_block(self, scope: Scope) -> None:
@@ -288,15 +288,15 @@ class BlockedGemm:
         left, right = self.nest.packs
 
         def tiles(tile: Tile) -> None:
-            macrokernel = Macrokernel(self.home, c, left, scope)
+            macrokernel = Macrokernel(self.env, c, left, scope)
             macrokernel.open_right(right, scope)
             macrokernel.run(None, tile)
 
         def choose_shape(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
-                Gemv(self.home, c, right, scope).run(self.is_first_block)
+                Gemv(self.env, c, right, scope).run(self.is_first_block)
                 return
-            low, high = self.home.ranges[c.n]
+            low, high = self.env.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
             with self.b.if_else(fits) as (short, longer):
                 with short:
@@ -305,51 +305,49 @@ class BlockedGemm:
                     choose_shape(shapes[1:])
 
         choose_shape(
-            short_row_tiles(self.home.frame.target, c.tile.lanes) if c.reads_right_rows() else ()
+            short_row_tiles(self.env.frame.target, c.tile.lanes) if c.reads_right_rows() else ()
         )
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
         """Pack one operand's current block; concatenations are packed part by part."""
-        self.pack_starts = {a: self.home.ranges[a][0] for a in pack.order}
+        self.pack_starts = {a: self.env.ranges[a][0] for a in pack.order}
         c = self.c
         plain = pack.packed == "left" and c.group is None
         if pack.packed == "right":  # now: segments narrow the ranges while packing
             self.pack_base = self._right_panels()
         if pack.packed == "right" and c.group is None:
-            b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
+            b, (low, high), (first, end) = self.b, self.env.ranges[c.n], self.env.ranges[c.k]
             panels = self.pack_base, c.item.dtype
             zero_panel_tail(
-                self.home,
+                self.env,
                 panels,
                 c.tile,
                 b.sub(high, low),
                 number(c.packed_units),
                 b.sub(end, first),
             )
-        axes = segment_axes(self.home, pack, 1 if plain else c.tile.columns)
-        for_each_segment(self.home, axes, lambda: self._pack_segment(pack, scope))
+        axes = segment_axes(self.env, pack, 1 if plain else c.tile.columns)
+        for_each_segment(self.env, axes, lambda: self._pack_segment(pack, scope))
 
     def _pack_segment(self, pack: Nest, scope: Scope) -> None:
         if not pack.transposed:
-            self.home.run(pack, scope)
+            self.env.run(pack, scope)
             return
         items = (
-            live_items(pack, self.home.known_conditions)
-            if self.home.known_conditions
-            else pack.items
+            live_items(pack, self.env.known_conditions) if self.env.known_conditions else pack.items
         )
         if len(items) == 1 and items[0] in pack.transposed:
-            top = self.home.open(pack, scope)
-            emit_transposed(self.home, items[0], top, self._vector_store(pack))
+            top = self.env.open(pack, scope)
+            emit_transposed(self.env, items[0], top, self._vector_store(pack))
             return
-        strip_mine_transpose_tiles(self.home, pack.order, lambda: self.home.run(pack, scope))
+        strip_mine_transpose_tiles(self.env, pack.order, lambda: self.env.run(pack, scope))
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
-            prefetch_packed_rows(self.home, nest, scope)
+            prefetch_packed_rows(self.env, nest, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
-        m = LLVMMachine(self.b, lanes, self.home.frame.target)
+        m = LLVMMachine(self.b, lanes, self.env.frame.target)
         *firsts, second = (scope.axis(a) for a in nest.order)
         value = splat(self.b, value, lanes) if lanes else value
         mask = scope.lanes.mask if scope.lanes else None
@@ -357,7 +355,7 @@ class BlockedGemm:
 
     def _vector_store(self, pack: Nest) -> Put:
         """Return a callback which stores an unmasked vector of a packed operand."""
-        m = LLVMMachine(self.b, self.home.s.lanes, self.home.frame.target)
+        m = LLVMMachine(self.b, self.env.s.lanes, self.env.frame.target)
 
         def put(first: Value, second: Value, value: Value) -> None:
             self._store(pack, m, (first, second), value, None)
@@ -388,12 +386,12 @@ class BlockedGemm:
     def _packed_place(self, pack: Nest, first: Value | None, second: Value) -> tuple[Value, DType]:
         """Return the address of an element of a packed operand, and its type."""
         c = self.c
-        b, home = self.b, self.home
+        b, env = self.b, self.env
         second = b.sub(second, self.pack_starts[pack.order[-1]])
         row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
         dtype = c.item.dtype if c.group is None else c.group.dtype
         if pack.packed == "left":
-            base = home.storage.at[c.item, LEFT_PART]
+            base = env.storage.at[c.item, LEFT_PART]
             offset = b.add(b.mul(row, number(c.pitch * c.group_size)), second)
         else:
             base = self.pack_base

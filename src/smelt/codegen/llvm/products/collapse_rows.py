@@ -24,38 +24,38 @@ COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
 """Kinds of items in a collapsible body: none depends on where a row ends."""
 
 
-def run_collapsed(home: Environment, nest: Nest, run: Callable[[], None]) -> None:
+def run_collapsed(env: Environment, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
-    b, ranges, collapsed = home.b, home.ranges, dict(home.ranges)
-    for outer in _collapsed_axes(home, nest):
-        (first, last), (low, high) = ranges[outer], home.ranges[nest.vector or ""]
+    b, ranges, collapsed = env.b, env.ranges, dict(env.ranges)
+    for outer in _collapsed_axes(env, nest):
+        (first, last), (low, high) = ranges[outer], env.ranges[nest.vector or ""]
         length = b.mul(b.sub(high, low), b.sub(last, first))
         collapsed[nest.vector or ""] = low, b.add(low, length)
         collapsed[outer] = first, b.add(first, number(1))
-    with home.within(ranges=collapsed):
+    with env.within(ranges=collapsed):
         run()
 
 
-def _collapsed_axes(home: Environment, nest: Nest) -> Iterator[str]:
+def _collapsed_axes(env: Environment, nest: Nest) -> Iterator[str]:
     """Yield the axes which continue where the vector axis ends, innermost first."""
-    transposed = [c for c in home.s.products.values() if c.transposes_sums]
-    if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
+    transposed = [c for c in env.s.products.values() if c.transposes_sums]
+    if not transposed or nest.product is not None or nest.packed or not _is_plain(env, nest):
         return
     inner_axis, axes = nest.vector or "", transposed[0].axes
     inner = [inner_axis]
     for outer in reversed(axes[1:-1] if axes[-1] == inner_axis else ()):
-        row_size = product(home.s.phase.axes[a] for a in inner)
-        if any(_is_part(home, a) for a in inner) or outer not in nest.order:
+        row_size = product(env.s.phase.axes[a] for a in inner)
+        if any(_is_part(env, a) for a in inner) or outer not in nest.order:
             return
-        if not all(_continues(e, inner_axis, outer, row_size) for e in _offsets(home, nest)):
+        if not all(_continues(e, inner_axis, outer, row_size) for e in _offsets(env, nest)):
             return
-        if any(not _is_dense(home, i, (outer, *inner)) for i in _scratch_items(home, nest)):
+        if any(not _is_dense(env, i, (outer, *inner)) for i in _scratch_items(env, nest)):
             return
         yield outer
         inner.insert(0, outer)
 
 
-def _is_plain(home: Environment, nest: Nest) -> bool:
+def _is_plain(env: Environment, nest: Nest) -> bool:
     has_more = (
         nest.reductions
         or nest.state_updates
@@ -68,19 +68,19 @@ def _is_plain(home: Environment, nest: Nest) -> bool:
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
     return (
-        not (has_more or tested or masked or home.row_groups)
+        not (has_more or tested or masked or env.row_groups)
         and kinds
-        and not is_fully_unrolled(home.s, nest)
+        and not is_fully_unrolled(env.s, nest)
     )
 
 
-def _is_part(home: Environment, axis: str) -> bool:
+def _is_part(env: Environment, axis: str) -> bool:
     """Return whether a task may cover only a part of an axis."""
-    s = home.s
+    s = env.s
     return axis in s.phase.grid and s.block.get(axis, 1) != s.phase.axes[axis]
 
 
-def _offsets(home: Environment, nest: Nest) -> list[Index]:
+def _offsets(env: Environment, nest: Nest) -> list[Index]:
     loads = [a.offset for a in accesses_of(nest.items)]
     return [*loads, *(s.access.offset for s in nest.stores)]
 
@@ -95,19 +95,19 @@ def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
     )
 
 
-def _scratch_items(home: Environment, nest: Nest) -> list[Item]:
+def _scratch_items(env: Environment, nest: Nest) -> list[Item]:
     """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
-    return [i for i in home.s.materialised if i in used | {*nest.saves}]
+    return [i for i in env.s.materialised if i in used | {*nest.saves}]
 
 
-def _is_dense(home: Environment, item: Item, axes: tuple[str, ...]) -> bool:
+def _is_dense(env: Environment, item: Item, axes: tuple[str, ...]) -> bool:
     """Return whether a scratch array has these axes last and dense, or none of them."""
-    item_axes = home.s.materialised[item]
+    item_axes = env.s.materialised[item]
     if not {*axes} & {*item_axes}:
         return True
     outer, *inner = axes
-    has_full_extents = all(home.storage.extent(item, a) == home.s.phase.axes[a] for a in inner)
+    has_full_extents = all(env.storage.extent(item, a) == env.s.phase.axes[a] for a in inner)
     return item_axes[-len(axes) :] == (outer, *inner) and has_full_extents
 
 

@@ -55,15 +55,15 @@ RowPosition: TypeAlias = dict[str, Value]
 
 
 class Depthwise(Packer):
-    """Emits one depthwise convolution of the task that `home` is emitting."""
+    """Emits one depthwise convolution of the task that `env` is emitting."""
 
     def __init__(
-        self, home: Environment, nest: Nest, c: DepthwisePlan, epilogue: Epilogue | None = None
+        self, env: Environment, nest: Nest, c: DepthwisePlan, epilogue: Epilogue | None = None
     ) -> None:
-        super().__init__(home, c.item)
+        super().__init__(env, c.item)
         self.nest, self.c, self.epilogue = nest, c, epilogue
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
-        self.source = _source(home, c)
+        self.m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
+        self.source = _source(env, c)
         self.outer = [k for k in c.columns[:-1] if k is not c.tile_axis]
         """Output axes which tiles do not cover, outermost first."""
 
@@ -84,47 +84,45 @@ class Depthwise(Packer):
 
     def pack_operands(self) -> None:
         """Emit what precedes the tiles: the table and packed operands."""
-        home, c = self.home, self.c
-        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
+        env, c = self.env, self.c
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.to, self.results = self._places()
-        self.next_runs = rounded_output(home, c)
+        self.next_runs = rounded_output(env, c)
         tap_stride = (
-            home.frame.index(home.storage.extent(c.item, c.lane))
-            if c.has_lane_weights
-            else number(1)
+            env.frame.index(env.storage.extent(c.item, c.lane)) if c.has_lane_weights else number(1)
         )
         self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         if c.rows_in_place is None:
             self._table()
         left, right = self.nest.packs
-        taps = number(0), home.frame.index(home.s.phase.axes[c.flat])
-        with home.narrowed({c.flat: taps}):
+        taps = number(0), env.frame.index(env.s.phase.axes[c.flat])
+        with env.narrowed({c.flat: taps}):
             self.pack(left)
-            with home.narrowed(self.widened(c.columns)):
+            with env.narrowed(self.widened(c.columns)):
                 if c.rows_in_place is not None:
                     self.clear(self.sizes()[c.lane])
                 elif c.transposed_rows is not None:
                     if any(c.transposed_rows.bounds):
-                        self.clear(home.frame.index(product(c.packed(home.s.local))))
+                        self.clear(env.frame.index(product(c.packed(env.s.local))))
                     pack_pixel_rows(self, c, c.transposed_rows)
                 else:
                     self.pack(right)
 
     def _places(self) -> tuple[Value, RowPosition]:
         """Return where tiles write, and the strides along all axes but the lanes'."""
-        home, c = self.home, self.c
+        env, c = self.env, self.c
         axes = tuple(k.axis for k in c.columns)
         if c.transposed_rows is not None:
-            extents = [*(home.s.local[a] for a in axes[:-1]), c.tile.lanes]
-            return home.storage.at[self.item, SUMS_PART], self.dense_strides(axes, extents)
-        to, strides = image_layout(home, c)
+            extents = [*(env.s.local[a] for a in axes[:-1]), c.tile.lanes]
+            return env.storage.at[self.item, SUMS_PART], self.dense_strides(axes, extents)
+        to, strides = image_layout(env, c)
         return to, dict(zip(axes[:-1], strides, strict=True))
 
     def clear(self, count: Value) -> None:
         """Clear the first elements of the packed input, or the row of zeros."""
         dtype = self.c.item.dtype
         zero = self.m.const(dtype, 0)
-        self.home.loop(
+        self.env.loop(
             number(0),
             count,
             self.c.tile.lanes,
@@ -142,23 +140,23 @@ class Depthwise(Packer):
 
     def _row_table(self, row: RowPosition) -> None:
         """Store the addresses of the input rows which a row of outputs reaches."""
-        home, b, c, source, rows = self.home, self.b, self.c, self.source, self.c.rows_in_place
+        env, b, c, source, rows = self.env, self.b, self.c, self.source, self.c.rows_in_place
         assert rows is not None and isinstance(source, InPlace)
-        steps = dict(zip(c.columns, (home.frame.index(n) for n in rows.steps), strict=False))
+        steps = dict(zip(c.columns, (env.frame.index(n) for n in rows.steps), strict=False))
         bounds = dict(zip(c.columns, rows.bounds, strict=False))
-        start = b.add(home.index(rows.start, home.top), home.ranges[c.lane][0])
+        start = b.add(env.index(rows.start, env.top), env.ranges[c.lane][0])
         start = b.add(start, b.mul(steps[c.tile_axis], number(source.first)))
         outside = b.ptrtoint(self.at(RIGHT_PART, number(0)), I64)
-        base = home.frame.buffers[rows.buffer]
+        base = env.frame.buffers[rows.buffer]
         for j, at in enumerate(self._outer_taps()):
             place, inside = start, ir.IntType(1)(1)
             for k in self.outer:
-                position = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
+                position = b.mul(b.add(env.ranges[k.axis][0], row[k.axis]), number(k.step))
                 position = b.add(position, number(at[k.tap] * k.dilation))
                 place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in bounds[k]:
                     within = b.icmp_unsigned(
-                        "<", b.add(position, number(low)), home.frame.index(extent)
+                        "<", b.add(position, number(low)), env.frame.index(extent)
                     )
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, source.dtype), I64)
@@ -174,7 +172,7 @@ class Depthwise(Packer):
         """Store a table entry: weight offset, lane of a channel group, where to read."""
         b, c = self.b, self.c
         weights = b.mul(self.packed_left_strides[c.flat], number(c.taps[j][0]))
-        base = self.home.storage.at[c.item, TABLE_PART]
+        base = self.env.storage.at[c.item, TABLE_PART]
         for k, value in enumerate((weights, number(at.get(c.mixing_axis, 0)), *read)):
             b.store(value, element_address(b, base, number(ENTRIES * j + k), i64))
 
@@ -196,13 +194,13 @@ class Depthwise(Packer):
                 place = b.add(right, b.mul(at, self.packed_right_strides[first.position_axis]))
                 loops(inner, {**row, first.axis: at}, place)
 
-            self.home.loop(number(0), sizes[first.axis], 1, step)
+            self.env.loop(number(0), sizes[first.axis], 1, step)
 
         loops(self.outer, {}, number(0))
 
     def sizes(self) -> RowPosition:
         """Return the number of the task's outputs along each axis."""
-        ranges = self.home.ranges
+        ranges = self.env.ranges
         return {k.axis: self.b.sub(*ranges[k.axis][::-1]) for k in self.c.columns}
 
     def _packed_row(self, row: RowPosition, right: Value, sizes: RowPosition) -> None:
@@ -221,24 +219,24 @@ class Depthwise(Packer):
 
             self._for_each_height(sizes[tall.axis], tile)
 
-        self.home.loop(number(0), sizes[c.lane], c.tile.lanes, column)
+        self.env.loop(number(0), sizes[c.lane], c.tile.lanes, column)
 
     def _row_in_place(self, row: RowPosition, _: Value, sizes: RowPosition) -> None:
         """Emit all tiles of a row of input in place, each along the channels."""
-        home, b, c, source, tall = self.home, self.b, self.c, self.source, self.c.tile_axis
+        env, b, c, source, tall = self.env, self.b, self.c, self.source, self.c.tile_axis
         rows = c.rows_in_place
         assert rows is not None and isinstance(source, InPlace)
         self._row_table(row)
-        low, high = home.ranges[tall.axis]
+        low, high = env.ranges[tall.axis]
         last = b.mul(b.sub(high, number(1)), number(tall.step))
         last = b.add(last, number((tall.taps - 1) * tall.dilation + 1))
         for offset, extent in rows.bounds[c.columns.index(tall)]:
-            end = b.sub(home.frame.index(extent), number(offset))
+            end = b.sub(env.frame.index(extent), number(offset))
             last = b.select(b.icmp_signed("<", end, last), end, last)
         count = b.sub(last, number(source.first))
         count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
         nearest = (self.outer or [tall])[-1]
-        next_row = home.frame.index(rows.steps[c.columns.index(nearest)])
+        next_row = env.frame.index(rows.steps[c.columns.index(nearest)])
 
         def tiles(y: Value, height: int) -> None:
             place = b.mul(b.add(low, y), number(tall.step))
@@ -249,21 +247,21 @@ class Depthwise(Packer):
                 operands += [b.sub(sizes[c.lane], at), next_row, *self._epilogue_operands(at)]
                 self._tile(height, {**row, tall.axis: y}, at, operands)
 
-            home.loop(number(0), sizes[c.lane], c.tile.lanes, tile)
+            env.loop(number(0), sizes[c.lane], c.tile.lanes, tile)
 
         self._for_each_height(sizes[tall.axis], tiles)
 
     def _epilogue_operands(self, lane: Value) -> list[Value]:
         """Return the addresses of the epilogue's per-channel values."""
-        b, home, addresses = self.b, self.home, list[Value]()
+        b, env, addresses = self.b, self.env, list[Value]()
         for item in self.epilogue.loads if self.epilogue else ():
             access = item.payload
             assert isinstance(access, Access)
-            at = home.index(substitute(access.offset, {self.c.lane: 0}), home.top)
+            at = env.index(substitute(access.offset, {self.c.lane: 0}), env.top)
             if self.c.lane in axes_of(access.offset):
-                at = b.add(at, b.add(home.ranges[self.c.lane][0], lane))
-            dtype = home.frame.dtypes[access.buffer]
-            addresses.append(element_address(b, home.frame.buffers[access.buffer], at, dtype))
+                at = b.add(at, b.add(env.ranges[self.c.lane][0], lane))
+            dtype = env.frame.dtypes[access.buffer]
+            addresses.append(element_address(b, env.frame.buffers[access.buffer], at, dtype))
         return addresses
 
     def _weights(self, lane: Value) -> list[Value]:
@@ -273,7 +271,7 @@ class Depthwise(Packer):
         rise = number((second - first) // max(c.tile_axis.taps - 1, 1))
         left = self.at(LEFT_PART, lane if c.has_lane_weights else number(0))
         step = self.b.mul(self.packed_left_strides[c.flat], rise)
-        return [left, step, self.home.storage.at[c.item, TABLE_PART]]
+        return [left, step, self.env.storage.at[c.item, TABLE_PART]]
 
     def _for_each_height(self, size: Value, tile: Callable[[Value, int], None]) -> None:
         """Emit `tile(position, height)` for all tiles over `size` outputs, tallest first.
@@ -285,7 +283,7 @@ class Depthwise(Packer):
             remainder = b.srem(b.sub(size, done), number(height))
             is_lowest = height == heights[-1]
             end = size if is_lowest else b.sub(size, remainder)
-            self.home.loop(
+            self.env.loop(
                 done,
                 end,
                 height,
@@ -313,22 +311,22 @@ class Depthwise(Packer):
             args += [element_address(b, later.base, offset, later.dtype)]
             args += [later.strides[order.index(tall)], later.enabled]
             short = later.dtype
-        target = self.home.frame.target
+        target = self.env.frame.target
         function = tile_function(b.module, c, height, target, short, self.source, self.epilogue)
         b.call(function, [*args, *operands])
 
 
-def _source(home: Environment, c: DepthwisePlan) -> Source:
+def _source(env: Environment, c: DepthwisePlan) -> Source:
     """Return where tiles read, with what is known of pixels outside the image."""
     rows, tall = c.rows_in_place, c.tile_axis
     if rows is None:
         return Packed()
-    limits, axes = rows.bounds[c.columns.index(tall)], home.s.phase.axes
+    limits, axes = rows.bounds[c.columns.index(tall)], env.s.phase.axes
     last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
     excess = [sub(last, sub(extent, low)) for low, extent in limits]
     bounds = [n for e in excess if (n := _at_most(e, tall)) is not None]
     return InPlace(
-        home.frame.dtypes[rows.buffer],
+        env.frame.dtypes[rows.buffer],
         max((-low for low, _ in limits), default=0),
         max(bounds, default=0) if len(bounds) == len(excess) else None,
         mod(axes[c.lane], c.tile.lanes) != 0,

@@ -73,15 +73,15 @@ def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
     return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)
 
 
-def fused_depthwise(home: Environment, image: Item) -> list[Depthwise]:
+def fused_depthwise(env: Environment, image: Item) -> list[Depthwise]:
     """Return the depthwise convolutions which are fused into the product of an image."""
     plans = (
         (n, cast(DepthwisePlan, n.product))
-        for n in home.s.nests
+        for n in env.s.nests
         if n.product is not None and n.product.driver == "depthwise_fused"
     )
     return [
-        Depthwise(home, nest, c, find_epilogue(home.s, c, image, home.frame.dtypes))
+        Depthwise(env, nest, c, find_epilogue(env.s, c, image, env.frame.dtypes))
         for nest, c in plans
     ]
 
@@ -94,22 +94,22 @@ def pack_by_rows(
     Convolutions with an epilogue store packed elements themselves; otherwise the packing nest reads
     one row of their results in scratch.
     """
-    home, starts = packer.home, {a: packer.home.ranges[a][0] for a in nest.order}
-    lane_starts = dict(home.starts)
+    env, starts = packer.env, {a: packer.env.ranges[a][0] for a in nest.order}
+    lane_starts = dict(env.starts)
     for stencil in fused:
-        with home.within(products=stencil, starts=lane_starts):
+        with env.within(products=stencil, starts=lane_starts):
             stencil.pack_operands()
         lane_starts = {
             **lane_starts,
-            (None, stencil.c.lane): home.ranges[stencil.c.lane][0],
+            (None, stencil.c.lane): env.ranges[stencil.c.lane][0],
         }
 
     def rows(axes: Sequence[str]) -> None:
         if axes:
-            strip_mine_axis(home, axes[0], 1, lambda: rows(axes[1:]))
+            strip_mine_axis(env, axes[0], 1, lambda: rows(axes[1:]))
             return
-        row_starts = {**lane_starts, **{(None, a): home.ranges[a][0] for a in outer}}
-        with home.within(products=fused[-1], starts=row_starts):
+        row_starts = {**lane_starts, **{(None, a): env.ranges[a][0] for a in outer}}
+        with env.within(products=fused[-1], starts=row_starts):
             for stencil in fused:
                 if stencil.epilogue is not None:
                     strides = packer.packed_right_strides
@@ -119,7 +119,7 @@ def pack_by_rows(
                     )
                 stencil.full_tiles()
         if any(stencil.epilogue is None for stencil in fused):
-            with home.within(products=packer, starts=row_starts):
+            with env.within(products=packer, starts=row_starts):
                 packer.pack(nest, starts=starts)
 
     rows(outer)
@@ -129,7 +129,7 @@ def packed_row_offset(packer: Packer, starts: dict[str, Value], outer: Sequence[
     """Return the packed offset of the current row."""
     b, total = packer.b, ir.Constant(ir.IntType(64), 0)
     for a in outer:
-        position = b.sub(packer.home.ranges[a][0], starts[a])
+        position = b.sub(packer.env.ranges[a][0], starts[a])
         total = b.add(total, b.mul(position, packer.packed_right_strides[a]))
     return total
 

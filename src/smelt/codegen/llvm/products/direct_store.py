@@ -5,7 +5,7 @@ store it, the tiles may write the output themselves, provided that columns come 
 is decided at the beginning of a task, and the nest is skipped then.  Where column ranges go to
 different outputs, all columns of the task must be in one of them.
 
-    direct = DirectStores(home)           what may be stored directly, and whether it is
+    direct = DirectStores(env)           what may be stored directly, and whether it is
     direct.row_layout(c)                  address and row stride of a product's tiles
     direct.image_layout(c)                address and strides, for rows which are pixels of an image
     direct.rounded_output(c)              destination of final sums which are rounded when stored
@@ -39,28 +39,28 @@ Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
 """Products which are stored unchanged, with their stores."""
 
 
-def find_direct_stores(home: Environment) -> DirectStores:
+def find_direct_stores(env: Environment) -> DirectStores:
     """Return the products of a task which tiles may store directly; emit whether they do."""
-    frame, enabled = home.frame, ir.IntType(1)(1)
-    streamed = frame.streaming or home.row_groups
-    stores = {} if streamed else dict(stored_products(home.s, frame.dtypes))
-    nests = frozenset(n for n, only_stores in _nests(home.s, stores) if only_stores)
+    frame, enabled = env.frame, ir.IntType(1)(1)
+    streamed = frame.streaming or env.row_groups
+    stores = {} if streamed else dict(stored_products(env.s, frame.dtypes))
+    nests = frozenset(n for n, only_stores in _nests(env.s, stores) if only_stores)
     rounded = frozenset(
         item for item, x in stores.items() if frame.dtypes[x[0].access.buffer] != item.dtype
     )
-    for c in home.s.products.values():
+    for c in env.s.products.values():
         if c.item in stores:
-            tiles = c.tile_stores(home.s.local)
+            tiles = c.tile_stores(env.s.local)
             assert tiles is not None
-            enabled = home.b.and_(enabled, _is_whole(home, c, tiles))
+            enabled = env.b.and_(enabled, _is_whole(env, c, tiles))
             if len(stores[c.item]) > 1:
-                enabled = home.b.and_(enabled, _is_inside(home, c, stores[c.item]))
+                enabled = env.b.and_(enabled, _is_inside(env, c, stores[c.item]))
     return DirectStores(stores, nests, rounded, enabled)
 
 
-def _is_whole(home: Environment, c: ProductPlan, stores: TileStores) -> Value:
+def _is_whole(env: Environment, c: ProductPlan, stores: TileStores) -> Value:
     """Return whether tiles store this task's part of a product exactly (i1)."""
-    b, ranges, conditions = home.b, home.ranges, list[Value]()
+    b, ranges, conditions = env.b, env.ranges, list[Value]()
     if stores.columns != "masked":
         low, high = ranges[c.n]
         remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
@@ -78,107 +78,105 @@ def _is_whole(home: Environment, c: ProductPlan, stores: TileStores) -> Value:
     return reduce(b.and_, conditions) if conditions else ir.IntType(1)(1)
 
 
-def _is_inside(home: Environment, c: ProductPlan, stores: Sequence[StoreItem]) -> Value:
+def _is_inside(env: Environment, c: ProductPlan, stores: Sequence[StoreItem]) -> Value:
     """Return whether one output range of a product has all of this task's columns (i1)."""
-    b, inside = home.b, ir.IntType(1)(0)
+    b, inside = env.b, ir.IntType(1)(0)
     for store in stores:
-        inside = b.or_(inside, _holds_all(home, c, store))
+        inside = b.or_(inside, _holds_all(env, c, store))
     return inside
 
 
-def _holds_all(home: Environment, c: ProductPlan, store: StoreItem) -> Value:
+def _holds_all(env: Environment, c: ProductPlan, store: StoreItem) -> Value:
     """Return whether the range of a store has all of this task's columns (i1)."""
-    b, (low, high) = home.b, home.ranges[c.n]
+    b, (low, high) = env.b, env.ranges[c.n]
     within = stored_range(store)
     assert within is not None
-    first, stop = range_ends(home, within)
+    first, stop = range_ends(env, within)
     begins = b.icmp_signed("<=", first, low)
     return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
 
-def row_layout(home: Environment, c: ProductPlan) -> tuple[Value, Value]:
+def row_layout(env: Environment, c: ProductPlan) -> tuple[Value, Value]:
     """Return the address of a task's first element of a product, and the row stride."""
-    stride = home.frame.index(home.storage.extent(c.item, c.n))
-    base, strides = _destination(home, c, c.row_axes, [stride])
+    stride = env.frame.index(env.storage.extent(c.item, c.n))
+    base, strides = _destination(env, c, c.row_axes, [stride])
     return base, strides[0]
 
 
-def image_layout(home: Environment, c: ProductPlan, sums: int = 0) -> tuple[Value, list[Value]]:
+def image_layout(env: Environment, c: ProductPlan, sums: int = 0) -> tuple[Value, list[Value]]:
     """Return the address of a task's first element, and strides along the row axes.
 
     With `sums`, in that part of its scratch memory, from where they are transposed.
     """
     strides = list[Value]()
-    step = home.frame.index(home.storage.extent(c.item, c.n))
+    step = env.frame.index(env.storage.extent(c.item, c.n))
     for a in c.row_axes[::-1]:
         strides.insert(0, step)
-        step = home.b.mul(step, home.frame.index(home.storage.extent(c.item, a)))
+        step = env.b.mul(step, env.frame.index(env.storage.extent(c.item, a)))
     if sums:
-        return home.storage.at[c.item, sums], strides
-    return _destination(home, c, c.row_axes, strides)
+        return env.storage.at[c.item, sums], strides
+    return _destination(env, c, c.row_axes, strides)
 
 
-def transposed_layout(home: Environment, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
+def transposed_layout(env: Environment, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
     """Return where transposed tiles of sums go, and the stride along each axis."""
     strides, step = dict[str, Value](), number(1)
     for a in reversed(c.axes):
         strides[a], step = (
             step,
-            home.b.mul(step, home.frame.index(home.storage.extent(c.item, a))),
+            env.b.mul(step, env.frame.index(env.storage.extent(c.item, a))),
         )
     order = [*c.row_axes, c.n]
-    base, steps = _destination(home, c, c.row_axes, [strides[a] for a in order[:-1]])
-    if c.item in home.direct.stores:
-        (access,) = (s.access for s in home.direct.stores[c.item])
-        output_stride = home.frame.index(coefficient(access.offset, c.n) or 0)
-        strides[c.n] = home.b.select(home.direct.enabled, output_stride, strides[c.n])
+    base, steps = _destination(env, c, c.row_axes, [strides[a] for a in order[:-1]])
+    if c.item in env.direct.stores:
+        (access,) = (s.access for s in env.direct.stores[c.item])
+        output_stride = env.frame.index(coefficient(access.offset, c.n) or 0)
+        strides[c.n] = env.b.select(env.direct.enabled, output_stride, strides[c.n])
     return base, strides | dict(zip(order[:-1], steps, strict=True))
 
 
-def rows_are_contiguous(home: Environment, c: NhwcConvPlan) -> bool:
+def rows_are_contiguous(env: Environment, c: NhwcConvPlan) -> bool:
     """Return whether consecutive rows of a product's output are contiguous."""
-    if c.item not in home.direct.stores or len(c.columns) < 2:
+    if c.item not in env.direct.stores or len(c.columns) < 2:
         return len(c.columns) > 1
-    offset, (outer, inner) = home.direct.stores[c.item][0].access.offset, c.axes[-2:]
-    return coefficient(offset, outer) == home.s.local[inner]
+    offset, (outer, inner) = env.direct.stores[c.item][0].access.offset, c.axes[-2:]
+    return coefficient(offset, outer) == env.s.local[inner]
 
 
-def rounded_output(home: Environment, c: ProductPlan) -> RoundedOutput | None:
+def rounded_output(env: Environment, c: ProductPlan) -> RoundedOutput | None:
     """Return the destination of final sums which are rounded as they are stored, or None."""
-    if c.item not in home.direct.rounded:
+    if c.item not in env.direct.rounded:
         return None
-    return RoundedOutput(
-        *_output_address(home, c, c.row_axes), _dtype(home, c), home.direct.enabled
-    )
+    return RoundedOutput(*_output_address(env, c, c.row_axes), _dtype(env, c), env.direct.enabled)
 
 
 def _destination(
-    home: Environment, c: ProductPlan, rows: Sequence[str], strides: list[Value]
+    env: Environment, c: ProductPlan, rows: Sequence[str], strides: list[Value]
 ) -> tuple[Value, list[Value]]:
     """Return address and strides of a product, whose strides in scratch are given."""
-    b, base = home.b, home.storage.at[c.item, 0]
-    if c.item not in home.direct.stores or c.item in home.direct.rounded:
+    b, base = env.b, env.storage.at[c.item, 0]
+    if c.item not in env.direct.stores or c.item in env.direct.rounded:
         return base, strides
-    output, output_strides = _output_address(home, c, rows)
+    output, output_strides = _output_address(env, c, rows)
     both = zip(output_strides, strides, strict=True)
-    return b.select(home.direct.enabled, output, base), [
-        b.select(home.direct.enabled, x, y) for x, y in both
+    return b.select(env.direct.enabled, output, base), [
+        b.select(env.direct.enabled, x, y) for x, y in both
     ]
 
 
 def _output_address(
-    home: Environment, c: ProductPlan, rows: Sequence[str]
+    env: Environment, c: ProductPlan, rows: Sequence[str]
 ) -> tuple[Value, list[Value]]:
     """Return the address of a task's first output, and its row strides.
 
     Of several ranges, the one with the task's columns counts.
     """
-    b, (first_store, *other_stores) = home.b, home.direct.stores[c.item]
-    base, strides = _store_address(home, c, rows, first_store)
+    b, (first_store, *other_stores) = env.b, env.direct.stores[c.item]
+    base, strides = _store_address(env, c, rows, first_store)
     for store in other_stores:
         in_range, (address, steps) = (
-            _holds_all(home, c, store),
-            _store_address(home, c, rows, store),
+            _holds_all(env, c, store),
+            _store_address(env, c, rows, store),
         )
         base = b.select(in_range, address, base)
         strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
@@ -186,32 +184,32 @@ def _output_address(
 
 
 def _store_address(
-    home: Environment, c: ProductPlan, rows: Sequence[str], store: StoreItem
+    env: Environment, c: ProductPlan, rows: Sequence[str], store: StoreItem
 ) -> tuple[Value, list[Value]]:
     """Return the address of a store's first output, and its row strides."""
-    b, access = home.b, store.access
-    origin = home.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), home.top)
-    strides = [home.index(coefficient(access.offset, a) or 0, home.top) for a in rows]
+    b, access = env.b, store.access
+    origin = env.index(substitute(access.offset, dict.fromkeys((*rows, c.n), 0)), env.top)
+    strides = [env.index(coefficient(access.offset, a) or 0, env.top) for a in rows]
     for a, step in zip(rows, strides, strict=True):
-        origin = b.add(origin, b.mul(home.start(c.item, a), step))
-    column, start = coefficient(access.offset, c.n), home.start(c.item, c.n)
+        origin = b.add(origin, b.mul(env.start(c.item, a), step))
+    column, start = coefficient(access.offset, c.n), env.start(c.item, c.n)
     if column != 1:
-        start = b.mul(start, home.index(column or 0, home.top))
+        start = b.mul(start, env.index(column or 0, env.top))
     origin = b.add(origin, start)
-    return element_address(b, home.frame.buffers[access.buffer], origin, _dtype(home, c)), strides
+    return element_address(b, env.frame.buffers[access.buffer], origin, _dtype(env, c)), strides
 
 
-def _dtype(home: Environment, c: ProductPlan) -> DType:
+def _dtype(env: Environment, c: ProductPlan) -> DType:
     """Return the element type of a product's output."""
-    return home.frame.dtypes[home.direct.stores[c.item][0].access.buffer]
+    return env.frame.dtypes[env.direct.stores[c.item][0].access.buffer]
 
 
-def run_unless_stored(home: Environment, nest: Nest, run: Callable[[], None]) -> None:
+def run_unless_stored(env: Environment, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest, to be skipped where its outputs are already stored."""
-    if nest not in home.direct.nests:
+    if nest not in env.direct.nests:
         run()
         return
-    with home.b.if_then(home.b.not_(home.direct.enabled)):
+    with env.b.if_then(env.b.not_(env.direct.enabled)):
         run()
 
 
@@ -284,10 +282,10 @@ def _is_written(c: ProductPlan, tiles: TileStores, dtype: DType) -> bool:
     return dtype == c.item.dtype or rounds
 
 
-def _has_no_other_reader(s: Schedule, item: Item, homes: list[Nest]) -> bool:
+def _has_no_other_reader(s: Schedule, item: Item, storing: list[Nest]) -> bool:
     """Return whether only these nests read an item, and compute nothing of it."""
     readers = [n for n in s.nests if reads(n, item)]
-    if not readers or not all(any(n is h for h in homes) for n in readers):
+    if not readers or not all(any(n is h for h in storing) for n in readers):
         return False
     return not any(item in i.args for n in readers for i in n.items)
 

@@ -53,6 +53,6 @@ DRIVERS: Final[dict[Driver, Callable[[Environment, Nest, Any], ProductDriver]]] 
 }
 
 
-def driver_of(home: Environment, nest: Nest, c: ProductPlan) -> ProductDriver:
-    """Return the emitter of a product in the task that `home` is emitting."""
-    return DRIVERS[c.driver](home, nest, c)
+def driver_of(env: Environment, nest: Nest, c: ProductPlan) -> ProductDriver:
+    """Return the emitter of a product in the task that `env` is emitting."""
+    return DRIVERS[c.driver](env, nest, c)

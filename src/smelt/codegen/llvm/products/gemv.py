@@ -92,21 +92,21 @@ class Gemv:
     It covers all of n and a block of k.
     """
 
-    def __init__(self, home: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
-        self.home, self.b, self.c = home, home.b, c
+    def __init__(self, env: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
+        self.env, self.b, self.c = env, env.b, c
         self.right, self.scope = right, scope
-        self.ranges = {a: home.ranges[a] for a in (c.k, c.n)}
-        self.start = home.ranges[c.k][0]
+        self.ranges = {a: env.ranges[a] for a in (c.k, c.n)}
+        self.start = env.ranges[c.k][0]
         self.rows = number(1)
         if c.m is not None:
-            low, high = home.ranges[c.m]
+            low, high = env.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.stride = home.frame.index(home.storage.extent(c.item, c.n))
-        self.sums: Value = home.storage.at[c.item, 0]
+        self.stride = env.frame.index(env.storage.extent(c.item, c.n))
+        self.sums: Value = env.storage.at[c.item, 0]
         self.lanes, self.vector_elements = c.tile.lanes, c.tile.lanes * c.group_size
         if c.vector_axis == c.n and c.group is None and c.m is not None:
             self.vector_elements *= 2  # one broadcast of the left operand serves two vectors
-        s = home.s
+        s = env.s
         blocks = c.vector_axis == c.k and s.region(c.item) is None and c.k not in s.phase.cut
         self.alignment = self.vector_elements if blocks else 1
         """Multiple at which vectors of the right operand begin."""
@@ -114,9 +114,9 @@ class Gemv:
         """Prefetch distance by element size: groups of rows, and elements beyond."""
         self.prefetch_to_l2 = False
         """Whether to prefetch into L2 rather than L1."""
-        self.machine = LLVMMachine(self.b, self.lanes, home.frame.target)
+        self.machine = LLVMMachine(self.b, self.lanes, env.frame.target)
         self.multiply_add = multiply_add(self.machine, c.item, c.group)
-        self.scalar = LLVMMachine(self.b, None, home.frame.target)
+        self.scalar = LLVMMachine(self.b, None, env.frame.target)
 
     def zero_row_ends(self) -> None:
         """Store zeros behind the left operand's rows, before they are packed.
@@ -134,16 +134,16 @@ class Gemv:
                     self.machine, self._left_address(row, end, more), zero, self.c.unit, None
                 )
 
-        self.home.loop(number(0), self.rows, 1, clear)
+        self.env.loop(number(0), self.rows, 1, clear)
 
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
-        self.top = self.home.open(self.right, self.scope)
-        with self.home.within(prefetch_enabled=False):
+        self.top = self.env.open(self.right, self.scope)
+        with self.env.within(prefetch_enabled=False):
             self._add_products(fresh)
 
     def _add_products(self, fresh: Value | None) -> None:
-        if sums_runs_apart(self.c, self.home.s):
+        if sums_runs_apart(self.c, self.env.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:
             self._axpy()
@@ -158,7 +158,7 @@ class Gemv:
             self.ranges[self.c.k] = start, end
             self._summed_run(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
 
-        strip_mine(self.home, span, run_length, run, at_multiples=True)
+        strip_mine(self.env, span, run_length, run, at_multiples=True)
         self.ranges[self.c.k] = span
 
     def _summed_run(self, later: Value) -> None:
@@ -166,9 +166,9 @@ class Gemv:
 
         This bounds rounding errors (`smelt.codegen.llvm.products.tile_sums`).
         """
-        b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
-        before, separate = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]
-        count = b.mul(home.frame.index(home.storage.rows(c)), self.stride)
+        b, env, c, dtype = self.b, self.env, self.c, self.c.item.dtype
+        before, separate = env.storage.at[c.item, 0], env.storage.at[c.item, SUMS_PART]
+        count = b.mul(env.frame.index(env.storage.rows(c)), self.stride)
         count = b.select(later, count, number(0))
 
         def clear(at: Value) -> None:
@@ -183,10 +183,10 @@ class Gemv:
             ]
             store_vector(self.machine, place, self.machine.add(*both), dtype, None)
 
-        home.loop(number(0), count, self.lanes, clear)
+        env.loop(number(0), count, self.lanes, clear)
         self.sums = b.select(later, separate, before)
         self._axpy()
-        home.loop(number(0), count, self.lanes, add)
+        env.loop(number(0), count, self.lanes, add)
 
     # ---- operands ----------------------------------------------------------------------------
 
@@ -195,10 +195,10 @@ class Gemv:
         c = self.c
         lanes = Lanes(c.vector_axis, at, self.vector_elements, mask, self.alignment)
         inner = Scope(row, {c.vector_axis: at}, lanes=lanes)
-        self.home.enter(inner, 2)
-        value = self.home.get(c.right, inner, True)
+        self.env.enter(inner, 2)
+        value = self.env.get(c.right, inner, True)
         if c.group is not None:
-            m = LLVMMachine(self.b, self.vector_elements, self.home.frame.target)
+            m = LLVMMachine(self.b, self.vector_elements, self.env.frame.target)
             value = to_packed_bits(m, value, c.right, c.group)
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
@@ -209,13 +209,13 @@ class Gemv:
         if self.c.group_size > 1:
             at = b.udiv(at, number(self.c.group_size))
         at = b.add(b.mul(row, number(self.c.pitch)), b.add(at, number(more)) if more else at)
-        base = self.home.storage.at[self.c.item, LEFT_PART]
+        base = self.env.storage.at[self.c.item, LEFT_PART]
         return element_address(b, base, at, self.c.unit)
 
     def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of the sum at a row and an absolute column."""
         b, item = self.b, self.c.item
-        at = b.add(b.mul(row, self.stride), b.sub(column, self.home.start(item, self.c.n)))
+        at = b.add(b.mul(row, self.stride), b.sub(column, self.env.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
 
     def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
@@ -254,13 +254,13 @@ class Gemv:
         if self.c.m is None:
             row(number(0))
         else:
-            self.home.loop(number(0), self.rows, 1, row)
+            self.env.loop(number(0), self.rows, 1, row)
 
     # ---- lines along n -----------------------------------------------------------------------
 
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
-        b, c, target, usual = self.b, self.c, self.home.frame.target, self.vector_elements
+        b, c, target, usual = self.b, self.c, self.env.frame.target, self.vector_elements
         is_cheap = len(self.right.items) <= CHEAP_VALUES
         if c.m is not None or c.group is not None or not is_cheap:
             streams = GEMV_STREAMS if target.registers >= 32 else GEMV_STREAMS // 2
@@ -282,14 +282,14 @@ class Gemv:
         b, (low, high) = self.b, self.ranges[self.c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
         self._set_prefetch_distance(self.c.n, AXPY_PREFETCH_BYTES)
-        self.home.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
-        self.home.loop(middle, high, FEW_STREAMS, lambda k: self._row_group(k, FEW_STREAMS, True))
+        self.env.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
+        self.env.loop(middle, high, FEW_STREAMS, lambda k: self._row_group(k, FEW_STREAMS, True))
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, unit_size = self.b, self.c.group_size
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        rows = row_scopes(self.home, self.top, self.c.k, k, count, last)
+        rows = row_scopes(self.env, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         only = (
@@ -310,7 +310,7 @@ class Gemv:
             groups = (values[r : r + unit_size] for r in range(0, count, unit_size))
             self._add(k, at, [interleave_rows(b, group) for group in groups], only)
 
-        vector_loop(self.home, self.ranges[self.c.vector_axis], self.vector_elements, put)
+        vector_loop(self.env, self.ranges[self.c.vector_axis], self.vector_elements, put)
 
     # ---- lines along k -----------------------------------------------------------------------
 
@@ -320,8 +320,8 @@ class Gemv:
         It takes as many left rows at once as possible, since each pass over a right row loads all
         of its bytes.
         """
-        b, many_registers = self.b, self.home.frame.target.registers >= 32
-        has_long_form = self.c.group is None and self.home.frame.target.prefetches_across_pages
+        b, many_registers = self.b, self.env.frame.target.registers >= 32
+        has_long_form = self.c.group is None and self.env.frame.target.prefetches_across_pages
         if self.c.m is None and not has_long_form:
             self._all_dots(1, FEW_STREAMS)
             return
@@ -330,7 +330,7 @@ class Gemv:
             long = b.icmp_signed(">=", b.sub(high, low), number(LONG_ROW))
             with b.if_else(long) as (then, otherwise):
                 with then:
-                    self.home.loop(*self.ranges[self.c.n], 1, self._single_dot)
+                    self.env.loop(*self.ranges[self.c.n], 1, self._single_dot)
                 with otherwise:
                     self._all_dots(1, FEW_STREAMS)
             return
@@ -362,7 +362,7 @@ class Gemv:
         is_one_group = b.icmp_signed("<=", self.rows, number(group_rows))
         size = b.select(is_one_group, few_rows_size, many_rows_size)
         groups = b.select(is_one_group, number(PREFETCH_GROUPS), number(PREFETCH_GROUPS_MANY_ROWS))
-        self.home.loop(
+        self.env.loop(
             *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, group_rows, groups)
         )
 
@@ -373,7 +373,7 @@ class Gemv:
         follow.
         """
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
-        (row,) = row_scopes(self.home, self.top, c.n, n, 1, None)
+        (row,) = row_scopes(self.env, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
         places = [self._stack_slot(zero) for _ in range(FEW_STREAMS)]
         low, high = self.ranges[c.k]
@@ -399,9 +399,9 @@ class Gemv:
 
         self._set_prefetch_distance(c.k, SINGLE_ROW_PREFETCH_BYTES)
         self.vector_elements = each * lanes
-        self.home.loop(low, middle, FEW_STREAMS * lanes, unrolled)
+        self.env.loop(low, middle, FEW_STREAMS * lanes, unrolled)
         self.vector_elements = usual
-        vector_loop(self.home, (middle, high), lanes, put)
+        vector_loop(self.env, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
@@ -430,12 +430,12 @@ class Gemv:
         for first, last, group_size in ((low, middle, count), (middle, high, 1)):
 
             def row_group(n: Value, group_size: int = group_size) -> None:
-                right_rows = row_scopes(self.home, self.top, self.c.n, n, group_size, None)
-                self.home.loop(
+                right_rows = row_scopes(self.env, self.top, self.c.n, n, group_size, None)
+                self.env.loop(
                     number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, right_rows)
                 )
 
-            self.home.loop(first, last, group_size, row_group)
+            self.env.loop(first, last, group_size, row_group)
 
     def _dot_group(self, i: Value, rows: int, n: Value, right_rows: list[Scope]) -> None:
         """Emit the dot products of `rows` left rows and some right rows."""
@@ -459,8 +459,8 @@ class Gemv:
         low, high = self.ranges[c.vector_axis]
         step = max(self.vector_elements, CACHE_LINE // min(self._sizes(), default=CACHE_LINE))
         middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
-        self.home.loop(low, middle, step, prefetching_put)
-        vector_loop(self.home, (middle, high), self.vector_elements, put)
+        self.env.loop(low, middle, step, prefetching_put)
+        vector_loop(self.env, (middle, high), self.vector_elements, put)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
@@ -495,7 +495,7 @@ class Gemv:
             part = b.shuffle_vector(
                 sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
             )
-            m = LLVMMachine(b, run, self.home.frame.target)
+            m = LLVMMachine(b, run, self.env.frame.target)
             earlier = load_vector(m, address, dtype, None)
             store_vector(m, address, m.add(earlier, part), dtype, None)
 
@@ -517,7 +517,7 @@ class Gemv:
         `axes` are the axis across rows and the one along them.  Where `is_new` is false, nothing
         new is fetched.
         """
-        b, home, (row_axis, column_axis) = self.b, self.home, axes
+        b, env, (row_axis, column_axis) = self.b, self.env, axes
         for item in self.right.items:
             access = item.payload
             if not isinstance(access, Access) or coefficient(access.offset, column_axis) != 1:
@@ -525,9 +525,9 @@ class Gemv:
             step = coefficient(access.offset, row_axis)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
-            dtype = home.frame.dtypes[access.buffer]
+            dtype = env.frame.dtypes[access.buffer]
             low, high = self.ranges[column_axis]
-            group_stride = b.mul(home.index(step, self.top), number(len(rows)))
+            group_stride = b.mul(env.index(step, self.top), number(len(rows)))
             groups, excess = self.prefetch_distance[dtype.itemsize]
             inside = b.icmp_signed("<", b.add(at, excess), high)
             distance = b.select(
@@ -545,7 +545,7 @@ class Gemv:
                     position = b.add(place, number(k))
                     prefetch(
                         b,
-                        element_address(b, home.frame.buffers[access.buffer], position, dtype),
+                        element_address(b, env.frame.buffers[access.buffer], position, dtype),
                         near=not self.prefetch_to_l2,
                     )
 
@@ -568,7 +568,7 @@ class Gemv:
     def _sizes(self) -> set[int]:
         """Return the element sizes of what is read along a row."""
         return {
-            self.home.frame.dtypes[x.payload.buffer].itemsize
+            self.env.frame.dtypes[x.payload.buffer].itemsize
             for x in self.right.items
             if isinstance(x.payload, Access)
         }

@@ -42,10 +42,10 @@ Value = ir.Value
 
 
 class ImplicitGemmNchw(Packer):
-    """Emits one NCHW convolution of the task that `home` is emitting."""
+    """Emits one NCHW convolution of the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, nest: Nest, c: ConvPlan) -> None:
-        super().__init__(home, c.item)
+    def __init__(self, env: Environment, nest: Nest, c: ConvPlan) -> None:
+        super().__init__(env, c.item)
         self.nest, self.c = nest, c
         self.left_table = number(0)
         self.packed_left_strides = {
@@ -64,44 +64,44 @@ class ImplicitGemmNchw(Packer):
             super(ImplicitGemmNchw, self)._pack(nest, scope)
             self.row_vectors = 0
 
-        for_each_row_length(self.home, nest, run)
+        for_each_row_length(self.env, nest, run)
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
-        home, c = self.home, self.c
-        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
+        env, c = self.env, self.c
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
-            self.row = self.b.mul(self.row, home.frame.index(home.storage.extent(c.item, a)))
+            self.row = self.b.mul(self.row, env.frame.index(env.storage.extent(c.item, a)))
         self._table()
-        with home.narrowed(self.widened(c.columns)):
+        with env.narrowed(self.widened(c.columns)):
             if c.depth:
-                low, high = home.ranges[c.depth]
+                low, high = env.ranges[c.depth]
                 with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                     self._clear()
-                home.loop(low, high, c.block, self._block)
+                env.loop(low, high, c.block, self._block)
             else:
                 self._reduction_block(number(0), number(1), ir.IntType(1)(1))
 
     def _block(self, at: Value) -> None:
         """Emit the block of channels at a position."""
-        low, high = self.home.ranges[self.c.depth]
+        low, high = self.env.ranges[self.c.depth]
         end = self.b.add(at, number(self.c.block))
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
-        with self.home.narrowed({self.c.depth: (at, end)}):
+        with self.env.narrowed({self.c.depth: (at, end)}):
             self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
 
     def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
         """Emit one block of the reduction: pack both operands and multiply."""
-        home, c, taps = self.home, self.c, number(self.c.taps)
-        ranges = dict(home.ranges)
+        env, c, taps = self.env, self.c, number(self.c.taps)
+        ranges = dict(env.ranges)
         if c.flat != c.depth and not c.packs_by_tap:
             ranges[c.flat] = self.b.mul(low, taps), self.b.mul(high, taps)
         left, right = self.nest.packs
-        with home.within(ranges=ranges):
+        with env.within(ranges=ranges):
             self._locate_left(left)
             # The range of input pixels, even where these are the columns.
-            with home.narrowed({k.axis: ranges[k.position_axis] for k in c.columns}):
+            with env.narrowed({k.axis: ranges[k.position_axis] for k in c.columns}):
                 self.pack(right)
             self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
 
@@ -110,18 +110,18 @@ class ImplicitGemmNchw(Packer):
 
         It is read in place where full tiles cover its rows.
         """
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         packed = self.at(LEFT_PART, number(0)), number(LEFT_PITCH)
         access = plain_load(c.left)
         if access is None or not (c.is_left_contiguous or c.strided_left):
             loads = pair_loads(c)
             if loads is not None:
-                pack_filter_pairs(home, nest, c, loads)
+                pack_filter_pairs(env, nest, c, loads)
             else:
                 self.pack(nest)
             self.left, self.row_step = packed
             return
-        low, high = home.ranges[c.m]
+        low, high = env.ranges[c.m]
         rows = b.sub(high, low)
         is_full = b.and_(
             b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
@@ -129,42 +129,42 @@ class ImplicitGemmNchw(Packer):
         )
         with b.if_then(b.not_(is_full)):
             self.pack(nest)
-        top = home.open(nest, Scope(home.top))
-        row_stride = home.index(
+        top = env.open(nest, Scope(env.top))
+        row_stride = env.index(
             c.strided_left.row if c.strided_left else coefficient(access.offset, c.m) or 0, top
         )
         if c.strided_left:
-            start = home.ranges[c.depth][0] if c.depth else number(0)
+            start = env.ranges[c.depth][0] if c.depth else number(0)
             start = b.add(
-                home.index(c.strided_left.start, top),
+                env.index(c.strided_left.start, top),
                 b.mul(start, self._depth_step(c.strided_left, top)),
             )
             self.left_table = self._table_at(
                 b.select(is_full, number(MAX_TAPS), number(2 * MAX_TAPS))
             )
         else:
-            start = b.add(top.offset(access), home.ranges[c.flat][0])
+            start = b.add(top.offset(access), env.ranges[c.flat][0])
         at = b.add(start, b.mul(low, row_stride))
-        in_place = element_address(b, home.frame.buffers[access.buffer], at, c.unit)
+        in_place = element_address(b, env.frame.buffers[access.buffer], at, c.unit)
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
 
     def _depth_step(self, dealt: StridedOperand, top: Scope) -> Value:
         """Return the distance of neighbours along `depth`."""
-        return self.home.index(dealt.steps[0], top) if self.c.depth else number(0)
+        return self.env.index(dealt.steps[0], top) if self.c.depth else number(0)
 
     # ---- before the first block ------------------------------------------------------------------
 
     def _clear(self) -> None:
         """Store zeros: the sums of an empty reduction."""
-        home, item = self.home, self.c.item
-        m = LLVMMachine(self.b, home.s.lanes, home.frame.target)
-        low, high = home.ranges[self.c.m]
+        env, item = self.env, self.c.item
+        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
+        low, high = env.ranges[self.c.m]
         zero = m.const(item.dtype, 0)
-        home.loop(
+        env.loop(
             number(0),
             self.b.mul(self.b.sub(high, low), self.row),
-            home.s.lanes,
+            env.s.lanes,
             lambda at: store_vector(m, self.at(0, at), zero, item.dtype, None),
         )
 
@@ -174,13 +174,13 @@ class ImplicitGemmNchw(Packer):
         With `strided_left` the second part of the table holds offsets of its elements read in
         place, the third those of packed ones.
         """
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         taps = [*positions(*map(range, c.extents))]
         depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
         right = [self.window_offset(c.columns, c.others, at) for at in taps]
         parts = [(depth_stride, right)]
         if c.strided_left:
-            steps = [home.index(n, home.top) for n in c.strided_left.steps]
+            steps = [env.index(n, env.top) for n in c.strided_left.steps]
             depth_stride = steps.pop(0) if c.depth else number(0)
             parts += [
                 (depth_stride, [row_offset(b, steps, [*map(number, at)]) for at in taps]),
@@ -194,19 +194,19 @@ class ImplicitGemmNchw(Packer):
                 for j, offset in enumerate(offsets):
                     b.store(b.add(start, offset), self._table_at(b.add(to, number(j))))
 
-        home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
+        env.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
 
     def _table_at(self, k: Value) -> Value:
-        return element_address(self.b, self.home.storage.at[self.c.item, TABLE_PART], k, i64)
+        return element_address(self.b, self.env.storage.at[self.c.item, TABLE_PART], k, i64)
 
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _tiles(self, depth: Value, first: Value) -> None:
         """Emit every register tile of the packed blocks."""
-        b, home, c = self.b, self.home, self.c
-        low, high = home.ranges[c.m]
+        b, env, c = self.b, self.env, self.c
+        low, high = env.ranges[c.m]
         rows = b.sub(high, low)
-        sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
+        sizes = [b.sub(end, start) for start, end in (env.ranges[k.axis] for k in c.columns)]
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
             columns = b.add(
@@ -216,7 +216,7 @@ class ImplicitGemmNchw(Packer):
         def put(tile: Tile, row: Value, column: Value) -> None:
             self._tile(tile, row, column, depth, first)
 
-        for_each_tile(home, c.tile, c.tail_rows, rows, columns, put)
+        for_each_tile(env, c.tile, c.tail_rows, rows, columns, put)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """Call a tile: acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
@@ -224,9 +224,9 @@ class ImplicitGemmNchw(Packer):
         to = self.at(0, b.add(b.mul(row, self.row), column))
         left = element_address(b, self.left, b.mul(row, self.row_step), self.c.unit)
         right = self.at(RIGHT_PART, column)
-        table = self.home.storage.at[item, TABLE_PART]
+        table = self.env.storage.at[item, TABLE_PART]
         dealt = self.c.strided_left is not None
-        function = tile_function(b.module, item, tile, self.home.frame.target, dealt=dealt)
+        function = tile_function(b.module, item, tile, self.env.frame.target, dealt=dealt)
         more = [self.left_table] if dealt else []
         b.call(function, [to, self.row, left, self.row_step, right, table, depth, first, *more])
 

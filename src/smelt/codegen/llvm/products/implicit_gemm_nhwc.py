@@ -62,12 +62,12 @@ Begin: TypeAlias = Callable[[Value, int], None]
 
 
 class ImplicitGemmNhwc(Packer):
-    """Emits one NHWC convolution of the task that `home` is emitting."""
+    """Emits one NHWC convolution of the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, nest: Nest, c: NhwcConvPlan) -> None:
-        super().__init__(home, c.item)
+    def __init__(self, env: Environment, nest: Nest, c: NhwcConvPlan) -> None:
+        super().__init__(env, c.item)
         self.nest, self.c, self.image = nest, c, c.image
-        self.depthwise = fused_depthwise(home, c.right)
+        self.depthwise = fused_depthwise(env, c.right)
         """Depthwise convolutions which produce the input, fused into its packing."""
         self.tap: Value = number(0)
         """Index of the tap whose weights are being packed."""
@@ -82,20 +82,20 @@ class ImplicitGemmNhwc(Packer):
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
-        home, c, b = self.home, self.c, self.b
-        self.packed_right_strides = self.dense_strides(c.packed_axes(), c.packed(home.s.local))
+        env, c, b = self.env, self.c, self.b
+        self.packed_right_strides = self.dense_strides(c.packed_axes(), c.packed(env.s.local))
         last = c.columns[-1]
         if c.few_channels:
             self.packed_right_strides |= {
                 last.position_axis: number(c.pitch),
                 last.remainder_axis: number(c.few_channels),
             }
-        self.to, self.rows = image_layout(home, c, SUMS_PART if c.transposes_result else 0)
-        self.next_runs = rounded_output(home, c)
+        self.to, self.rows = image_layout(env, c, SUMS_PART if c.transposes_result else 0)
+        self.next_runs = rounded_output(env, c)
         self._table()
         if contiguous_filters(c) is not None:
-            self.filter_packer = TransposedFilterPacker(home, self.nest.packs[0], c)
-        low, high = home.ranges[c.depth]
+            self.filter_packer = TransposedFilterPacker(env, self.nest.packs[0], c)
+        low, high = env.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)
 
@@ -105,7 +105,7 @@ class ImplicitGemmNhwc(Packer):
             end = b.add(at, number(c.block))
             if not has_full_blocks:
                 end = b.select(b.icmp_signed("<", end, high), end, high)
-            with home.narrowed({c.depth: (at, end)}):
+            with env.narrowed({c.depth: (at, end)}):
                 self._pack_both()
                 ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
                 self._tiles(
@@ -115,10 +115,10 @@ class ImplicitGemmNhwc(Packer):
                 )
 
         def blocks() -> None:
-            home.loop(low, high, c.block, block)
+            env.loop(low, high, c.block, block)
 
         if self.skips_padding():
-            self.padding = PaddingTaps(home, c)
+            self.padding = PaddingTaps(env, c)
             self.padding.run_checked(blocks, self.to, self.rows)
         else:
             blocks()
@@ -128,23 +128,23 @@ class ImplicitGemmNhwc(Packer):
     def skips_padding(self) -> bool:
         """Return whether taps which reach no row of the image are skipped."""
         c = self.c
-        ends_rows = c.tiles_end_with_rows(self.home.s.local[c.columns[-1].axis])
+        ends_rows = c.tiles_end_with_rows(self.env.s.local[c.columns[-1].axis])
         return c.image_rows is not None and ends_rows and self.next_runs is None
 
     def _pack_both(self) -> None:
         """Pack the filter and the input of the current block of channels."""
-        home, c = self.home, self.c
+        env, c = self.env, self.c
         left, right = self.nest.packs
         taps = {c.flat: (number(0), number(c.steps))} if c.flat else {}
-        with home.narrowed(taps):
-            self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
+        with env.narrowed(taps):
+            self.firsts = {a: env.ranges[a][0] for a in c.left_order()}
             self._pack_filter(left)
             if c.few_channels:  # all elements of the row, from the first pixel to the last one
-                low, high = home.ranges[c.columns[-1].axis]
+                low, high = env.ranges[c.columns[-1].axis]
                 end = self.b.add(high, number(c.columns[-1].halo))
                 each = number(c.columns[-1].step if c.transposes_image else c.pitch)
                 taps = {c.row_axis: (self.b.mul(low, each), self.b.mul(end, each))}
-            with home.narrowed(taps | self.widened(c.columns)):
+            with env.narrowed(taps | self.widened(c.columns)):
                 if self.depthwise:
                     pack_by_rows(self, right, self.depthwise, [k.axis for k in c.columns[:-1]])
                 elif c.transposes_image:
@@ -154,19 +154,19 @@ class ImplicitGemmNhwc(Packer):
 
     def _pack_filter(self, left: Nest) -> None:
         """Pack the filter of the current block of channels, unless its tiles do."""
-        home, c = self.home, self.c
+        env, c = self.env, self.c
         if c.flat:
-            strip_mine_axis(home, c.n, c.tile.columns, lambda: self.pack(left))
+            strip_mine_axis(env, c.n, c.tile.columns, lambda: self.pack(left))
         elif not c.prepacked and self.filter_packer is None:
             strip_mine_axis(
-                home,
+                env,
                 c.n,
                 c.tile.columns,
                 lambda: strip_mine_axis(
-                    home,
+                    env,
                     c.depth,
                     PACK_CHANNELS,
-                    lambda: self._pack_taps(left, c.others, number(0), Scope(home.top)),
+                    lambda: self._pack_taps(left, c.others, number(0), Scope(env.top)),
                 ),
             )
 
@@ -174,7 +174,7 @@ class ImplicitGemmNhwc(Packer):
         self, left: Nest, inner_axes: tuple[str, ...], done: Value, scope: Scope
     ) -> None:
         """Pack the weights of all taps along `inner_axes`, below the position in `scope`."""
-        home, c, b = self.home, self.c, self.b
+        env, c, b = self.env, self.c, self.b
         if not inner_axes:
             self.tap = done
             if c.transposes_weights:
@@ -183,9 +183,9 @@ class ImplicitGemmNhwc(Packer):
                 self.pack(left, scope)
             return
         name, *inner = inner_axes
-        low, high = home.ranges[name]
+        low, high = env.ranges[name]
         extent = number(c.extents[c.others.index(name)])
-        home.loop(
+        env.loop(
             low,
             high,
             1,
@@ -196,27 +196,27 @@ class ImplicitGemmNhwc(Packer):
 
     def _pack_transposed(self, left: Nest, scope: Scope) -> None:
         """Pack pairs which are contiguous along the reduction, by tile transposes."""
-        b, home, c, lanes = self.b, self.home, self.c, self.c.tile.lanes
-        top, m = home.open(left, scope), LLVMMachine(self.b, lanes, self.home.frame.target)
-        low, high = home.ranges[c.n]
+        b, env, c, lanes = self.b, self.env, self.c, self.c.tile.lanes
+        top, m = env.open(left, scope), LLVMMachine(self.b, lanes, self.env.frame.target)
+        low, high = env.ranges[c.n]
 
         def columns(n: Value) -> None:
-            scopes = row_scopes(home, top, c.n, n, lanes, b.sub(high, number(1)))
+            scopes = row_scopes(env, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
                 rows: list[Value] = []
                 for row_scope in scopes:
                     inner = Scope(row_scope, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
-                    home.enter(inner, 2)
-                    rows.append(home.get(c.left, inner, True))
+                    env.enter(inner, 2)
+                    rows.append(env.get(c.left, inner, True))
                 for t, column in enumerate(transpose(b, rows)[: c.block]):
                     place = Scope(top, {c.n: n, c.depth: b.add(at, number(t))})
                     to = self.at(LEFT_PART, self.offset(left, place))
                     store_vector(m, to, column, c.unit, None)
 
-            vector_loop(home, home.ranges[c.depth], lanes, put)
+            vector_loop(env, env.ranges[c.depth], lanes, put)
 
-        home.loop(low, high, lanes, columns)
+        env.loop(low, high, lanes, columns)
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Return where a packed vector goes; weights go to panels as wide as the tile."""
@@ -236,7 +236,7 @@ class ImplicitGemmNhwc(Packer):
         of channels.  With few channels there is an entry for each channel (or pair) of a tap.
         """
         b, c = self.b, self.c
-        base = self.home.storage.at[c.item, TABLE_PART]
+        base = self.env.storage.at[c.item, TABLE_PART]
         taps = list(positions(*map(range, c.extents)))
         reached = [
             (self.window_offset(c.columns, c.others, at), self._weights(j, at))
@@ -257,29 +257,29 @@ class ImplicitGemmNhwc(Packer):
 
     def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
         """Return elements from the first tap's weights to those of `tap`, at position `target`."""
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         if not c.prepacked:
             return number(tap * c.block * c.tile.columns)
         total, (access, _) = number(0), c.weights()
         for a, count in zip(c.others, at, strict=True):
-            step = home.frame.index(coefficient(access.offset, a) or 0)
+            step = env.frame.index(coefficient(access.offset, a) or 0)
             total = b.add(total, b.mul(step, number(count)))
         return total
 
     def _panel(self, column: Value, depth: Value) -> Value:
         """Return the address of the weights for columns from one on, in a channel block."""
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         if self.filter_packer is not None:  # one panel at a time
             return self.at(LEFT_PART, number(0))
         if not c.prepacked:
             return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         access, pitch = c.weights()
         zeros = dict.fromkeys((*c.others, c.depth, c.n), 0)
-        at = home.index(substitute(access.offset, zeros), home.top)
-        column = b.add(home.ranges[c.n][0], column)
-        panel = b.mul(b.udiv(column, number(c.tile.columns)), home.frame.index(pitch))
+        at = env.index(substitute(access.offset, zeros), env.top)
+        column = b.add(env.ranges[c.n][0], column)
+        panel = b.mul(b.udiv(column, number(c.tile.columns)), env.frame.index(pitch))
         at = b.add(b.add(at, panel), b.mul(depth, number(c.tile.columns)))
-        return element_address(b, home.frame.buffers[access.buffer], at, c.unit)
+        return element_address(b, env.frame.buffers[access.buffer], at, c.unit)
 
     def _next_panel(self, column: Value, last: Value) -> Value:
         """Return the address of the weights which are multiplied after those of a column block.
@@ -287,8 +287,8 @@ class ImplicitGemmNhwc(Packer):
         After the task's last columns come those of the next channel block, or those of the next
         task if this block is the `rounded_output`.
         """
-        b, c, home = self.b, self.c, self.home
-        (low, high), (start, end) = home.ranges[c.n], home.ranges[c.depth]
+        b, c, env = self.b, self.c, self.env
+        (low, high), (start, end) = env.ranges[c.n], env.ranges[c.depth]
         next_column, depth = b.add(column, number(c.tile.columns)), start
         is_past = b.icmp_signed(">=", next_column, b.sub(high, low))
         is_past = b.and_(is_past, b.not_(last))
@@ -296,16 +296,16 @@ class ImplicitGemmNhwc(Packer):
 
     def _tiles(self, depth: Value, ends: BlockEnds, begin: Begin) -> None:
         """Emit every register tile of the packed blocks."""
-        b, home, c = self.b, self.home, self.c
-        if c.tiles_end_with_rows(home.s.local[c.columns[-1].axis]):
+        b, env, c = self.b, self.env, self.c
+        if c.tiles_end_with_rows(env.s.local[c.columns[-1].axis]):
             self._row_tiles(depth, ends, begin)
             return
-        sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
+        sizes = [b.sub(end, start) for start, end in (env.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
         if len(sizes) > 1:
-            pitch = home.frame.index(home.storage.extent(c.item, c.columns[-1].axis))
+            pitch = env.frame.index(env.storage.extent(c.item, c.columns[-1].axis))
             rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
-        low, high = home.ranges[c.n]
+        low, high = env.ranges[c.n]
         columns = b.sub(high, low)
 
         def put(tile: Tile, row: Value, column: Value) -> None:
@@ -313,11 +313,11 @@ class ImplicitGemmNhwc(Packer):
             function = self._function(tile.rows, tile.vectors)
             self._tile(function, [row], image, column, depth, ends, share)
 
-        for_each_tile(home, c.tile, c.tail_rows, rows, columns, put, begin)
+        for_each_tile(env, c.tile, c.tail_rows, rows, columns, put, begin)
 
     def _row_tiles(self, depth: Value, ends: BlockEnds, begin: Begin) -> None:
         """Emit every register tile, where tiles end with the rows of the image."""
-        b, home, c = self.b, self.home, self.c
+        b, env, c = self.b, self.env, self.c
         *outer, _ = c.columns
         steps, parts = (
             [self.packed_right_strides[x.position_axis] for x in c.columns],
@@ -331,9 +331,9 @@ class ImplicitGemmNhwc(Packer):
 
         def row_loops(column: Value, vectors: int, at: list[Value], share: Share) -> None:
             if len(at) < len(outer):
-                first, last = home.ranges[outer[len(at)].axis]
+                first, last = env.ranges[outer[len(at)].axis]
                 count = b.sub(last, first)
-                home.loop(
+                env.loop(
                     number(0),
                     count,
                     1,
@@ -341,7 +341,7 @@ class ImplicitGemmNhwc(Packer):
                 )
                 return
             for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
-                home.loop(
+                env.loop(
                     start,
                     end,
                     rows,
@@ -354,8 +354,8 @@ class ImplicitGemmNhwc(Packer):
             begin(column, vectors)
             row_loops(column, vectors, [], ALL_TILES)
 
-        low, high = home.ranges[c.n]
-        for_each_column_tile(home, c.tile, b.sub(high, low), panel, has_full_tiles)
+        low, high = env.ranges[c.n]
+        for_each_column_tile(env, c.tile, b.sub(high, low), panel, has_full_tiles)
 
     def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
         """Yield the height of tiles along an image row, and the range which it covers.
@@ -364,14 +364,14 @@ class ImplicitGemmNhwc(Packer):
         with a tile of `odd` pixels.
         """
         b, c, axis = self.b, self.c, self.c.columns[-1].axis
-        heights, done = c.heights(self.home.s.local[axis]), 0
+        heights, done = c.heights(self.env.s.local[axis]), 0
         for height in dict.fromkeys(heights):
             end = done + height * heights.count(height)
             yield height, number(done), number(end)
             done = end
         if heights:
             return
-        low, high = self.home.ranges[axis]
+        low, high = self.env.ranges[axis]
         size, odd_height = b.sub(high, low), number(c.odd)
         first_height = b.select(b.icmp_signed("<", size, odd_height), number(1), odd_height)
         first = b.mul(b.and_(size, number(1)), first_height)
@@ -388,7 +388,7 @@ class ImplicitGemmNhwc(Packer):
 
     def _function(self, rows: int | Value, vectors: int) -> Value:
         """Return the tile function of a height, selected at run time if necessary."""
-        b, c, target = self.b, self.c, self.home.frame.target
+        b, c, target = self.b, self.c, self.env.frame.target
         rounded = None if self.next_runs is None else self.next_runs.dtype
 
         def of_height(height: int) -> Value:
@@ -423,8 +423,8 @@ class ImplicitGemmNhwc(Packer):
         to = b.add(row_offset(b, self.rows, row), column)
         to = element_address(b, self.to, to, c.item.dtype)
         image = self.at(RIGHT_PART, image)
-        panel = self._panel(column, self.home.ranges[c.depth][0])
-        table = self.home.storage.at[c.item, TABLE_PART]
+        panel = self._panel(column, self.env.ranges[c.depth][0])
+        table = self.env.storage.at[c.item, TABLE_PART]
         first, last = ends
         taps = number(0), number(c.steps)
         if self.padding is not None:

@@ -90,10 +90,10 @@ class PrefetchRuns:
 
 
 class KBlockedGemm(TallSkinnyGemm):
-    """Emits one k-blocked product of the task that `home` is emitting."""
+    """Emits one k-blocked product of the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
-        super().__init__(home, nest, c)
+    def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
+        super().__init__(env, nest, c)
         self.packed_left_strides = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._round_down(
             self.b.add(self.columns, number(c.tile.columns - 1)), c.tile.columns
@@ -113,11 +113,11 @@ class KBlockedGemm(TallSkinnyGemm):
 
         Products which share a packed left operand take turns in each block.
         """
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         products = self._sharing()
         if products[-1].c is not c:
             return
-        low, high = home.ranges[c.k]
+        low, high = env.ranges[c.k]
         each = self._even_block(b.sub(high, low))
 
         def block(at: Value) -> None:
@@ -126,19 +126,19 @@ class KBlockedGemm(TallSkinnyGemm):
             depth, is_first = b.sub(end, at), b.icmp_signed("==", at, low)
             ends = is_first, b.icmp_signed("==", end, high)
             for product in products:
-                with home.narrowed({c.k: (at, end)}), home.within(products=product):
+                with env.narrowed({c.k: (at, end)}), env.within(products=product):
                     product._enter_block((low, high), each, depth, ends)
                     product._block()
 
         once = b.add(low, number(1))
-        with home.within(prefetch_enabled=False):
-            home.loop(low, b.select(b.icmp_signed("<", high, once), once, high), each, block)
+        with env.within(prefetch_enabled=False):
+            env.loop(low, b.select(b.icmp_signed("<", high, once), once, high), each, block)
 
     def _sharing(self) -> list[Self]:
         """Return the products which read the same packed left operand, in order."""
         first = self.c.leader or self.c.item
         products = [*self._kept_products(), self]
-        order = [n.product for n in self.home.s.nests]
+        order = [n.product for n in self.env.s.nests]
         sharing = [product for product in products if (product.c.leader or product.c.item) is first]
         return sorted(sharing, key=lambda product: order.index(product.c))
 
@@ -159,7 +159,7 @@ class KBlockedGemm(TallSkinnyGemm):
     def _next_depth(self) -> Value:
         """Return the size of the next block of k; 0 if there is none."""
         b = self.b
-        left = b.sub(self.k_end, self.home.ranges[self.c.k][1])
+        left = b.sub(self.k_end, self.env.ranges[self.c.k][1])
         return b.select(b.icmp_signed("<", left, self.block_depth), left, self.block_depth)
 
     def _enter_block(
@@ -167,11 +167,11 @@ class KBlockedGemm(TallSkinnyGemm):
     ) -> None:
         (self.k_begin, self.k_end), self.block_depth, self.depth = span, each, depth
         self.is_first_block, self.is_last_block = ends
-        self.first_row = self.home.ranges[self.c.m][0]
+        self.first_row = self.env.ranges[self.c.m][0]
 
     def _block(self) -> None:
         """Emit one block of k: pack, multiply, and the epilogue of the last block."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         if not c.prepacked:
             self._zero_panel_tail()
             self._pack_right()
@@ -180,22 +180,22 @@ class KBlockedGemm(TallSkinnyGemm):
             self.pack(self.nest.packs[0])
         self._locate_next_block()
         if c.prepacked:
-            self.right_top = home.open(self.nest.packs[1], Scope(home.top))
+            self.right_top = env.open(self.nest.packs[1], Scope(env.top))
         self._prepare_tiles()
-        low, high = home.ranges[c.m]
+        low, high = env.ranges[c.m]
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
-            home.loop(low, high, c.tile.rows, self._packed_tiles)
+            env.loop(low, high, c.tile.rows, self._packed_tiles)
             self._prepare_tiles()
         elif self._uses_one_base():
-            home.loop(low, end, c.tile.rows, lambda row: self._tiles(row, one_base=True))
-            home.loop(end, high, c.tile.rows, self._tiles)
+            env.loop(low, end, c.tile.rows, lambda row: self._tiles(row, one_base=True))
+            env.loop(end, high, c.tile.rows, self._tiles)
         else:
-            home.loop(low, high, c.tile.rows, self._tiles)
+            env.loop(low, high, c.tile.rows, self._tiles)
         if c.keeps_sums:
             return
         with b.if_then(self.is_last_block):
-            home.loop(
+            env.loop(
                 low,
                 high,
                 1,
@@ -204,7 +204,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
     def _prepare_tiles(self) -> None:
         """Emit what precedes the loops over tiles."""
-        self.top = self.home.open(self.nest, Scope(self.home.top))
+        self.top = self.env.open(self.nest, Scope(self.env.top))
         self._set_row_strides()
 
     def _packed_tiles(self, row: Value) -> None:
@@ -212,11 +212,11 @@ class KBlockedGemm(TallSkinnyGemm):
 
         They are in L1 then, and leave L2 to the right operand.
         """
-        home, b, c = self.home, self.b, self.c
-        _, high = home.ranges[c.m]
+        env, b, c = self.env, self.b, self.c
+        _, high = env.ranges[c.m]
         end = b.add(row, number(c.tile.rows))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        with home.narrowed({c.m: (row, end)}):
+        with env.narrowed({c.m: (row, end)}):
             self.pack(self.nest.packs[0])
         self._prepare_tiles()
         self._tiles(row)
@@ -232,9 +232,7 @@ class KBlockedGemm(TallSkinnyGemm):
         """
         c, packs = self.c, self.nest.packs
         if c.by_tiles:
-            runs = self._prefetch_runs(
-                c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth)
-            )
+            runs = self._prefetch_runs(c.left, packs[0], c.m, (self.env.ranges[c.k][0], self.depth))
             self.next_runs = [runs] if runs is not None else []
             return
         skips = c.direct or c.prepacked or c.issue_bound
@@ -249,7 +247,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
         `part` (first k, count) selects another block.  None if the operand is computed or gathered.
         """
-        b, home, k = self.b, self.home, self.c.k
+        b, env, k = self.b, self.env, self.c.k
         access = plain_load(item)
         if access is None or access.positions:
             return None
@@ -257,13 +255,13 @@ class KBlockedGemm(TallSkinnyGemm):
         unit_axis = next((a for a in (row_axis, k) if steps[a] == 1), None)
         if unit_axis is None or any(x is None or axes_of(x) for x in steps.values()):
             return None
-        top, dtype = home.open(nest, Scope(home.top)), home.frame.dtypes[access.buffer]
-        strides = {a: home.index(x or 0, top) for a, x in steps.items()}
-        (first, last), (start, _) = home.ranges[row_axis], part or home.ranges[k][::-1]
+        top, dtype = env.open(nest, Scope(env.top)), env.frame.dtypes[access.buffer]
+        strides = {a: env.index(x or 0, top) for a, x in steps.items()}
+        (first, last), (start, _) = env.ranges[row_axis], part or env.ranges[k][::-1]
         at = b.add(
             b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
         )
-        base = element_address(b, home.frame.buffers[access.buffer], at, dtype)
+        base = element_address(b, env.frame.buffers[access.buffer], at, dtype)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
             length, count = count, length
@@ -324,7 +322,7 @@ class KBlockedGemm(TallSkinnyGemm):
         is_prefetched = c.by_tiles and nest.packed == "left" and plain_load(c.left) is not None
         if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
             prefetch_packed_rows(
-                self.home,
+                self.env,
                 nest,
                 scope,
                 NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS,
@@ -389,10 +387,10 @@ class KBlockedGemm(TallSkinnyGemm):
 
         With `one_base` rows are addressed from one register at a constant stride.
         """
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         starts = (self._strided_starts if one_base else self._starts)(row, c.tile.rows)
-        low, high = home.ranges[c.n]
-        is_full = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
+        low, high = env.ranges[c.n]
+        is_full = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), env.ranges[c.m][1])
         read = b.and_(is_full, self.is_last_block)
         origins = self._origins(row)
 
@@ -420,7 +418,7 @@ class KBlockedGemm(TallSkinnyGemm):
                 with later:
                     self._store_sums(sum_places, totals)
 
-        home.loop(low, high, c.tile.columns, panel)
+        env.loop(low, high, c.tile.columns, panel)
 
     def _prefetch_results(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
         """Prefetch the sums of the next tile of these rows.
@@ -491,24 +489,24 @@ class KBlockedGemm(TallSkinnyGemm):
         """Return the address of a panel of this block."""
         if not self.c.prepacked:
             return self.at(RIGHT_PART, self._packed_offset(number(0), column))
-        return self._panel_at(column, self.home.ranges[self.c.k][0])
+        return self._panel_at(column, self.env.ranges[self.c.k][0])
 
     def _panel_at(self, column: Value, k: Value) -> Value:
         """Return the address of a prepacked panel, from a position along k."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         access = plain_load(c.right)
         assert access is not None
-        place = {c.n: b.add(home.ranges[c.n][0], column), c.k: k}
-        at = home.index(access.offset, Scope(self.right_top, place))
-        return element_address(b, home.frame.buffers[access.buffer], at, c.item.dtype)
+        place = {c.n: b.add(env.ranges[c.n][0], column), c.k: k}
+        at = env.index(access.offset, Scope(self.right_top, place))
+        return element_address(b, env.frame.buffers[access.buffer], at, c.item.dtype)
 
     def _panel_ahead(self, row: Value, column: Value) -> tuple[Value, Value]:
         """Return a tile's share of the next panel to prefetch: address and bytes.
 
         It belongs to the next block, or to the first block of the next task.
         """
-        home, b, c = self.home, self.b, self.c
-        (first, last), (_, end) = home.ranges[c.m], home.ranges[c.k]
+        env, b, c = self.env, self.b, self.c
+        (first, last), (_, end) = env.ranges[c.m], env.ranges[c.k]
         next_column = b.add(column, b.select(self.is_last_block, self.columns, number(0)))
         begin = self._panel_at(next_column, b.select(self.is_last_block, self.k_begin, end))
         tiles = b.udiv(b.add(b.sub(last, first), number(c.tile.rows - 1)), number(c.tile.rows))
@@ -532,8 +530,8 @@ class KBlockedGemm(TallSkinnyGemm):
 
         `in_full_tile` says whether a full-height tile computed the row (i1).
         """
-        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
-        low, high = home.ranges[c.n]
+        b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
+        low, high = env.ranges[c.n]
         first = low
         if not c.stores_sums:
             first = b.select(
@@ -550,8 +548,8 @@ class KBlockedGemm(TallSkinnyGemm):
             left = opaque(b, b.sub(high, at))
             read(at, lanes_before_end(b, left, lanes))
 
-        home.loop(first, end, lanes, lambda at: read(at, None))
-        home.loop(end, high, lanes, masked)
+        env.loop(first, end, lanes, lambda at: read(at, None))
+        env.loop(end, high, lanes, masked)
 
 
 __all__ = ["KBlockedGemm"]

@@ -43,34 +43,34 @@ def pack_nchw(packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
     What a tile has past the end of its row is overwritten by the next one; there is room behind the
     last.
     """
-    b, home, lanes = packer.b, packer.home, c.tile.lanes
+    b, env, lanes = packer.b, packer.env, c.tile.lanes
     *outer, depth, last = nest.order
-    packer.count_from({a: home.ranges[a][0] for a in nest.order})
+    packer.count_from({a: env.ranges[a][0] for a in nest.order})
     piece = _Piece(packer, c, nest)
 
     def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
         if inner_axes:
-            home.loop(*home.ranges[inner_axes[0]], 1, lambda at: step(scope, inner_axes, at, done))
+            env.loop(*env.ranges[inner_axes[0]], 1, lambda at: step(scope, inner_axes, at, done))
             return
-        home.loop(*home.ranges[depth], c.few_channels or lanes, lambda k: pieces(scope, k))
+        env.loop(*env.ranges[depth], c.few_channels or lanes, lambda k: pieces(scope, k))
 
     def step(scope: Scope, inner_axes: list[str], at: Value, done: int) -> None:
         inner = Scope(scope, {inner_axes[0]: at})
-        home.enter(inner, done + 1)
+        env.enter(inner, done + 1)
         loops(inner, inner_axes[1:], done + 1)
 
     def pieces(scope: Scope, k: Value) -> None:
-        low, high = home.ranges[last]
+        low, high = env.ranges[last]
         vectors_end = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
-        home.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None))
-        home.loop(
+        env.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None))
+        env.loop(
             vectors_end,
             high,
             lanes,
             lambda at: piece.put(scope, k, at, lanes_before_end(b, b.sub(high, at), lanes)),
         )
 
-    loops(home.open(nest, Scope(home.top)), [*outer], 0)
+    loops(env.open(nest, Scope(env.top)), [*outer], 0)
 
 
 class _Piece:
@@ -78,9 +78,9 @@ class _Piece:
 
     def __init__(self, packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
         self.packer, self.nest, self.c = packer, nest, c
-        self.home, self.b, self.lanes = packer.home, packer.b, c.tile.lanes
+        self.env, self.b, self.lanes = packer.env, packer.b, c.tile.lanes
         self.depth, self.last = nest.order[-2:]
-        self.m = LLVMMachine(self.b, self.lanes, self.home.frame.target)
+        self.m = LLVMMachine(self.b, self.lanes, self.env.frame.target)
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
@@ -100,18 +100,18 @@ class _Piece:
         self, scope: Scope, at: tuple[Value, Value], mask: Value | None, count: int
     ) -> list[Value]:
         """Load vectors along the row, of `count` channels; the last channel is repeated."""
-        b, home, (k, place), rows = self.b, self.home, at, list[Value]()
-        end = b.sub(home.ranges[self.depth][1], number(1))
+        b, env, (k, place), rows = self.b, self.env, at, list[Value]()
+        end = b.sub(env.ranges[self.depth][1], number(1))
         for i in range(count):
             channel_index = b.add(k, number(i))
             channel_index = b.select(b.icmp_signed("<", channel_index, end), channel_index, end)
             channel = Scope(scope, {self.depth: channel_index})
-            home.enter(channel, len(self.nest.order) - 1)
+            env.enter(channel, len(self.nest.order) - 1)
             inner = Scope(
                 channel, {self.last: place}, lanes=Lanes(self.last, place, self.lanes, mask)
             )
-            home.enter(inner, len(self.nest.order))
-            rows.append(home.get(self.c.right, inner, True))
+            env.enter(inner, len(self.nest.order))
+            rows.append(env.get(self.c.right, inner, True))
         return rows
 
     def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
@@ -136,13 +136,13 @@ class _Piece:
 
 def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:
     """Store the sums of a block, transposed from NHWC to NCHW."""
-    b, home, lanes = packer.b, packer.home, c.tile.lanes
-    m, dtype = LLVMMachine(b, lanes, home.frame.target), c.item.dtype
-    base, strides = transposed_layout(home, c)
+    b, env, lanes = packer.b, packer.env, c.tile.lanes
+    m, dtype = LLVMMachine(b, lanes, env.frame.target), c.item.dtype
+    base, strides = transposed_layout(env, c)
     columns = [k.axis for k in c.columns]
-    spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (home.ranges[a],)}
+    spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (env.ranges[a],)}
     row_length = spans[columns[-1]]
-    if rows_are_contiguous(home, c):
+    if rows_are_contiguous(env, c):
         row_length = b.mul(spans[columns[-2]], rows[-2])
         row_length = b.udiv(row_length, rows[-1])
         columns.pop(-2)
@@ -170,7 +170,7 @@ def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:
     def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
         if len(inner_axes) > 1:
             step = rows[[k.axis for k in c.columns].index(inner_axes[0])]
-            home.loop(
+            env.loop(
                 number(0),
                 spans[inner_axes[0]],
                 1,
@@ -183,20 +183,20 @@ def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:
             )
             return
         middle = b.and_(row_length, number(-lanes))
-        home.loop(number(0), middle, lanes, lambda at: tile(n, source, to, at, True))
-        home.loop(middle, row_length, lanes, lambda at: tile(n, source, to, at, False))
+        env.loop(number(0), middle, lanes, lambda at: tile(n, source, to, at, True))
+        env.loop(middle, row_length, lanes, lambda at: tile(n, source, to, at, False))
 
-    home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
+    env.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
 def store_channel_rows(packer: Packer, c: DepthwisePlan) -> None:
     """Store the sums of a depthwise convolution, transposed from NHWC to NCHW."""
-    home, b, dtype = packer.home, packer.b, c.item.dtype
-    m = LLVMMachine(b, c.tile.lanes, home.frame.target)
+    env, b, dtype = packer.env, packer.b, c.item.dtype
+    m = LLVMMachine(b, c.tile.lanes, env.frame.target)
     outer, *inner = c.columns[:-1]
-    low, high = home.ranges[outer.axis]
-    plane_size = home.frame.index(product(home.s.local[k.axis] for k in inner))
-    channel_size = home.frame.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
+    low, high = env.ranges[outer.axis]
+    plane_size = env.frame.index(product(env.s.local[k.axis] for k in inner))
+    channel_size = env.frame.index(product(env.s.local[k.axis] for k in c.columns[:-1]))
     places, lanes = b.mul(b.sub(high, low), plane_size), c.tile.lanes
 
     def tile(at: Value) -> None:
@@ -208,7 +208,7 @@ def store_channel_rows(packer: Packer, c: DepthwisePlan) -> None:
 
         _store_transposed(m, dtype, sums, target, b.sub(places, at))
 
-    home.loop(number(0), places, lanes, tile)
+    env.loop(number(0), places, lanes, tile)
 
 
 def _store_transposed(
@@ -232,10 +232,10 @@ def _store_transposed(
 
 def pack_pixel_rows(packer: Packer, c: DepthwisePlan, rows: StridedRows) -> None:
     """Pack the rows of an NCHW image which a depthwise convolution reads."""
-    home, b = packer.home, packer.b
-    low, high = home.ranges[c.lane]
-    stride = home.frame.index(rows.lane_stride)
-    start = b.add(home.index(rows.start, home.top), b.mul(low, stride))
+    env, b = packer.env, packer.b
+    low, high = env.ranges[c.lane]
+    stride = env.frame.index(rows.lane_stride)
+    start = b.add(env.index(rows.start, env.top), b.mul(low, stride))
     last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
     channels = [
         b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last), stride)
@@ -250,18 +250,18 @@ class _PixelRows:
     def __init__(
         self, packer: Packer, c: DepthwisePlan, rows: StridedRows, channels: Sequence[Value]
     ) -> None:
-        self.packer, self.home, self.b, self.c = packer, packer.home, packer.b, c
+        self.packer, self.env, self.b, self.c = packer, packer.env, packer.b, c
         self.rows, self.channels, self.lanes = rows, channels, c.tile.lanes
-        self.m = LLVMMachine(self.b, self.lanes, self.home.frame.target)
-        self.dtype = self.home.frame.dtypes[rows.buffer]
+        self.m = LLVMMachine(self.b, self.lanes, self.env.frame.target)
+        self.dtype = self.env.frame.dtypes[rows.buffer]
 
     def loops(self, k: int, start: Value, to: Value) -> None:
         """Pack all rows inside the image, looping over the axes from the k-th on."""
-        b, home, c = self.b, self.home, self.c.columns[k]
+        b, env, c = self.b, self.env, self.c.columns[k]
         first, end = self._span(k)
         if k < len(self.c.columns) - 2:
-            step = home.frame.index(self.rows.steps[k])
-            home.loop(
+            step = env.frame.index(self.rows.steps[k])
+            env.loop(
                 first,
                 end,
                 1,
@@ -270,26 +270,26 @@ class _PixelRows:
                 ),
             )
             return
-        home.loop(first, end, self.lanes, lambda at: self._put(to, start, at, end))
+        env.loop(first, end, self.lanes, lambda at: self._put(to, start, at, end))
 
     def _span(self, k: int) -> tuple[Value, Value]:
         """Return the range of input positions along an axis which are inside the image."""
         b, c = self.b, self.c.columns[k]
-        low, high = self.home.ranges[c.axis]
+        low, high = self.env.ranges[c.axis]
         first = b.mul(low, number(c.step))
         reach = (c.taps - 1) * c.dilation + 1 - c.step
         end = b.add(b.mul(high, number(c.step)), number(reach))
         for before, extent in self.rows.bounds[k]:
             begin = number(-before)
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
-            image_end = b.sub(self.home.frame.index(extent), number(before))
+            image_end = b.sub(self.env.frame.index(extent), number(before))
             end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
         return first, end
 
     def _packed_offset(self, c: WindowAxis, at: Value) -> Value:
         """Return the packed offset of an input position along an axis, in elements."""
         b, strides = self.b, self.packer.packed_right_strides
-        position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
+        position = b.sub(at, b.mul(self.env.ranges[c.axis][0], number(c.step)))
         if c.step == 1:
             return b.mul(position, strides[c.position_axis])
         quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
@@ -306,7 +306,7 @@ class _PixelRows:
         """
         b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
         columns = self._columns(start, at, end)
-        spare = self.home.frame.index(product(self.c.packed(self.home.s.local)))
+        spare = self.env.frame.index(product(self.c.packed(self.env.s.local)))
         for k, column in enumerate(columns):
             pixel = b.add(at, number(k))
             offset = b.add(to, self._packed_offset(c, pixel))
@@ -317,7 +317,7 @@ class _PixelRows:
     def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
         """Return the next pixels of a row, as vectors of channels."""
         b, mask = self.b, lanes_before_end(self.b, self.b.sub(end, at), self.lanes)
-        image = self.home.frame.buffers[self.rows.buffer]
+        image = self.env.frame.buffers[self.rows.buffer]
         base = element_address(b, image, b.add(start, at), self.dtype)
         places = (element_address(b, base, offset, self.dtype) for offset in self.channels)
         rows = [load_vector(self.m, place, self.dtype, mask) for place in places]

@@ -61,34 +61,34 @@ SHORT_ROW_DISTANCE = 24
 class Macrokernel(Microkernel):
     """Emits the register tiles of one contraction for one block of k."""
 
-    def __init__(self, home: Environment, c: Contraction, left: Nest, scope: Scope) -> None:
-        self.home, self.b, self.c = home, home.b, c
+    def __init__(self, env: Environment, c: Contraction, left: Nest, scope: Scope) -> None:
+        self.env, self.b, self.c = env, env.b, c
         self.right_in_place: Value | None = None
         """Whether a right operand with short rows is read in place instead of packed (i1)."""
         self.rows = number(1)
         if c.m is not None:
-            low, high = home.ranges[c.m]
+            low, high = env.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.row_axis = c.m if c.m in bounded_axes(home.s.region(c.item)) else None
+        self.row_axis = c.m if c.m in bounded_axes(env.s.region(c.item)) else None
         """The row axis, where the block covers only a part of it."""
-        self.bands = next((x for x in home.row_groups if x.groups.takes(c)), None)
+        self.bands = next((x for x in env.row_groups if x.groups.takes(c)), None)
         """Range of columns, or of k, which each band of rows uses (causal masks, windows)."""
-        self.adds_previous_last = needs_run_sums(c, home.s)
+        self.adds_previous_last = needs_run_sums(c, env.s)
         """Whether sums of earlier blocks are added after the block's own sums, not before."""
-        low, high = home.ranges[c.k]
+        low, high = env.ranges[c.k]
         self.first_k, self.end_k = number(0), self.b.sub(high, low)
         if c.group is not None:
             self.end_k = self.b.add(self.end_k, number(c.group_size - 1))
             self.end_k = self.b.udiv(self.end_k, number(c.group_size))
         self.prefetch_bytes = self.prefetch_distance()
-        self.panel_units = panel_units(home, c)
-        self.base, self.stride = row_layout(home, c)
-        self.rounded_output = rounded_output(home, c)
+        self.panel_units = panel_units(env, c)
+        self.base, self.stride = row_layout(env, c)
+        self.rounded_output = rounded_output(env, c)
         dtype = c.unit
         self.left_in_place: Value | None = (
             None  # whether a left operand in units is read in place (i1)
         )
-        part = home.storage.at.get((c.item, RIGHT_PART))
+        part = env.storage.at.get((c.item, RIGHT_PART))
         self.right = OperandLayout(
             part, number(0), (number(c.tile.columns), number(1)), dtype, True
         )
@@ -98,9 +98,9 @@ class Macrokernel(Microkernel):
         if c.m is not None and c.units:
             self.left = self._unit_rows(self._open(left, c.left, (c.m, c.k), scope))
             return
-        base, offset = home.storage.at.get((c.item, LEFT_PART)), number(0)
+        base, offset = env.storage.at.get((c.item, LEFT_PART)), number(0)
         if c.direct:
-            base = home.storage.at[c.left, 0]
+            base = env.storage.at[c.left, 0]
             offset = self._positions_before(c.left, c.k)
             offset = self.b.mul(offset, number(c.pitch)) if c.m_contiguous else offset
             if self.row_axis is not None:
@@ -117,22 +117,22 @@ class Macrokernel(Microkernel):
 
     def _positions_before(self, item: Item, axis: str) -> Value:
         """Return how many positions a scratch array has before the range of an axis."""
-        return self.b.sub(self.home.ranges[axis][0], self.home.start(item, axis))
+        return self.b.sub(self.env.ranges[axis][0], self.env.start(item, axis))
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
         """Locate the right operand's block which is read in place."""
         if not self.c.prepacked:
             self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
             return
-        home, access = self.home, plain_load(self.c.right)
+        env, access = self.env, plain_load(self.c.right)
         assert access is not None
-        top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
+        top = Scope(env.open(nest, scope), {self.c.k: env.ranges[self.c.k][0]})
         line_stride = floordiv(
             panel_step(access, self.c.k, self.c.group_size) or 0, self.c.group_size
         )
-        step = home.index(line_stride, top)
+        step = env.index(line_stride, top)
         self.right = OperandLayout(
-            home.frame.buffers[access.buffer],
+            env.frame.buffers[access.buffer],
             number(0),
             (step, number(1)),
             self.c.unit,
@@ -150,18 +150,18 @@ class Macrokernel(Microkernel):
         place = self._open(nest, c.right, (c.k, c.n), scope)
         if place.dtype != packed.dtype:  # packing converts it
             return ir.IntType(1)(0)
-        (low, high), row_stride = self.home.ranges[c.n], place.steps[0]
+        (low, high), row_stride = self.env.ranges[c.n], place.steps[0]
         remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         short = b.icmp_unsigned("<=", row_stride, number(UNPACKED_PANELS * c.tile.columns))
         short = b.and_(short, b.icmp_signed("==", remainder, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
         self.right_in_place = b.and_(
-            short, reads_well_in_place(self.home, c, (first, row_stride), self.rows)
+            short, reads_well_in_place(self.env, c, (first, row_stride), self.rows)
         )
         steps = b.select(self.right_in_place, row_stride, packed.steps[0]), packed.steps[1]
         base = b.select(self.right_in_place, first, packed.base)
         self.right = replace(packed, base=base, steps=steps)
-        if self.home.s.region(c.item):  # a stream reads each block only a few times
+        if self.env.s.region(c.item):  # a stream reads each block only a few times
             self.prefetch_bytes = b.mul(steps[0], number(SHORT_ROW_DISTANCE * place.dtype.itemsize))
         return self.right_in_place
 
@@ -172,20 +172,20 @@ class Macrokernel(Microkernel):
         the contraction's own register tile; `rounded_output` says whether this is the last block
         along k.
         """
-        c, b, home = self.c, self.b, self.home
+        c, b, env = self.c, self.b, self.env
         self.prefetcher = TilePrefetcher(
-            home, c, (self.left, self.right), (self.rows, self.end_k), last
+            env, c, (self.left, self.right), (self.rows, self.end_k), last
         )
         self.tile_rows, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
-        low, high = home.ranges[c.n]
+        low, high = env.ranges[c.n]
         self.is_first_block, self.is_last_block, columns = fresh, last, b.sub(high, low)
-        self.column = b.sub(low, home.start(c.item, c.n))
+        self.column = b.sub(low, env.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
             self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            home.loop(
+            env.loop(
                 number(0), columns, tile_columns, lambda at: self._column_tiles(at, vectors, None)
             )
             return
@@ -198,23 +198,23 @@ class Macrokernel(Microkernel):
             left = b.sub(b.sub(columns, at), number((vectors - 1) * lanes))
             self._column_tiles(at, vectors, first_lanes(b, left, lanes))
 
-        home.loop(number(0), full_columns, tile_columns, lambda at: columns_from(at, vectors))
-        home.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
+        env.loop(number(0), full_columns, tile_columns, lambda at: columns_from(at, vectors))
+        env.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
 
     def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> OperandLayout:
         """Return the layout of an operand which is read in place."""
-        b, home, access = self.b, self.home, plain_load(item)
+        b, env, access = self.b, self.env, plain_load(item)
         assert access is not None
-        top = home.open(nest, scope)
-        steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
+        top = env.open(nest, scope)
+        steps = [env.index(coefficient(access.offset, a) or 0, top) for a in axes]
         origin = top.offset(access)
         for a, stride in zip(axes, steps, strict=True):
-            origin = b.add(origin, b.mul(home.ranges[a][0], stride))
+            origin = b.add(origin, b.mul(env.ranges[a][0], stride))
         return OperandLayout(
-            home.frame.buffers[access.buffer],
+            env.frame.buffers[access.buffer],
             origin,
             (steps[0], steps[1]),
-            home.frame.dtypes[access.buffer],
+            env.frame.dtypes[access.buffer],
             False,
             next_task_step=self._next_task_step(access),
         )
@@ -227,7 +227,7 @@ class Macrokernel(Microkernel):
         """
         b, c = self.b, self.c
         in_place, itemsize, unit_bytes = (
-            ends_with_whole_unit(self.home, c),
+            ends_with_whole_unit(self.env, c),
             place.dtype.itemsize,
             c.unit.itemsize,
         )
@@ -237,7 +237,7 @@ class Macrokernel(Microkernel):
             in_place = b.and_(in_place, rows_load_well(b, first, row_bytes[0]))
         self.left_in_place = in_place
         return OperandLayout(
-            b.select(in_place, place.base, self.home.storage.at[c.item, LEFT_PART]),
+            b.select(in_place, place.base, self.env.storage.at[c.item, LEFT_PART]),
             b.select(in_place, b.mul(place.origin, number(itemsize)), number(0)),
             (b.select(in_place, *row_bytes), number(1)),
             i8,
@@ -247,8 +247,8 @@ class Macrokernel(Microkernel):
 
     def _next_task_step(self, access: Access) -> Value | None:
         """Return the offset of the next task's operand from this one's, for small products."""
-        step = next_task(self.home, access) if self.c.kind == "small" else None
-        return None if step is None else self.home.frame.index(step)
+        step = next_task(self.env, access) if self.c.kind == "small" else None
+        return None if step is None else self.env.frame.index(step)
 
     def sum_columns(self) -> None:
         """Store the sums from which tiles start where the left operand was offset by packing.
@@ -257,7 +257,7 @@ class Macrokernel(Microkernel):
         """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
         assert c.group is not None
-        m = LLVMMachine(b, lanes, self.home.frame.target)
+        m = LLVMMachine(b, lanes, self.env.frame.target)
         zero, unit_ones, group = m.const(i32, 0), ones(lanes), c.group
         shift = m.const(i32, -group.left_offset)
         with b.goto_entry_block():
@@ -278,25 +278,25 @@ class Macrokernel(Microkernel):
                         dot_step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place
                     )
 
-            self.home.loop(number(0), self.end_k, 1, add)
-            sums = self.home.storage.at[c.item, SUMS_PART]
+            self.env.loop(number(0), self.end_k, 1, add)
+            sums = self.env.storage.at[c.item, SUMS_PART]
             for v, place in enumerate(places):
                 correction = m.mul(b.load(place, typ=zero.type), shift)
                 at = element_address(b, sums, b.add(column, number(v * lanes)), i32)
                 store_vector(m, at, correction, i32, None)
 
-        low, high = self.home.ranges[c.n]
-        self.home.loop(number(0), b.sub(high, low), c.tile.columns, panel)
+        low, high = self.env.ranges[c.n]
+        self.env.loop(number(0), b.sub(high, low), c.tile.columns, panel)
 
     # ---- tiles -----------------------------------------------------------------------------------
 
     def _column_tiles(self, column: Value, vectors: int, mask: Value | None) -> None:
         """Emit the tiles of a column block, for all rows or band by band."""
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         if (bands := self.bands) is None:
             self._row_tiles(number(0), self.rows, column, vectors, mask)
             return
-        low, high = home.ranges[bands.groups.columns]
+        low, high = env.ranges[bands.groups.columns]
         first, depth, fresh = self.first_k, self.end_k, self.is_first_block
         summed = bands.groups.sums(c)
 
@@ -322,18 +322,18 @@ class Macrokernel(Microkernel):
                 with unused, b.if_then(fresh):
                     self._clear(rows, column, vectors)
 
-        over_row_groups(home, bands, self.rows, (low, high), summed, band)
+        over_row_groups(env, bands, self.rows, (low, high), summed, band)
         self.first_k, self.end_k, self.is_first_block = first, depth, fresh
 
     def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
         """Store zeros for rows which use nothing of the first block."""
-        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.home.frame.target), self.c.item.dtype
+        m, dtype = LLVMMachine(self.b, self.c.tile.lanes, self.env.frame.target), self.c.item.dtype
 
         def clear_row(row: Value) -> None:
             for place in self._sum_places(1, vectors, row, column):
                 store_vector(m, place, m.const(dtype, 0), dtype, None)
 
-        self.home.loop(*rows, 1, clear_row)
+        self.env.loop(*rows, 1, clear_row)
 
     def _row_tiles(
         self, done: Value, rows: Value, column: Value, vectors: int, mask: Value | None
@@ -346,7 +346,7 @@ class Macrokernel(Microkernel):
         for height in tile_heights(self.tile_rows):
             left = b.sub(rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
-            self.home.loop(
+            self.env.loop(
                 done,
                 end,
                 height,
@@ -378,7 +378,7 @@ class Macrokernel(Microkernel):
             self.is_last_block = None if last is None else b.and_(last, b.not_(more))
             self._tile(height, vectors, row, column, mask)
 
-        self.home.loop(first, depth, RUN, run)
+        self.env.loop(first, depth, RUN, run)
         self.first_k, self.end_k, self.is_first_block, self.is_last_block = (
             first,
             depth,
@@ -392,7 +392,7 @@ class Macrokernel(Microkernel):
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
         first, size = b.mul(self.first_k, right.steps[0]), number(unit.itemsize)
         places, panels = panel_offsets(
-            self.home, column, end, lambda at: b.mul(b.add(self._right_offset(at), first), size)
+            self.env, column, end, lambda at: b.mul(b.add(self._right_offset(at), first), size)
         )
         to, start = self._sum_places(1, 1, done, column)[0], self._starts(1, done)[0]
         at = element_address(b, start, self.first_k, left.unit or left.dtype)
@@ -421,8 +421,8 @@ class Macrokernel(Microkernel):
             return b.add(place.origin, column)
         if place.panels is not None:
             access, top = place.panels
-            first = b.add(self.home.ranges[self.c.n][0], column)
-            at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
+            first = b.add(self.env.ranges[self.c.n][0], column)
+            at = self.env.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.group_size == 1 else b.udiv(at, number(self.c.group_size))
         inside = b.and_(column, number(self.c.tile.columns - 1))
         panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
@@ -435,7 +435,7 @@ class Macrokernel(Microkernel):
     ) -> None:
         """Emit sum[rows, vectors] = left[rows, all k] * right[all k, vectors] in registers."""
         b, item, lanes = self.b, self.c.item, self.c.tile.lanes
-        m = LLVMMachine(b, lanes, self.home.frame.target)
+        m = LLVMMachine(b, lanes, self.env.frame.target)
         starts = self._starts(height, row)
         for start in starts:
             self.prefetch_next_task(self.left, start, 2)
@@ -465,7 +465,7 @@ class Macrokernel(Microkernel):
 
     def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
         """Return the store mask of each vector; scratch has room for full vectors."""
-        last = mask if self.c.item in self.home.direct.stores else None
+        last = mask if self.c.item in self.env.direct.stores else None
         return [*[None] * (vectors - 1), last] * height
 
     def _starts(self, height: int, row: Value) -> list[Value]:
@@ -503,7 +503,7 @@ class Macrokernel(Microkernel):
             begin = add_previous_blocks(m, places, c.item.dtype, begin, self.is_first_block, masks)
         if c.group is None or not c.group.left_offset:
             return begin
-        first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
+        first = element_address(b, self.env.storage.at[c.item, SUMS_PART], column, c.unit)
         sums = [
             load_vector(
                 m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit, None

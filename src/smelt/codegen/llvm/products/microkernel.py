@@ -82,7 +82,7 @@ class OperandLayout:
 class Microkernel:
     """Keeps a tile's sums in registers while it walks operands at known addresses."""
 
-    home: Environment
+    env: Environment
     b: ir.IRBuilder
     c: Contraction
     left: OperandLayout
@@ -94,7 +94,7 @@ class Microkernel:
 
     def prefetch_distance(self) -> Value | None:
         """Return the prefetch distance of the right operand in bytes, or None."""
-        b, c, target = self.b, self.c, self.home.frame.target
+        b, c, target = self.b, self.c, self.env.frame.target
         if c.by_panels:
             return number(DEEP_PREFETCH_BYTES)
         if c.kind != "packed" or c.prepacked or not target.is_issue_bound:
@@ -221,7 +221,7 @@ class Microkernel:
 
     def _is_dense(self, vectors: int) -> bool:
         """Return whether a tile of so many accumulators fills all issue slots."""
-        c, target = self.c, self.home.frame.target
+        c, target = self.c, self.env.frame.target
         full = vectors == c.tile.rows * c.tile.vectors and c.kind == "packed"
         steps = self.right.steps[0], self.left.steps[1]
         return full and target.is_issue_bound and all(isinstance(x, ir.Constant) for x in steps)
@@ -316,7 +316,7 @@ class Microkernel:
     ) -> list[Value]:
         """Return the sums after one more position along k."""
         b, place, lanes = self.b, self.left, self.c.tile.lanes
-        scalar = LLVMMachine(b, None, self.home.frame.target)
+        scalar = LLVMMachine(b, None, self.env.frame.target)
         unit = place.unit or place.dtype
         left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
         return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)

@@ -17,42 +17,42 @@ Value = ir.Value
 
 
 def row_scopes(
-    home: Environment, top: Scope, axis: str, at: Value, count: int, last: Value | None
+    env: Environment, top: Scope, axis: str, at: Value, count: int, last: Value | None
 ) -> list[Scope]:
     """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
-    b, scopes = home.b, list[Scope]()
+    b, scopes = env.b, list[Scope]()
     for r in range(count):
         row = b.add(at, number(r)) if r else at
         if last is not None and r:
             row = b.select(b.icmp_signed("<", row, last), row, last)
         scopes.append(Scope(top, {axis: row}))
-        home.enter(scopes[-1], 1)
+        env.enter(scopes[-1], 1)
     return scopes
 
 
 def vector_loop(
-    home: Environment,
+    env: Environment,
     span: tuple[Value, Value],
     wide: int,
     put: Callable[[Value, Value | None], None],
 ) -> None:
     """Emit `put(position, mask)` for full vectors of `wide` elements, then a masked one."""
-    b, (low, high) = home.b, span
+    b, (low, high) = env.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
-    home.loop(low, middle, wide, lambda at: put(at, None))
-    masked_vector_loop(home, (middle, high), wide, put)
+    env.loop(low, middle, wide, lambda at: put(at, None))
+    masked_vector_loop(env, (middle, high), wide, put)
 
 
 def masked_vector_loop(
-    home: Environment, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
+    env: Environment, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
 ) -> None:
     """Emit `put(position, mask)` for vectors of `wide` elements, all of them masked."""
-    b, (low, high) = home.b, span
+    b, (low, high) = env.b, span
 
     def masked(at: Value) -> None:
         put(at, lanes_before_end(b, b.sub(high, at), wide))
 
-    home.loop(low, high, wide, masked)
+    env.loop(low, high, wide, masked)
 
 
 __all__ = ["masked_vector_loop", "row_scopes", "vector_loop"]

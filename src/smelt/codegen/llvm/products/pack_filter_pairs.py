@@ -53,51 +53,51 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
 
 
 def pack_filter_pairs(
-    home: Environment, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
+    env: Environment, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
 ) -> None:
     """Pack one block of such a filter, row by row."""
-    b, access, top = home.b, loads[0], home.open(nest, Scope(home.top))
-    dtype, base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
-    first, last = home.ranges[c.m]
-    low, high = home.ranges[c.depth]
-    row_stride = home.index(coefficient(access.offset, c.m) or 0, top)
+    b, access, top = env.b, loads[0], env.open(nest, Scope(env.top))
+    dtype, base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
+    first, last = env.ranges[c.m]
+    low, high = env.ranges[c.depth]
+    row_stride = env.index(coefficient(access.offset, c.m) or 0, top)
     prefetch_distance = b.mul(row_stride, number(PACK_PREFETCH_ROWS))
     zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
-    origin = home.index(substitute(access.offset, zeros), top)
+    origin = env.index(substitute(access.offset, zeros), top)
     origin = b.add(origin, b.mul(low, number(2 * c.taps)))
     pairs_end = high
     for _, extent in loads[1].limits:
-        pairs = home.index(floordiv(extent, 2), top)
+        pairs = env.index(floordiv(extent, 2), top)
         pairs_end = b.select(b.icmp_signed("<", pairs, high), pairs, high)
 
     def row(m: Value) -> None:
         start = element_address(b, base, b.add(origin, b.mul(m, row_stride)), dtype)
         to = b.mul(b.sub(m, first), number(LEFT_PITCH))
-        to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
+        to = element_address(b, env.storage.at[c.item, LEFT_PART], to, i32)
 
         def pair(k: Value, is_single: bool) -> None:
             k = b.sub(k, low)
             at = element_address(b, start, b.mul(k, number(2 * c.taps)), dtype)
             prefetch(b, element_address(b, at, prefetch_distance, dtype))
             place = element_address(b, to, b.mul(k, number(c.taps)), i32)
-            _pack_pair(home, c, at, [0] if is_single else [0, c.taps], place, dtype)
+            _pack_pair(env, c, at, [0] if is_single else [0, c.taps], place, dtype)
 
-        home.loop(low, pairs_end, 1, lambda k: pair(k, False))
+        env.loop(low, pairs_end, 1, lambda k: pair(k, False))
         if pairs_end is not high:
-            home.loop(pairs_end, high, 1, lambda k: pair(k, True))
+            env.loop(pairs_end, high, 1, lambda k: pair(k, True))
 
-    home.loop(first, last, 1, row)
+    env.loop(first, last, 1, row)
 
 
 def _pack_pair(
-    home: Environment, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
+    env: Environment, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
 ) -> None:
     """Pack all taps of a pair, or of a last channel without partner.
 
     `runs` are the offsets of its channels from `at`.
     """
-    b, lanes = home.b, c.tile.lanes
-    m = LLVMMachine(b, lanes, home.frame.target)
+    b, lanes = env.b, c.tile.lanes
+    m = LLVMMachine(b, lanes, env.frame.target)
     for j in range(0, c.taps, lanes):
         mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < c.taps for i in range(lanes)])
         places = (element_address(b, at, number(j + run), dtype) for run in runs)

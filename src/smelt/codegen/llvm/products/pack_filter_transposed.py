@@ -46,15 +46,15 @@ positions of each, the table, and the first run which is packed next.
 class TransposedFilterPacker:
     """Packs the weights of one product, panel by panel."""
 
-    def __init__(self, home: Environment, nest: Nest, c: NhwcConvPlan) -> None:
-        self.home, self.b, self.c = home, home.b, c
+    def __init__(self, env: Environment, nest: Nest, c: NhwcConvPlan) -> None:
+        self.env, self.b, self.c = env, env.b, c
         access = contiguous_filters(c)
         assert access is not None
-        self.dtype, self.base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
-        top = home.open(nest, Scope(home.top))
+        self.dtype, self.base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
+        top = env.open(nest, Scope(env.top))
         zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
-        self.origin = home.index(substitute(access.offset, zeros), top)
-        self.run_stride = home.index(coefficient(access.offset, c.n) or 0, top)
+        self.origin = env.index(substitute(access.offset, zeros), top)
+        self.run_stride = env.index(coefficient(access.offset, c.n) or 0, top)
         self._fill_table([coefficient(access.offset, a) for a in c.others])
 
     def _fill_table(self, steps: Sequence[object]) -> None:
@@ -75,22 +75,22 @@ class TransposedFilterPacker:
                 to = element_address(b, self._table(), b.add(first, number(offset)), i64)
                 b.store(b.add(panel_row, number(tap * c.block * c.tile.columns)), to)
 
-        self.home.loop(number(0), number(c.block), 1, channel)
+        self.env.loop(number(0), number(c.block), 1, channel)
 
     def _table(self) -> Value:
-        return self.home.storage.at[self.c.item, RUNS_PART]
+        return self.env.storage.at[self.c.item, RUNS_PART]
 
     def pack(self, column: Value, vectors: int) -> None:
         """Pack the panel of the task's columns from one on, for the current channel block."""
-        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
-        (first, last), (low, high) = home.ranges[c.n], home.ranges[c.depth]
+        b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
+        (first, last), (low, high) = env.ranges[c.n], env.ranges[c.depth]
         length = b.mul(b.sub(high, low), number(c.taps))
         n, after = b.add(first, column), b.add(first, b.add(column, number(vectors * lanes)))
         is_last = b.icmp_signed(">=", after, last)
         later = self._run(b.select(is_last, first, after), b.select(is_last, high, low))
-        function = pack_function(b.module, c, self.dtype, home.frame.target)
+        function = pack_function(b.module, c, self.dtype, env.frame.target)
         for v in range(vectors):
-            begin, panel = self._run(n, low), home.storage.at[c.item, LEFT_PART]
+            begin, panel = self._run(n, low), env.storage.at[c.item, LEFT_PART]
             n = b.add(n, number(lanes))
             to = element_address(b, panel, number(v * lanes), c.unit)
             following = self._run(n, low) if v + 1 < vectors else later

@@ -49,17 +49,17 @@ class _Tests:
     """Whether all bounded accesses have the same bounds along the row axis."""
 
 
-def for_each_row_length(home: Environment, nest: Nest, run: Callable[[int], None]) -> None:
+def for_each_row_length(env: Environment, nest: Nest, run: Callable[[int], None]) -> None:
     """Emit a packing nest by `run(vectors)`, for each number of vectors a row may need.
 
     `row_vectors` is 0 for rows of any length.
     """
-    if _tests(home, nest) is None:
+    if _tests(env, nest) is None:
         run(0)
         return
-    b, lanes, row_axis = home.b, home.s.lanes, nest.order[-1]
-    low, high = home.ranges[row_axis]
-    longest = home.s.phase.axes[row_axis]
+    b, lanes, row_axis = env.b, env.s.lanes, nest.order[-1]
+    low, high = env.ranges[row_axis]
+    longest = env.s.phase.axes[row_axis]
     if isinstance(longest, int) and 0 < longest <= ROW_VECTORS[-1] * lanes:
         run(-(-longest // lanes))
         return
@@ -78,19 +78,19 @@ def for_each_row_length(home: Environment, nest: Nest, run: Callable[[int], None
     try_counts(ROW_VECTORS)
 
 
-def emit_short_rows(home: Environment, scope: Scope, depth: int) -> bool:
+def emit_short_rows(env: Environment, scope: Scope, depth: int) -> bool:
     """Emit the loop over short rows if it begins here; return whether it does."""
-    packer = home.products
+    packer = env.products
     if packer is None or not packer.row_vectors:
         return False
-    tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
+    tests = _tests(env, env.nest) if depth == len(env.nest.order) - 2 else None
     if tests is None:
         return False
-    _emit_loops(home, scope, depth, packer.row_vectors, tests)
+    _emit_loops(env, scope, depth, packer.row_vectors, tests)
     return True
 
 
-def _tests(home: Environment, nest: Nest) -> _Tests | None:
+def _tests(env: Environment, nest: Nest) -> _Tests | None:
     """Return the bounds of a nest which can be packed with shared masks, else None.
 
     No bound may move along rows and across them, and everything it computes must be possible in
@@ -99,12 +99,12 @@ def _tests(home: Environment, nest: Nest) -> _Tests | None:
     if len(nest.order) < 2 or not nest.single_use or nest.packed != "right" or nest.transposed:
         return None
     row, pixel = nest.order[-2:]
-    if home.row_groups or nest.vector != pixel:
+    if env.row_groups or nest.vector != pixel:
         return None
-    if any(i.kind not in PACKED_KINDS or i in home.s.materialised for i in nest.items):
+    if any(i.kind not in PACKED_KINDS or i in env.s.materialised for i in nest.items):
         return None
     loads = [a for a in accesses_of(nest.items) if a.limits]
-    pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in home.proven_limits)
+    pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in env.proven_limits)
     rows: list[Limit] = []
     for e, n in pairs:
         if any(x.kind == "value" for x in atoms(e)) or {row, pixel} & {*axes_of(n)}:
@@ -117,18 +117,18 @@ def _tests(home: Environment, nest: Nest) -> _Tests | None:
     return _Tests(tuple(rows), tuple(p for p in pairs if p not in rows), alike)
 
 
-def _emit_loops(home: Environment, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
+def _emit_loops(env: Environment, scope: Scope, depth: int, count: int, tests: _Tests) -> None:
     """Emit the loops over rows of `count` vectors."""
-    b, (row, pixel), lanes = home.b, home.nest.order[-2:], home.s.lanes
-    low, high = home.ranges[pixel]
-    m = LLVMMachine(b, lanes, home.frame.target)
+    b, (row, pixel), lanes = env.b, env.nest.order[-2:], env.s.lanes
+    low, high = env.ranges[pixel]
+    m = LLVMMachine(b, lanes, env.frame.target)
     vectors: list[Lanes] = []
     for k in range(count):
         at = b.add(low, number(k * lanes))
         mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes))
         lanes_at = Lanes(pixel, at, lanes, opaque_mask(m, mask))
         place = Scope(scope, {pixel: at}, lanes=lanes_at)
-        tests_by_limit = {pair: test_lanes(home, *pair, place) for pair in tests.others}
+        tests_by_limit = {pair: test_lanes(env, *pair, place) for pair in tests.others}
         tests_done = {
             p: LaneBounds(opaque_mask(m, test.mask), test.some)
             for p, test in tests_by_limit.items()
@@ -138,33 +138,33 @@ def _emit_loops(home: Environment, scope: Scope, depth: int, count: int, tests: 
     def emit_rows(start: Value, end: Value, row_limits: dict[Limit, LaneBounds]) -> None:
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
-            home.enter(inner, depth + 1)
+            env.enter(inner, depth + 1)
             for lanes_at in vectors:
                 lanes_at = replace(lanes_at, tested_limits={**lanes_at.tested_limits, **row_limits})
                 place = Scope(inner, {pixel: lanes_at.base}, lanes=lanes_at)
-                home.enter(place, depth + 2)
-                home.body(place)
+                env.enter(place, depth + 2)
+                env.body(place)
 
-        home.loop(start, end, 1, inside)
+        env.loop(start, end, 1, inside)
 
-    first, last = home.ranges[row]
+    first, last = env.ranges[row]
     if not tests.rows:
         emit_rows(first, last, {})
     else:
-        _emit_inside_and_outside(home, scope, tests, emit_rows)
+        _emit_inside_and_outside(env, scope, tests, emit_rows)
 
 
 def _emit_inside_and_outside(
-    home: Environment,
+    env: Environment,
     scope: Scope,
     tests: _Tests,
     emit_rows: Callable[[Value, Value, dict[Limit, LaneBounds]], None],
 ) -> None:
     """Emit rows inside the image, and those outside before and after."""
-    b, row, lanes = home.b, home.nest.order[-2], home.s.lanes
-    low, high = home.ranges[row]
+    b, row, lanes = env.b, env.nest.order[-2], env.s.lanes
+    low, high = env.ranges[row]
     gaps = (g for e, n in tests.rows for g in (e, sub(sub(n, 1), e)))
-    first, last = interior_range(home, scope, gaps, row)
+    first, last = interior_range(env, scope, gaps, row)
     first = b.select(b.icmp_signed("<", first, high), first, high)
     last = b.select(b.icmp_signed("<", last, first), first, last)
     nothing_inside = LaneBounds(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
@@ -173,10 +173,10 @@ def _emit_inside_and_outside(
     def side(k: Value) -> None:
         before = b.icmp_signed("==", k, number(0))
         emit_rows(b.select(before, low, last), b.select(before, first, high), outside)
-        with b.if_then(before), home.within(proven_limits=home.proven_limits | {*tests.rows}):
+        with b.if_then(before), env.within(proven_limits=env.proven_limits | {*tests.rows}):
             emit_rows(first, last, {})
 
-    home.loop(number(0), number(2), 1, side)
+    env.loop(number(0), number(2), 1, side)
 
 
 __all__ = ["emit_short_rows", "for_each_row_length"]

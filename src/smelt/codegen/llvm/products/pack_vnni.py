@@ -25,7 +25,7 @@ from smelt.types.dtype import i32
 Value = ir.Value
 
 
-def panel_units(home: Environment, c: Contraction) -> Value:
+def panel_units(env: Environment, c: Contraction) -> Value:
     """Return units along k from one panel in scratch to the next.
 
     That is the capacity of a panel; for matrix instructions the units of the current block, so that
@@ -33,41 +33,41 @@ def panel_units(home: Environment, c: Contraction) -> Value:
     """
     if c.group is None or not c.group.matrix:
         return number(c.packed_units)
-    low, high = home.ranges[c.k]
-    more = home.b.add(home.b.sub(high, low), number(c.group_size - 1))
-    return home.b.udiv(more, number(c.group_size))
+    low, high = env.ranges[c.k]
+    more = env.b.add(env.b.sub(high, low), number(c.group_size - 1))
+    return env.b.udiv(more, number(c.group_size))
 
 
 class VnniPacker:
     """Packs one block of a right operand into panels of 32-bit units."""
 
-    def __init__(self, home: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
+    def __init__(self, env: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
         assert c.group is not None
-        self.home, self.b, self.c, self.group = home, home.b, c, c.group
-        self.top = home.open(right, scope)
+        self.env, self.b, self.c, self.group = env, env.b, c, c.group
+        self.top = env.open(right, scope)
         self.lanes = c.tile.lanes
         self.wide = self.lanes * self.group.count
-        self.machine = LLVMMachine(self.b, self.lanes, home.frame.target)
-        self.base = home.storage.at[c.item, RIGHT_PART]
-        self.k, self.n = home.ranges[c.k], home.ranges[c.n]
-        self.units = panel_units(home, c)
+        self.machine = LLVMMachine(self.b, self.lanes, env.frame.target)
+        self.base = env.storage.at[c.item, RIGHT_PART]
+        self.k, self.n = env.ranges[c.k], env.ranges[c.n]
+        self.units = panel_units(env, c)
 
     def run(self) -> None:
         """Emit the packing of complete groups; 0 past the last position of the reduction."""
         if self.c.vector_axis == self.c.k:
-            self.home.loop(*self.n, self.lanes, self._columns)
+            self.env.loop(*self.n, self.lanes, self._columns)
             return
         b, (low, high), count = self.b, self.k, self.group.count
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
-        self.home.loop(low, middle, count, lambda k: self._rows(k, False))
-        self.home.loop(middle, high, count, lambda k: self._rows(k, True))
+        self.env.loop(low, middle, count, lambda k: self._rows(k, False))
+        self.env.loop(middle, high, count, lambda k: self._rows(k, True))
 
     def _bits(self, row_scope: Scope, axis: str, at: Value, mask: Value | None) -> Value:
         """Return a vector of packed factors on a row; 0 outside the mask."""
         inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
-        self.home.enter(inner, 2)
-        m = LLVMMachine(self.b, self.wide, self.home.frame.target)
-        bits = to_packed_bits(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
+        self.env.enter(inner, 2)
+        m = LLVMMachine(self.b, self.wide, self.env.frame.target)
+        bits = to_packed_bits(m, self.env.get(self.c.right, inner, True), self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
     def _store(self, k: Value, column: Value, value: Value) -> None:
@@ -85,7 +85,7 @@ class VnniPacker:
         """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        scopes = row_scopes(self.home, self.top, self.c.k, k, count, last)
+        scopes = row_scopes(self.env, self.top, self.c.k, k, count, last)
         exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
@@ -98,22 +98,22 @@ class VnniPacker:
                 self._store(k, b.add(at, number(j * self.lanes)), units_at)
 
         if ends:
-            masked_vector_loop(self.home, self.n, self.wide, put)
+            masked_vector_loop(self.env, self.n, self.wide, put)
         else:
-            vector_loop(self.home, self.n, self.wide, put)
+            vector_loop(self.env, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        scopes = row_scopes(self.home, self.top, self.c.n, n, self.lanes, last)
+        scopes = row_scopes(self.env, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
             rows = [as_units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in scopes]
             for t, column in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 
-        vector_loop(self.home, self.k, self.wide, put)
+        vector_loop(self.env, self.k, self.wide, put)
 
 
 __all__ = ["VnniPacker", "panel_units"]

@@ -28,10 +28,10 @@ Value = ir.Value
 
 
 class Packer:
-    """Packs the operands of one product in the task that `home` is emitting."""
+    """Packs the operands of one product in the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, item: Item) -> None:
-        self.home, self.b, self.item = home, home.b, item
+    def __init__(self, env: Environment, item: Item) -> None:
+        self.env, self.b, self.item = env, env.b, item
         self.element = item.args[0].dtype
         """Element type of packed operands in scratch."""
         self.image = self.element
@@ -53,9 +53,7 @@ class Packer:
         """Return the strides of a dense array with axes `order`, in elements."""
         b, strides = self.b, dict[str, Value]()
         step: Value = number(1)
-        for a, n in zip(
-            order[::-1], [self.home.frame.index(n) for n in extents][::-1], strict=True
-        ):
+        for a, n in zip(order[::-1], [self.env.frame.index(n) for n in extents][::-1], strict=True):
             strides[a], step = step, b.mul(step, n)
         return strides
 
@@ -80,7 +78,7 @@ class Packer:
 
     def widened(self, columns: Sequence[WindowAxis]) -> dict[str, tuple[Value, Value]]:
         """Return the ranges of input positions: those of the task's outputs plus the halo."""
-        ranges = {c: self.home.ranges[c.axis] for c in columns}
+        ranges = {c: self.env.ranges[c.axis] for c in columns}
         return {
             c.position_axis: (low, self.b.add(high, number(c.halo)))
             for c, (low, high) in ranges.items()
@@ -88,7 +86,7 @@ class Packer:
 
     def is_multiple(self, axis: str, step: int) -> bool:
         """Return whether every task has a known multiple of `step` positions along an axis."""
-        sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
+        sizes = self.env.s.local[axis], self.env.s.phase.axes[axis]
         return all(isinstance(n, int) and n % step == 0 for n in sizes)
 
     def count_from(self, starts: dict[str, Value]) -> None:
@@ -103,14 +101,14 @@ class Packer:
         Concatenations are packed segment by segment, transposed operands tile by tile.  Packed
         positions are counted from `starts`, by default the beginning of the axes' ranges.
         """
-        self.starts = starts or {a: self.home.ranges[a][0] for a in nest.order}
-        inner = scope or Scope(self.home.top)
+        self.starts = starts or {a: self.env.ranges[a][0] for a in nest.order}
+        inner = scope or Scope(self.env.top)
         plain = self.partitionable_axes(nest)
         axes = [
-            a for a in segment_axes(self.home, nest, self.vector_alignment(nest)) if a.name in plain
+            a for a in segment_axes(self.env, nest, self.vector_alignment(nest)) if a.name in plain
         ]
         self.in_parts = bool(axes)
-        for_each_segment(self.home, axes, lambda: self._pack(nest, inner))
+        for_each_segment(self.env, axes, lambda: self._pack(nest, inner))
 
     def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes of a nest which may be partitioned into segments."""
@@ -122,17 +120,17 @@ class Packer:
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         if nest.transposed:
-            strip_mine_transpose_tiles(self.home, nest.order, lambda: self.home.run(nest, scope))
+            strip_mine_transpose_tiles(self.env, nest.order, lambda: self.env.run(nest, scope))
         else:
-            self.home.run(nest, scope)
+            self.env.run(nest, scope)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
-        b, home, part = self.b, self.home, RIGHT_PART if nest.packed == "right" else LEFT_PART
+        b, env, part = self.b, self.env, RIGHT_PART if nest.packed == "right" else LEFT_PART
         lanes = scope.lanes.count if scope.lanes is not None else None
         value = splat(b, value, lanes) if lanes else value
         store_vector(
-            LLVMMachine(b, lanes, home.frame.target),
+            LLVMMachine(b, lanes, env.frame.target),
             self.at(part, self.offset(nest, scope)),
             value,
             self.element if part == LEFT_PART else self.image,
@@ -150,4 +148,4 @@ class Packer:
     def at(self, part: int, offset: Value) -> Value:
         """Return the address of an element in a part of the product's scratch memory."""
         dtype = {0: self.item.dtype, RIGHT_PART: self.image}.get(part, self.element)
-        return element_address(self.b, self.home.storage.at[self.item, part], offset, dtype)
+        return element_address(self.b, self.env.storage.at[self.item, part], offset, dtype)

@@ -48,16 +48,16 @@ class SegmentedAxis:
     unit: int
 
 
-def segment_axes(home: Environment, nest: Nest, unit: int) -> list[SegmentedAxis]:
+def segment_axes(env: Environment, nest: Nest, unit: int) -> list[SegmentedAxis]:
     """Return the axes of a packing nest which are worth partitioning, outermost first.
 
     Packed vectors must begin at multiples of `unit`, a power of two.
     """
-    lanes = home.s.lanes
+    lanes = env.s.lanes
     alignment = transpose_side(lanes) if nest.transposed else max(unit, lanes * nest.unroll)
     if (
-        home.row_groups
-        or home.known_conditions
+        env.row_groups
+        or env.known_conditions
         or any(i.kind in ("scan", "branch", "window") for i in nest.items)
     ):
         return []
@@ -66,13 +66,13 @@ def segment_axes(home: Environment, nest: Nest, unit: int) -> list[SegmentedAxis
     facts: Facts = ()
     segmented: list[SegmentedAxis] = []
     for name in nest.order:
-        if name in home.s.phase.window_positions:
+        if name in env.s.phase.window_positions:
             continue
         is_unaligned = not nest.transposed and (
             name != nest.vector or (unit == 1 and _is_even(nest, name))
         )
         max_cuts = MAX_LOOP_PARTS if is_unaligned else MAX_CUTS
-        cut = partition_axis_at_most(nest, name, home.s.phase.axes[name], facts, max_cuts)
+        cut = partition_axis_at_most(nest, name, env.s.phase.axes[name], facts, max_cuts)
         if cut and not any(axes_of(p.last) for p in cut if p.last is not None):
             segmented.append(SegmentedAxis(name, cut, 1 if is_unaligned else alignment))
     return segmented
@@ -89,27 +89,27 @@ def _is_even(nest: Nest, name: str) -> bool:
 
 
 def for_each_segment(
-    home: Environment, axes: Sequence[SegmentedAxis], run: Callable[[], None]
+    env: Environment, axes: Sequence[SegmentedAxis], run: Callable[[], None]
 ) -> None:
     """Emit `run`, the loops of a packing nest, for each segment of some axes."""
     if not axes:
         run()
         return
-    b, axis = home.b, axes[0]
-    low, high = home.ranges[axis.name]
+    b, axis = env.b, axes[0]
+    low, high = env.ranges[axis.name]
     begin = low
 
     def part(end: Value, piece: Piece | None) -> None:
         """Emit one segment up to `end`, or what is between two segments."""
-        taken, limits = home.known_conditions, home.proven_limits
+        taken, limits = env.known_conditions, env.proven_limits
         if piece is not None:
             taken, limits = {**taken, **piece.taken}, limits | piece.limits
         with (
             b.if_then(b.icmp_signed("<", begin, end)),
-            home.narrowed({axis.name: (begin, end)}),
-            home.within(known_conditions=taken, proven_limits=limits),
+            env.narrowed({axis.name: (begin, end)}),
+            env.within(known_conditions=taken, proven_limits=limits),
         ):
-            for_each_segment(home, axes[1:], run)
+            for_each_segment(env, axes[1:], run)
 
     def within(at: Value) -> Value:
         """Clamp a position between the end of the last segment and that of the range."""
@@ -120,7 +120,7 @@ def for_each_segment(
         if piece.last is None or after is None:
             part(high, piece)
             continue
-        cut = b.sub(home.frame.index(piece.last), low)
+        cut = b.sub(env.frame.index(piece.last), low)
         end = within(b.add(low, b.and_(cut, number(-axis.unit))))
         part(end, piece)
         begin = end

@@ -175,13 +175,13 @@ class PanelPrefetcher:
 
     def __init__(
         self,
-        home: Environment,
+        env: Environment,
         c: Contraction,
         right: OperandLayout,
         block: tuple[Value, Value],
         last: Value | None,
     ) -> None:
-        self.home, self.b, self.c, self.right = home, home.b, c, right
+        self.env, self.b, self.c, self.right = env, env.b, c, right
         (self.rows, self.depth), self.last = block, last
 
     def begin(self, row: Value, column: Value, height: int) -> PanelShare:
@@ -204,15 +204,15 @@ class PanelPrefetcher:
         After the last column comes the first panel of the next block, or of the next task's
         columns.
         """
-        b, home, c = self.b, self.home, self.c
+        b, env, c = self.b, self.env, self.c
         assert self.right.panels is not None
         access, top = self.right.panels
-        (low, high), (start, end) = home.ranges[c.n], home.ranges[c.k]
+        (low, high), (start, end) = env.ranges[c.n], env.ranges[c.k]
         next_column, k = b.add(b.add(low, column), number(c.tile.columns)), start
-        if self.last is not None and c.n in home.s.block:
+        if self.last is not None and c.n in env.s.block:
             is_past = b.and_(b.icmp_signed(">=", next_column, high), b.not_(self.last))
             next_column, k = b.select(is_past, low, next_column), b.select(is_past, end, start)
-        at = home.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
+        at = env.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
         at = at if c.group_size == 1 else b.udiv(at, number(c.group_size))
         return element_address(b, self.right.base, at, c.unit)
 
@@ -226,15 +226,15 @@ class TilePrefetcher:
 
     def __init__(
         self,
-        home: Environment,
+        env: Environment,
         c: Contraction,
         operands: tuple[OperandLayout, OperandLayout],
         block: tuple[Value, Value],
         last: Value | None,
     ) -> None:
         (left, right), depth = operands, block[1]
-        self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
-        region = home.s.region(c.item)
+        self.env, self.b, self.c, self.left, self.last = env, env.b, c, left, last
+        region = env.s.region(c.item)
         self.row_mask: Value | None = None
         """All ones where the prefetched address advances with k, else 0.
 
@@ -243,12 +243,12 @@ class TilePrefetcher:
         if region is None and c.kind == "packed" and not left.packed and left.unit is None:
             neighbours = self.b.icmp_signed("==", left.steps[0], depth)
             self.row_mask = self.b.select(neighbours, number(-1), number(0))
-        store = None if region or home.frame.streaming else _store(home, c)
+        store = None if region or env.frame.streaming else _store(env, c)
         self.result = None if store is None else self._result(store)
         """Output address of the block's first sum, elements between rows, element size."""
         self.panels = None
         if right.panels is not None and not c.by_panels:
-            self.panels = PanelPrefetcher(home, c, right, block, last)
+            self.panels = PanelPrefetcher(env, c, right, block, last)
 
     def begin_tile(
         self, place: tuple[Value, Value, Value], height: int, vectors: int
@@ -290,27 +290,27 @@ class TilePrefetcher:
                     prefetch(b, address, near=True, written=True)
 
     def _result(self, store: StoreItem) -> tuple[Any, Value, int]:
-        home, b, c, access = self.home, self.b, self.c, store.access
+        env, b, c, access = self.env, self.b, self.c, store.access
         assert c.m is not None
         offset = substitute(access.offset, {c.m: 0, c.n: 0})
-        row_stride = home.index(coefficient(access.offset, c.m) or 0, home.top)
-        first = b.mul(home.start(c.item, c.m), row_stride)
-        first = b.add(b.add(home.index(offset, home.top), first), home.start(c.item, c.n))
-        dtype = home.frame.dtypes[access.buffer]
-        base = element_address(b, home.frame.buffers[access.buffer], first, dtype)
+        row_stride = env.index(coefficient(access.offset, c.m) or 0, env.top)
+        first = b.mul(env.start(c.item, c.m), row_stride)
+        first = b.add(b.add(env.index(offset, env.top), first), env.start(c.item, c.n))
+        dtype = env.frame.dtypes[access.buffer]
+        base = element_address(b, env.frame.buffers[access.buffer], first, dtype)
         return base, row_stride, dtype.itemsize
 
 
-def _store(home: Environment, c: Contraction) -> StoreItem | None:
+def _store(env: Environment, c: Contraction) -> StoreItem | None:
     """Return a store along the columns of a value computed elementwise, or None.
 
     Values which need a later product are left to that product.
     """
-    if c.m is None or c.item in home.direct.stores:
+    if c.m is None or c.item in env.direct.stores:
         return None
-    items = home.s.phase.items
-    later = [i for i in items[items.index(c.item) + 1 :] if i in home.s.products]
-    for store in home.s.phase.stores:
+    items = env.s.phase.items
+    later = [i for i in items[items.index(c.item) + 1 :] if i in env.s.products]
+    for store in env.s.phase.stores:
         offset = store.access.offset
         rows, columns = (coefficient(offset, a) for a in (c.m, c.n))
         plain = store.where is None and not store.access.limits

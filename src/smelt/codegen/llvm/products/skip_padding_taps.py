@@ -5,7 +5,7 @@ add nothing unless they meet a weight which is infinite or NaN.  Such a weight s
 whose windows are inside the image, so the task checks the outputs of one such row when all is
 summed.  If they are not finite, it starts again and skips nothing.
 
-    padding = PaddingTaps(home, c)
+    padding = PaddingTaps(env, c)
     padding.run_checked(run, to, rows)    run(): all sums of a task
     low, high = padding.taps(y)           within it: the taps of an output row
 """
@@ -29,14 +29,14 @@ BIT = ir.IntType(1)
 class PaddingTaps:
     """The rows of an image which a product's windows reach, in the current task."""
 
-    def __init__(self, home: Environment, c: NhwcConvPlan) -> None:
+    def __init__(self, env: Environment, c: NhwcConvPlan) -> None:
         assert c.image_rows is not None
-        self.home, self.b, self.c, b = home, home.b, c, home.b
+        self.env, self.b, self.c, b = env, env.b, c, env.b
         self.column = c.columns[-2]
         self.inner = c.steps // self.column.taps
         """Loop iterations of a tile for each vertical tap."""
-        start, count = home.frame.index(c.image_rows.start), home.frame.index(c.image_rows.count)
-        low, high = home.ranges[self.column.axis]
+        start, count = env.frame.index(c.image_rows.start), env.frame.index(c.image_rows.count)
+        low, high = env.ranges[self.column.axis]
         step, reach = number(self.column.step), (self.column.taps - 1) * self.column.dilation
         before = b.sub(number(0), b.add(b.mul(low, step), start))
         self.before, self.behind = before, b.add(before, count)
@@ -97,10 +97,10 @@ class PaddingTaps:
 
     def _is_not_finite(self, row: Value) -> Value:
         """Return whether an output of a pixel is not finite (i1)."""
-        b, home, dtype, lanes = self.b, self.home, self.c.item.dtype, self.c.tile.lanes
-        m = LLVMMachine(b, lanes, home.frame.target)
+        b, env, dtype, lanes = self.b, self.env, self.c.item.dtype, self.c.tile.lanes
+        m = LLVMMachine(b, lanes, env.frame.target)
         zero = m.const(dtype, 0)
-        low, high = home.ranges[self.c.n]
+        low, high = env.ranges[self.c.n]
         columns = b.sub(high, low)
 
         def add_vector(k: Value, sums: list[Value], _: int) -> list[Value]:

@@ -67,10 +67,10 @@ class RightRows:
 
 
 class SmallMGemm(KBlockedGemm):
-    """Emits one small-M product of the task that `home` is emitting."""
+    """Emits one small-M product of the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
-        super().__init__(home, nest, c)
+    def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
+        super().__init__(env, nest, c)
         self.right_rows: RightRows | None = None
         self.packed_on_use = number(0)
         """Columns which tiles pack on first use, panel by panel in the same buffer."""
@@ -83,15 +83,15 @@ class SmallMGemm(KBlockedGemm):
 
     def _block(self) -> None:
         """Emit one block of k."""
-        home, b, c = self.home, self.b, self.c
-        low, high = home.ranges[c.m]
+        env, b, c = self.env, self.b, self.c
+        low, high = env.ranges[c.m]
         self.full_tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
         self.right_rows = self._locate_rows()
         self._pack_right()
         self._locate_left()
         if c.leader is None:
             self.pack(self.nest.packs[0])
-        self.top = home.open(self.nest, Scope(home.top))
+        self.top = env.open(self.nest, Scope(env.top))
         self._set_row_strides()
         self._results(low, high)
 
@@ -99,7 +99,7 @@ class SmallMGemm(KBlockedGemm):
 
     def _results(self, low: Value, high: Value) -> None:
         """Emit panel by panel, all rows of each; then the columns past the full panels."""
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         full, ends = c.heights[0], self._ends(low, high)
 
         def tile(row: Value, size: int, at: Value) -> None:
@@ -114,20 +114,20 @@ class SmallMGemm(KBlockedGemm):
         def panel(at: Value) -> None:
             self._select_range(at)
             for size, (start, end) in zip(c.heights, pairwise((low, *ends)), strict=True):
-                home.loop(start, end, size, lambda row, size=size: tile(row, size, at))
+                env.loop(start, end, size, lambda row, size=size: tile(row, size, at))
             self._epilogue_split_panel(at)
 
-        (begin, _), panel_columns = home.ranges[c.n], c.tile.columns
+        (begin, _), panel_columns = env.ranges[c.n], c.tile.columns
         panels_end = b.add(begin, self._round_down(self.columns, panel_columns))
-        home.loop(begin, panels_end, panel_columns, panel)
+        env.loop(begin, panels_end, panel_columns, panel)
         self.iterations_before = self.packing = None
         self._select_range(panels_end)
         self._edge_columns(low, ends[2])
-        home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
+        env.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
         self._epilogue_split_panel(panels_end)
         if c.stores_sums and not c.keeps_sums:
             with b.if_then(self.is_last_block):
-                home.loop(low, high, 1, self._epilogue_row)
+                env.loop(low, high, 1, self._epilogue_row)
 
     def _select_range(self, column: Value) -> None:
         """Select the output range of a panel's columns, once for all its tiles."""
@@ -140,16 +140,16 @@ class SmallMGemm(KBlockedGemm):
 
     def _end(self, column: Value) -> Value:
         """Return the end of a panel, clamped to the task's columns."""
-        b, high = self.b, self.home.ranges[self.c.n][1]
+        b, high = self.b, self.env.ranges[self.c.n][1]
         end = b.add(column, number(self.c.tile.columns))
         return b.select(b.icmp_signed("<", end, high), end, high)
 
     def _epilogue_split_panel(self, column: Value) -> None:
         """Emit the epilogue of a panel which spans several output ranges, from scratch."""
-        b, c, home, aimed = self.b, self.c, self.home, self.selected_outputs
+        b, c, env, aimed = self.b, self.c, self.env, self.selected_outputs
         if aimed is None:
             return
-        self.selected_outputs, (low, high), end = None, home.ranges[c.m], self._end(column)
+        self.selected_outputs, (low, high), end = None, env.ranges[c.m], self._end(column)
 
         def vector(row: Value, at: Value) -> None:
             total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
@@ -157,11 +157,11 @@ class SmallMGemm(KBlockedGemm):
             self._epilogue_vector(self._places(row, 1)[0], at, mask, total)
 
         with b.if_then(b.and_(self.is_last_block, b.not_(aimed.inside))):
-            home.loop(
+            env.loop(
                 low,
                 high,
                 1,
-                lambda row: home.loop(column, end, c.tile.lanes, lambda at: vector(row, at)),
+                lambda row: env.loop(column, end, c.tile.lanes, lambda at: vector(row, at)),
             )
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
@@ -223,15 +223,15 @@ class SmallMGemm(KBlockedGemm):
 
     def _pack_right(self) -> None:
         """Pack what tiles do not: the columns past the full panels, or everything."""
-        b, c, home = self.b, self.c, self.home
-        columns = home.ranges[c.n]
+        b, c, env = self.b, self.c, self.env
+        columns = env.ranges[c.n]
         self.packed_on_use = number(0)
         if self.right_rows is not None:
             has_full_tiles = b.icmp_signed("<", number(0), self.full_tiles)
             self.packed_on_use = b.select(
                 has_full_tiles, self._round_down(self.columns, c.tile.columns), number(0)
             )
-        with home.narrowed({c.n: (b.add(columns[0], self.packed_on_use), columns[1])}):
+        with env.narrowed({c.n: (b.add(columns[0], self.packed_on_use), columns[1])}):
             super()._pack_right()
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
@@ -254,16 +254,16 @@ class SmallMGemm(KBlockedGemm):
 
         Prefetched are the rows of the next block, or of the next task's columns.
         """
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         access, stride = plain_load(c.right), c.right_pitch()
         if access is None or stride is None:
             return None
         top, dtype = (
-            home.open(self.nest.packs[1], Scope(home.top)),
-            home.frame.dtypes[access.buffer],
+            env.open(self.nest.packs[1], Scope(env.top)),
+            env.frame.dtypes[access.buffer],
         )
-        step, buffer = home.index(stride, top), home.frame.buffers[access.buffer]
-        (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
+        step, buffer = env.index(stride, top), env.frame.buffers[access.buffer]
+        (_, end), (low, high) = env.ranges[c.n], env.ranges[c.k]
         across = b.add(
             b.udiv(
                 b.mul(self.columns, number(dtype.itemsize)), number(PREFETCH_GROUP * CACHE_LINE)
@@ -275,7 +275,7 @@ class SmallMGemm(KBlockedGemm):
         iterations = b.select(b.icmp_signed("<", iterations, number(1)), number(1), iterations)
         depth = b.select(self.is_last_block, self.block_depth, self._next_depth())
         groups = b.shl(b.mul(across, depth), number(FRACTION))
-        more = b.icmp_signed("<", end, home.frame.index(home.s.phase.axes[c.n]))
+        more = b.icmp_signed("<", end, env.frame.index(env.s.phase.axes[c.n]))
         has_next = b.or_(b.not_(self.is_last_block), more)
         rate = b.select(has_next, b.add(b.udiv(groups, iterations), number(1)), number(0))
         origin = top.offset(access)

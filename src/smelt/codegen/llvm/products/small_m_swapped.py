@@ -44,14 +44,14 @@ Value = ir.Value
 
 
 class SmallMSwappedGemm(TallSkinnyGemm):
-    """Emits one small-M product with swapped operands, in the task of `home`.
+    """Emits one small-M product with swapped operands, in the task of `env`.
 
     `m` is the axis of the result's columns, `n` that of its rows; the left operand is the one
     stored along k.
     """
 
-    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
-        super().__init__(home, nest, c)
+    def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
+        super().__init__(env, nest, c)
         self.rate = number(0)
         self.others = list[Self]()
         """Other products whose sums the same epilogue reads."""
@@ -60,26 +60,26 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def run(self) -> None:
         """Emit all columns of this task, some at a time, for all products emitted together."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         if c.keeps_sums:
             return
         self.others = self._kept_products()
         products = [*self.others, self]
-        low, high = home.ranges[c.m]
+        low, high = env.ranges[c.m]
         for product in products:
-            with home.within(products=product):
+            with env.within(products=product):
                 product._prepare()
 
         def column_block(at: Value) -> None:
             end = b.add(at, number(SWAPPED_COLUMNS))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             for product in products:
-                with home.within(products=product):
-                    home.loop(at, end, c.tile.rows, partial(product._columns, at, end))
+                with env.within(products=product):
+                    env.loop(at, end, c.tile.rows, partial(product._columns, at, end))
             self._epilogue_rows(at, end)
 
-        with home.within(prefetch_enabled=False):
-            home.loop(low, high, SWAPPED_COLUMNS, column_block)
+        with env.within(prefetch_enabled=False):
+            env.loop(low, high, SWAPPED_COLUMNS, column_block)
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
@@ -106,21 +106,21 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def _columns(self, first: Value, end: Value, row: Value) -> None:
         """Emit all rows for the columns of a tile: convert these if needed, and multiply."""
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         self.first_column, self.first_row = first, row
         following = b.add(row, number(c.tile.rows))
         following = b.select(b.icmp_signed("<", following, end), following, end)
-        with home.narrowed({c.m: (row, following)}):
+        with env.narrowed({c.m: (row, following)}):
             self._pack_left()
-        for_each_column_tile(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
+        for_each_column_tile(env, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
     def _tile_at(self, row: Value, at: Value, vectors: int) -> None:
         """Call the tile function; its sums are stored row by row."""
         b, c = self.b, self.c
-        size, (_, end) = number(self.left_dtype.itemsize), self.home.ranges[c.m]
+        size, (_, end) = number(self.left_dtype.itemsize), self.env.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))
         before = b.mul(panels, b.udiv(self.depth, number(SWAPPED_UNROLL)))
-        function = tile_function(b.module, c, vectors, self.home.frame.target)
+        function = tile_function(b.module, c, vectors, self.env.frame.target)
         b.call(
             function,
             [
@@ -139,7 +139,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
     def _panel_of(self, row: Value) -> Value:
         """Return the address of a packed panel of rows."""
         at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
-        return element_address(self.b, self.home.storage.at[item, RIGHT_PART], at, item.dtype)
+        return element_address(self.b, self.env.storage.at[item, RIGHT_PART], at, item.dtype)
 
     def _column_address(self, row: Value) -> Value:
         """Return the address of a column's elements, in place or converted."""
@@ -156,29 +156,28 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
         """Emit the epilogue of some columns, row by row."""
-        b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
-        self.top = home.open(self.nest, Scope(home.top))
-        first, last = home.ranges[c.n]
+        b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
+        self.top = env.open(self.nest, Scope(env.top))
+        first, last = env.ranges[c.n]
 
         def epilogue_row(row: Value) -> None:
             place = Scope(self.top, {c.n: row})
-            home.enter(place, 1)
+            env.enter(place, 1)
 
             def read(at: Value, mask: Value | None) -> None:
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
                 for product in (*self.others, self):
                     address = product._sum_address(b.sub(row, first), at)
-                    inner.values[product.c.item] = load_vector(
-                        self.m, address, product.c.item.dtype, None
-                    )
-                home.enter(inner, 2)
-                home.body(inner)
+                    item = product.c.item
+                    inner.define(item, load_vector(self.m, address, item.dtype, None))
+                env.enter(inner, 2)
+                env.body(inner)
 
             each_vector(
-                b, home, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
+                b, env, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
             )
 
-        home.loop(first, last, 1, epilogue_row)
+        env.loop(first, last, 1, epilogue_row)
 
 
 __all__ = ["SmallMSwappedGemm"]

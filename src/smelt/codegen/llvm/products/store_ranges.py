@@ -5,7 +5,7 @@ then have one address and one stride, chosen by comparing the tile's first and l
 are stored as if there were one output.  For a tile which spans several ranges, or none, sums go to
 the stack, and a loop over its vectors selects the range of each.
 
-    ranges = OutputRanges(home, c.n, row_stride)           the ranges of the open nest
+    ranges = OutputRanges(env, c.n, row_stride)           the ranges of the open nest
     chosen = ranges.select_outputs(column, end, top)       whether one holds the columns, and which
     ranges.emit_in_range(chosen, row, count, run)          the epilogue of a tile inside one range
 """
@@ -46,18 +46,18 @@ class OutputRanges:
     `row_strides` is the row stride of each output.
     """
 
-    def __init__(self, home: Environment, axis: str, apart: Mapping[Access, Value]) -> None:
-        self.home, self.axis, self.row_strides = home, axis, apart
+    def __init__(self, env: Environment, axis: str, apart: Mapping[Access, Value]) -> None:
+        self.env, self.axis, self.row_strides = env, axis, apart
         by_value: dict[tuple[Item, str], Ranges] = {}
-        for s in home.nest.stores:
+        for s in env.nest.stores:
             within = stored_range(s)
             if within is not None and within.axis == axis and self._rows_are_contiguous(s):
-                dtype = home.frame.dtypes[s.access.buffer]
+                dtype = env.frame.dtypes[s.access.buffer]
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))
         self.groups = [group for group in by_value.values() if len(group) > 1]
         """Ranges of one value each, with outputs of one type."""
         self.ends = {
-            within: range_ends(home, within) for group in self.groups for _, within in group
+            within: range_ends(env, within) for group in self.groups for _, within in group
         }
 
     def _rows_are_contiguous(self, store: StoreItem) -> bool:
@@ -76,7 +76,7 @@ class OutputRanges:
 
     def inside(self, low: Value, high: Value) -> Value:
         """Return whether columns are inside one range of each value and overlap no other (i1)."""
-        b, inside_all = self.home.b, ir.IntType(1)(1)
+        b, inside_all = self.env.b, ir.IntType(1)(1)
         for group in self.groups:
             once, clear = ir.IntType(1)(0), ir.IntType(1)(1)
             for _, within in group:
@@ -88,12 +88,12 @@ class OutputRanges:
         return inside_all
 
     def _holds(self, within: Range, low: Value, high: Value) -> Value:
-        b, (first, stop) = self.home.b, self.ends[within]
+        b, (first, stop) = self.env.b, self.ends[within]
         begins = b.icmp_signed("<=", first, low)
         return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
     def _misses(self, within: Range, low: Value, high: Value) -> Value:
-        b, (first, stop) = self.home.b, self.ends[within]
+        b, (first, stop) = self.env.b, self.ends[within]
         before = b.icmp_signed("<=", high, first)
         return before if stop is None else b.or_(before, b.icmp_signed("<=", stop, low))
 
@@ -103,10 +103,10 @@ class OutputRanges:
         return SelectedOutputs(self.inside(low, high), aims)
 
     def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> RangeStoreTarget:
-        b, outputs = self.home.b, list[tuple[Value, Value]]()
-        dtype = self.home.frame.dtypes[group[0][0].access.buffer]
+        b, outputs = self.env.b, list[tuple[Value, Value]]()
+        dtype = self.env.frame.dtypes[group[0][0].access.buffer]
         for store, _ in group:
-            base = self.home.frame.buffers[store.access.buffer]
+            base = self.env.frame.buffers[store.access.buffer]
             first = element_address(b, base, top.offset(store.access), dtype)
             outputs.append((first, self.row_strides[store.access]))
         first, stride = outputs[0]
@@ -122,8 +122,8 @@ class OutputRanges:
         self, aimed: SelectedOutputs, row: Value, count: int, run: Callable[[int], None]
     ) -> None:
         """Emit `run(i)`, the epilogue of each of `count` rows, for columns inside one range."""
-        home, b = self.home, self.home.b
-        accesses = [a for a in home.accesses if a not in self.accesses]
+        env, b = self.env, self.env.b
+        accesses = [a for a in env.accesses if a not in self.accesses]
         firsts = [
             element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
         ]
@@ -132,7 +132,7 @@ class OutputRanges:
                 replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
                 for aim, x in zip(aimed.aims, firsts, strict=True)
             ]
-            with home.within(accesses=accesses, range_targets=targets):
+            with env.within(accesses=accesses, range_targets=targets):
                 run(i)
 
 

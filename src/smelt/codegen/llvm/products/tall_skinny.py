@@ -58,7 +58,7 @@ def mask_of_last(mask: Value | None, nth: int, vectors: int) -> Value | None:
 
 
 class TallSkinnyGemm(TallPacker):
-    """Emits one tall-skinny product of the task that `home` is emitting."""
+    """Emits one tall-skinny product of the task that `env` is emitting."""
 
     def run(self) -> None:
         """Emit all rows of this task, some at a time.
@@ -66,27 +66,27 @@ class TallSkinnyGemm(TallPacker):
         Products whose sums the epilogue of another product reads are emitted with it: it takes the
         same rows of all of them, so that operands and sums stay in L1.
         """
-        home, c = self.home, self.c
+        env, c = self.env, self.c
         if c.keeps_sums:
             return
         products = [*self._kept_products(), self]
         for product in products:
-            with home.within(products=product):
+            with env.within(products=product):
                 product._prepare()
 
         def row_block() -> None:
             for product in products:
-                with home.within(products=product):
-                    product._row_block(*home.ranges[c.m])
+                with env.within(products=product):
+                    product._row_block(*env.ranges[c.m])
 
-        with home.within(prefetch_enabled=False):
-            strip_mine_axis(home, c.m, c.rows_per_pass, row_block)
+        with env.within(prefetch_enabled=False):
+            strip_mine_axis(env, c.m, c.rows_per_pass, row_block)
 
     def _kept_products(self) -> list[Self]:
         """Return the other products, whose sums are kept for this product's epilogue."""
-        others = (n for n in self.home.s.nests if n is not self.nest and n.product is not None)
+        others = (n for n in self.env.s.nests if n is not self.nest and n.product is not None)
         # All products of a phase are planned alike.
-        return [type(self)(self.home, n, cast(FusedGemmPlan, n.product)) for n in others]
+        return [type(self)(self.env, n, cast(FusedGemmPlan, n.product)) for n in others]
 
     def _prepare(self) -> None:
         """Emit what precedes all rows: pack the right operand and locate the left one."""
@@ -95,10 +95,10 @@ class TallSkinnyGemm(TallPacker):
 
     def _row_block(self, low: Value, high: Value) -> None:
         """Emit a block of rows: sums and epilogue."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         self.first_row = low
         self._pack_left()
-        self.top = home.open(self.nest, Scope(home.top))
+        self.top = env.open(self.nest, Scope(env.top))
         self._set_row_strides()
         if not c.dense:
             self._results(low, high)
@@ -115,12 +115,12 @@ class TallSkinnyGemm(TallPacker):
 
     def _set_row_strides(self) -> None:
         """Compute the row strides of what the epilogue reads and writes."""
-        home = self.home
-        steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
-        self.row_strides = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
-        loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
+        env = self.env
+        steps = {a: coefficient(a.offset, self.c.m) for a in env.accesses if not a.positions}
+        self.row_strides = {a: env.index(s, self.top) for a, s in steps.items() if s is not None}
+        loads = {i.payload: None for i in env.items if {self.c.m, self.c.n} <= i.axes}
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
-        self.output_ranges = OutputRanges(home, self.c.n, self.row_strides)
+        self.output_ranges = OutputRanges(env, self.c.n, self.row_strides)
         self.selected_outputs: SelectedOutputs | None = None
         """Output ranges of a tile's columns, where several tiles share the selection."""
         self.extra_loads, self.results = (
@@ -138,7 +138,7 @@ class TallSkinnyGemm(TallPacker):
 
     def _results(self, low: Value, high: Value) -> None:
         """Emit full tiles of rows, then lower ones; then a deferred epilogue."""
-        b, c, loop, done = self.b, self.c, self.home.loop, low
+        b, c, loop, done = self.b, self.c, self.env.loop, low
         part = "whole" if c.wide else ""
         for size in c.heights[:-1]:
             end = b.sub(high, b.urem(b.sub(high, done), number(size)))
@@ -155,7 +155,7 @@ class TallSkinnyGemm(TallPacker):
         done, (full, *_, lower, _) = low, self.c.heights
         for size in (full, lower):
             end = self.b.sub(high, self.b.urem(self.b.sub(high, done), number(size)))
-            self.home.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
+            self.env.loop(done, end, size, lambda row, size=size: self._rows(row, size, "rest"))
             done = end
 
     def _copy_staged(self, low: Value, high: Value) -> None:
@@ -164,15 +164,15 @@ class TallSkinnyGemm(TallPacker):
         They were stored there in full vectors, each over the end of the one before: stores of a few
         lanes are several times slower.
         """
-        b, home, c = self.b, self.home, self.c
+        b, env, c = self.b, self.env, self.c
         count = b.mul(b.sub(high, low), self.columns)
         place = Scope(self.top, {c.m: low})
-        home.enter(place, 1)
+        env.enter(place, 1)
         for j, s in enumerate(self.nest.stores):
-            dtype = home.frame.dtypes[s.access.buffer]
-            base = home.frame.buffers[s.access.buffer]
+            dtype = env.frame.dtypes[s.access.buffer]
+            base = env.frame.buffers[s.access.buffer]
             to = element_address(b, base, place.offset(s.access), dtype)
-            copy_elements(b, home, home.storage.at[c.item, OUTPUT_STAGE_PART + j], to, count, dtype)
+            copy_elements(b, env, env.storage.at[c.item, OUTPUT_STAGE_PART + j], to, count, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
         """Emit all columns of some rows, or the full panels, or the rest."""
@@ -230,10 +230,10 @@ class TallSkinnyGemm(TallPacker):
 
         Rows as short as a tile do not train hardware prefetchers.
         """
-        b, home, streams = self.b, self.home, list[PrefetchStream]()
+        b, env, streams = self.b, self.env, list[PrefetchStream]()
         for access, origin in origins.items():
-            dtype, step = home.frame.dtypes[access.buffer], self.row_strides[access]
-            base, written = home.frame.buffers[access.buffer], access in self.results
+            dtype, step = env.frame.dtypes[access.buffer], self.row_strides[access]
+            base, written = env.frame.buffers[access.buffer], access in self.results
             rows_ahead = 0 if written else self._rows_ahead(count)
             at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
@@ -254,11 +254,11 @@ class TallSkinnyGemm(TallPacker):
 
         Hardware prefetchers cannot predict their addresses.
         """
-        b, c, home = self.b, self.c, self.home
+        b, c, env = self.b, self.c, self.env
         nth = b.udiv(b.sub(column, self.column), number(c.tile.columns))
-        row, last = b.add(row, nth), b.sub(home.ranges[c.m][1], number(1))
+        row, last = b.add(row, nth), b.sub(env.ranges[c.m][1], number(1))
         first = self._gathered_row(b.select(b.icmp_signed("<", row, last), row, last))
-        home.loop(
+        env.loop(
             number(0),
             self.depth,
             CACHE_LINE // self.left_dtype.itemsize,
@@ -267,15 +267,15 @@ class TallSkinnyGemm(TallPacker):
 
     def _places(self, row: Value, count: int) -> list[Scope]:
         """Return the scopes of consecutive rows."""
-        b, home, c = self.b, self.home, self.c
+        b, env, c = self.b, self.env, self.c
         places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
-        home.enter(places[0], 1)
+        env.enter(places[0], 1)
         for i, place in enumerate(places[1:], 1):
             for access, step in self.row_strides.items():
                 if access in places[0].offsets:
                     before = places[0].offsets[access]
-                    place.offsets[access] = b.add(before, b.mul(number(i), step))
-            home.enter(place, 1)
+                    place.locate(access, b.add(before, b.mul(number(i), step)))
+            env.enter(place, 1)
         return places
 
     def _across(self, put: Any, vectors: int, part: Literal["", "whole", "rest"] = "") -> None:
@@ -285,8 +285,8 @@ class TallSkinnyGemm(TallPacker):
         `part` "whole" emits only full panels, "rest" only the other columns: at once if they need
         as many vectors.  A mask applies to the last vector.
         """
-        b, home, c = self.b, self.home, self.c
-        (low, high), lanes, panel_columns = home.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
+        b, env, c = self.b, self.env, self.c
+        (low, high), lanes, panel_columns = env.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
         size = b.sub(high, low)
         vectors_end, panels_end = (
             b.add(low, self._round_down(size, lanes)),
@@ -299,14 +299,14 @@ class TallSkinnyGemm(TallPacker):
 
         if part == "rest":
             self._edge_panel(
-                put, panels_end, vectors, lambda: home.loop(panels_end, high, lanes, masked)
+                put, panels_end, vectors, lambda: env.loop(panels_end, high, lanes, masked)
             )
             return
         if not part:
-            home.loop(vectors_end, high, lanes, masked)
-        home.loop(low, panels_end, panel_columns, lambda at: put(at, vectors, None))
+            env.loop(vectors_end, high, lanes, masked)
+        env.loop(low, panels_end, panel_columns, lambda at: put(at, vectors, None))
         if panel_columns > lanes and not part:
-            home.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
+            env.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
     def _edge_panel(
         self, put: Any, panels_end: Value, vectors: int, single: Callable[[], None]
@@ -319,7 +319,7 @@ class TallSkinnyGemm(TallPacker):
         full, rests = (vectors - 1) * lanes, self._edge_widths(vectors * lanes)
         may_be_wide = vectors > 1 and (not rests or max(rests) > full)
         may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
-        left = opaque(b, b.sub(b.sub(self.home.ranges[self.c.n][1], panels_end), number(full)))
+        left = opaque(b, b.sub(b.sub(self.env.ranges[self.c.n][1], panels_end), number(full)))
         is_wide = b.icmp_signed(">", left, number(0))
         if may_be_wide and may_be_narrow:
             with b.if_else(is_wide) as (wide, narrow):
@@ -335,11 +335,9 @@ class TallSkinnyGemm(TallPacker):
 
     def _edge_widths(self, panel_columns: int) -> set[int]:
         """Return the possible numbers of columns past full panels; empty if unknown."""
-        total, local = (
-            extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
-        )
+        total, local = (extents[self.c.n] for extents in (self.env.s.phase.axes, self.env.s.local))
         if (
-            self.home.row_groups
+            self.env.row_groups
             or not isinstance(total, int)
             or not isinstance(local, int)
             or not local
@@ -358,7 +356,7 @@ class TallSkinnyGemm(TallPacker):
         totals: list[Value],
     ) -> None:
         """Emit the epilogue of a tile from a row on, reading its sums from registers."""
-        b, home, lanes, vectors = self.b, self.home, self.c.tile.lanes, len(totals) // len(places)
+        b, env, lanes, vectors = self.b, self.env, self.c.tile.lanes, len(totals) // len(places)
 
         def row_epilogue(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
@@ -372,7 +370,7 @@ class TallSkinnyGemm(TallPacker):
             for i in range(len(places)):
                 row_epilogue(i)
             return
-        end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
+        end, high = b.add(column, number(vectors * lanes)), env.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
         aimed = self.output_ranges.select_outputs(column, end, self.top)
         with b.if_else(aimed.inside) as (in_one_range, in_several):
@@ -385,7 +383,7 @@ class TallSkinnyGemm(TallPacker):
         self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
     ) -> None:
         """Emit the epilogue vector by vector, for a tile which spans several output ranges."""
-        b, home, lanes, dtype = self.b, self.home, self.c.tile.lanes, self.c.item.dtype
+        b, env, lanes, dtype = self.b, self.env, self.c.tile.lanes, self.c.item.dtype
         vectors, (low, high) = len(totals) // count, columns
         with b.goto_entry_block():
             room = b.alloca(ir.ArrayType(totals[0].type, len(totals)))
@@ -399,11 +397,11 @@ class TallSkinnyGemm(TallPacker):
             mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
             self._epilogue_vector(place, at, mask, total)
 
-        home.loop(
+        env.loop(
             row,
             b.add(row, number(count)),
             1,
-            lambda i: home.loop(low, high, lanes, lambda at: vector(i, at)),
+            lambda i: env.loop(low, high, lanes, lambda at: vector(i, at)),
         )
 
     def _sum_address(self, row: Value, column: Value) -> Value:
@@ -412,9 +410,9 @@ class TallSkinnyGemm(TallPacker):
 
     def _sum_address_of(self, item: Item, row: Value, column: Value) -> Value:
         """Return the address of a sum of one of the products emitted together."""
-        b, low = self.b, self.home.ranges[self.c.n][0]
+        b, low = self.b, self.env.ranges[self.c.n][0]
         at = b.add(b.mul(b.sub(row, self.first_row), self.pitch), b.sub(column, low))
-        return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
+        return element_address(b, self.env.storage.at[item, SUMS_PART], at, item.dtype)
 
     def _epilogue_row(self, row: Value) -> None:
         """Emit the epilogue of a row from sums in scratch."""
@@ -435,22 +433,22 @@ class TallSkinnyGemm(TallPacker):
         self, place: Scope, column: Value, mask: Value | None, total: Value
     ) -> None:
         """Emit the epilogue of one vector of sums."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
-        inner.values[c.item] = total
+        inner.define(c.item, total)
         for item, _ in c.others:
             address = self._sum_address_of(item, inner.axis(c.m), column)
-            inner.values[item] = load_vector(self.m, address, item.dtype, None)
-        home.enter(inner, 2)
+            inner.define(item, load_vector(self.m, address, item.dtype, None))
+        env.enter(inner, 2)
         if not self.staged:
-            home.body(inner)
+            env.body(inner)
             return
         row = b.mul(b.sub(inner.axis(c.m), self.first_row), self.columns)
-        at = b.add(row, b.sub(column, home.ranges[c.n][0]))
+        at = b.add(row, b.sub(column, env.ranges[c.n][0]))
         for j, s in enumerate(self.nest.stores):
-            dtype = home.frame.dtypes[s.access.buffer]
-            to = element_address(b, home.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
-            store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
+            dtype = env.frame.dtypes[s.access.buffer]
+            to = element_address(b, env.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
+            store_vector(self.m, to, env.get(s.value, inner, True), dtype, None)
 
     # ---- the tile --------------------------------------------------------------------------------
 
@@ -470,7 +468,7 @@ class TallSkinnyGemm(TallPacker):
             return rank_one_update(multiply_add(self.m, c.item), rows, across, totals)
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
-        if not c.wide or fits_one_run(self.home.s.local[c.k], c.item.dtype):
+        if not c.wide or fits_one_run(self.env.s.local[c.k], c.item.dtype):
             return reduction_loop(self.b, (number(0), self.depth), 1, step_at, zeros)
         return sum_in_runs(
             self.m,

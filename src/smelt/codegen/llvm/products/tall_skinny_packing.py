@@ -57,25 +57,25 @@ More channels are read side by side than hardware prefetchers follow.
 
 
 class TallPacker(Packer):
-    """Packs the operands of one tall-skinny product in the task that `home` is emitting."""
+    """Packs the operands of one tall-skinny product in the task that `env` is emitting."""
 
-    def __init__(self, home: Environment, nest: Nest, c: FusedGemmPlan) -> None:
-        super().__init__(home, c.item)
+    def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
+        super().__init__(env, c.item)
         self.nest, self.c = nest, c
-        self.m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
-        self.scalar = LLVMMachine(self.b, None, home.frame.target)
+        self.m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
+        self.scalar = LLVMMachine(self.b, None, env.frame.target)
         self.first_row, self.staged = number(0), False
         """First of the current rows; `staged` says whether outputs are staged in scratch."""
-        self.top = home.top
+        self.top = env.top
         self.row_strides: dict[Access, Value] = {}
         self.extra_loads: list[Access] = []
         """Accesses of the epilogue which read one element per sum."""
         self.prefetch_streams: list[PrefetchStream] = []
         """Prefetch streams which the current tile advances."""
         self.left_strides: list[Value] = []
-        low, high = home.ranges[c.k]
+        low, high = env.ranges[c.k]
         self.depth = self.b.sub(high, low)
-        self.column, high = home.ranges[c.n]
+        self.column, high = env.ranges[c.n]
         self.columns = self.b.sub(high, self.column)
         self.pitch = self._round_down(
             self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes
@@ -91,10 +91,10 @@ class TallPacker(Packer):
 
     def _locate_left(self) -> None:
         """Locate the left operand, and compute its strides along rows and k."""
-        home, b, c = self.home, self.b, self.c
+        env, b, c = self.env, self.b, self.c
         self.left_contiguous_axis, self.left_dtype = "", c.item.dtype
         if not c.direct:
-            self.base = home.storage.at[c.item if c.swapped else c.leader or c.item, LEFT_PART]
+            self.base = env.storage.at[c.item if c.swapped else c.leader or c.item, LEFT_PART]
             self.left_strides = [self.depth, number(1)]
             return
         if c.gathers_rows:
@@ -102,21 +102,19 @@ class TallPacker(Packer):
             return
         access = plain_load(c.left)
         assert access is not None
-        top = home.open(self.nest.packs[0], Scope(home.top))
-        self.left_strides = [
-            home.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)
-        ]
+        top = env.open(self.nest.packs[0], Scope(env.top))
+        self.left_strides = [env.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
         self.left_contiguous_axis = c.k if coefficient(access.offset, c.k) == 1 else ""
-        origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_strides[1]))
-        self.base = element_address(b, home.frame.buffers[access.buffer], origin, self.left_dtype)
+        origin = b.add(top.offset(access), b.mul(env.ranges[c.k][0], self.left_strides[1]))
+        self.base = element_address(b, env.frame.buffers[access.buffer], origin, self.left_dtype)
 
     def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
-        home, c, access = self.home, self.c, self.c.left.payload
+        env, c, access = self.env, self.c, self.c.left.payload
         assert isinstance(access, Access)
-        place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
-        at = home.index(access.offset, place)
-        return element_address(self.b, home.frame.buffers[access.buffer], at, self.left_dtype)
+        place = Scope(env.top, {c.m: row, c.k: env.ranges[c.k][0]})
+        at = env.index(access.offset, place)
+        return element_address(self.b, env.frame.buffers[access.buffer], at, self.left_dtype)
 
     def _pack_left(self) -> None:
         """Pack some rows of the left operand, unless they are multiplied in place."""
@@ -128,7 +126,7 @@ class TallPacker(Packer):
         if (
             access is None
             or not flat
-            or coefficient(access.offset, c.m) != self.home.s.phase.axes[c.k]
+            or coefficient(access.offset, c.m) != self.env.s.phase.axes[c.k]
         ):
             self.pack(nest)
         else:
@@ -136,41 +134,41 @@ class TallPacker(Packer):
 
     def _convert(self, nest: Nest, access: Access) -> None:
         """Pack rows which are only converted, and contiguous one after the other."""
-        home, b, c = self.home, self.b, self.c
-        low, high = home.ranges[c.m]
-        top = home.open(nest, Scope(home.top))
-        dtype = home.frame.dtypes[access.buffer]
+        env, b, c = self.env, self.b, self.c
+        low, high = env.ranges[c.m]
+        top = env.open(nest, Scope(env.top))
+        dtype = env.frame.dtypes[access.buffer]
         origin = b.add(top.offset(access), b.mul(low, self.depth))
-        base = element_address(b, home.frame.buffers[access.buffer], origin, dtype)
+        base = element_address(b, env.frame.buffers[access.buffer], origin, dtype)
 
         def put(at: Value, mask: Value | None) -> None:
             value = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
             value = apply_casts(self.m, value, c.left)
             store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
-        each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
+        each_vector(b, env, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
 
     def _pack_right(self) -> None:
         """Pack all of the right operand; a transposed one panel by panel."""
-        nest, c, home = self.nest.packs[1], self.c, self.home
-        self.starts = {a: home.ranges[a][0] for a in nest.order}
+        nest, c, env = self.nest.packs[1], self.c, self.env
+        self.starts = {a: env.ranges[a][0] for a in nest.order}
         if not nest.transposed:
             self.pack(nest)
             return
-        axes = segment_axes(home, nest, c.tile.columns)
-        for_each_segment(home, axes, lambda: self._transpose_right(nest))
+        axes = segment_axes(env, nest, c.tile.columns)
+        for_each_segment(env, axes, lambda: self._transpose_right(nest))
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         """Emit the nest; where its outer axis is the vector axis, in blocks of k."""
         if nest.order[0] == nest.vector:
-            top = self.home.open(nest, scope)
+            top = self.env.open(nest, scope)
             below = nest.order[1]
             run_row_versions(
-                self.home,
+                self.env,
                 (),
                 top,
                 lambda facts, few: strip_mine_axis(
-                    self.home, below, PACK_DEPTH, lambda: self._by_columns(top)
+                    self.env, below, PACK_DEPTH, lambda: self._by_columns(top)
                 ),
             )
         else:
@@ -182,62 +180,62 @@ class TallPacker(Packer):
         Bounds are tested once per vector.  Where columns are pixels of several image rows, as many
         vectors are packed at once as a tile has.
         """
-        home, b, lanes = self.home, self.b, self.home.s.lanes
-        column, k = home.nest.order
-        low, high = home.ranges[column]
+        env, b, lanes = self.env, self.b, self.env.s.lanes
+        column, k = env.nest.order
+        low, high = env.ranges[column]
         vectors_end, prefetched = (
             b.add(low, self._round_down(b.sub(high, low), lanes)),
-            next_task_reads(home),
+            next_task_reads(env),
         )
         spans_rows = any(
-            separates_rows(e, column) for a in accesses_of(home.items) for e, _ in a.limits
+            separates_rows(e, column) for a in accesses_of(env.items) for e, _ in a.limits
         )
 
-        last_accesses = farthest_accesses(accesses_of(home.items), column) if spans_rows else []
+        last_accesses = farthest_accesses(accesses_of(env.items), column) if spans_rows else []
 
         def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
-            home.enter(outer, 1)
-            limits = known_limits(home, outer)
-            gathers = cache_gathers(home, k)
+            env.enter(outer, 1)
+            limits = known_limits(env, outer)
+            gathers = cache_gathers(env, k)
             vector_lanes = Lanes(column, at, count, mask, tested_limits=limits)
 
             def inside(position: Value) -> None:
                 inner = Scope(outer, {k: position}, lanes=vector_lanes)
-                home.enter(inner, 2)
-                home.body(inner)
+                env.enter(inner, 2)
+                env.body(inner)
                 for access, distance in prefetched:
                     self._prefetch_element(
-                        access, b.add(inner.offset(access), home.index(distance, top))
+                        access, b.add(inner.offset(access), env.index(distance, top))
                     )
                 for access in last_accesses:
                     for nth in range(count // lanes):
                         distance = number(PREFETCH_PANELS * count + nth * lanes)
                         self._prefetch_element(access, b.add(inner.offset(access), distance))
 
-            with home.within(cached_gathers=gathers):
-                run_within_rows(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
+            with env.within(cached_gathers=gathers):
+                run_within_rows(env, column, limits, lambda: env.loop(*env.ranges[k], 1, inside))
 
         done = low
         if spans_rows and self.c.tile.vectors > 1:
             tile_columns = self.c.tile.columns
             done = b.add(low, self._round_down(b.sub(high, low), tile_columns))
-            home.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
-        home.loop(done, vectors_end, lanes, lambda at: vector(at, None))
-        home.loop(vectors_end, high, lanes, lambda at: vector(at, tail_mask(home, high, at, lanes)))
+            env.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
+        env.loop(done, vectors_end, lanes, lambda at: vector(at, None))
+        env.loop(vectors_end, high, lanes, lambda at: vector(at, tail_mask(env, high, at, lanes)))
 
     def _prefetch_element(self, access: Access, at: Value) -> None:
         """Prefetch the cache line of an element."""
-        home = self.home
-        buffer, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
+        env = self.env
+        buffer, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
     def _transpose_right(self, nest: Nest) -> None:
         """Pack a segment of a right operand which is transposed."""
-        c, home = self.c, self.home
-        items = live_items(nest, home.known_conditions) if home.known_conditions else nest.items
+        c, env = self.c, self.env
+        items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
         if len(items) == 1 and items[0] in nest.transposed:
-            m = LLVMMachine(self.b, c.tile.lanes, home.frame.target)
+            m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
 
             def put(k: Value, column: Value, value: Value) -> None:
                 at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
@@ -245,15 +243,15 @@ class TallPacker(Packer):
                     m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
                 )
 
-            emit_transposed(home, items[0], home.open(nest, Scope(home.top)), put)
+            emit_transposed(env, items[0], env.open(nest, Scope(env.top)), put)
             return
 
-        strip_mine_transpose_tiles(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
+        strip_mine_transpose_tiles(env, (c.n, c.k), lambda: env.run(nest, Scope(env.top)))
 
     def _zero_panel_tail(self) -> None:
         """Clear the lanes past the last column in the right operand's last panel."""
         panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
-        zero_panel_tail(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
+        zero_panel_tail(self.env, panels, self.c.tile, self.columns, self.depth, self.depth)
 
     def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes of a nest which may be partitioned: all unless it transposes."""
@@ -291,13 +289,13 @@ class TallPacker(Packer):
             return
         lanes = scope.lanes.count
         to = self.at(LEFT_PART, self.offset(nest, scope))
-        m = LLVMMachine(self.b, lanes, self.home.frame.target)
+        m = LLVMMachine(self.b, lanes, self.env.frame.target)
         store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
 
     def _clamped(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a tile, clamped to the last row."""
         b, c = self.b, self.c
-        last = b.sub(self.home.ranges[c.m][1], number(1))
+        last = b.sub(self.env.ranges[c.m][1], number(1))
         addresses: list[Value] = []
         for i in range(count):
             at = b.add(row, number(i)) if i else row

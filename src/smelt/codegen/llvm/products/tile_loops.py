@@ -4,10 +4,10 @@ Within the packing loops LLVM would keep those loops' constants in the registers
 needs for its sums; a separate noinline function has all registers:
 
     function = outline_function(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
-    for_each_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
-    for_each_column_tile(home, tile, columns, line, even)               # tiles one below the other
+    for_each_tile(env, tile, fewer, rows, columns, lambda tile, row, column: ...)
+    for_each_column_tile(env, tile, columns, line, even)               # tiles one below the other
     reduction_loop(b, (low, high), step, one, begin)                    # the loop over k of a tile
-    strip_mine_axis(home, axis, size, inside)                           # the loops around them
+    strip_mine_axis(env, axis, size, inside)                           # the loops around them
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNPACKED_TILES = 2
 
 
 def strip_mine(
-    home: Environment,
+    env: Environment,
     span: tuple[Value, Value],
     size: int | Value,
     inside: Callable[[Value, Value], None],
@@ -41,7 +41,7 @@ def strip_mine(
 
     With `at_multiples` blocks end at multiples of the size, so that the first may be shorter.
     """
-    b, (low, high) = home.b, span
+    b, (low, high) = env.b, span
     step = number(size) if isinstance(size, int) else size
 
     def block(at: Value) -> None:
@@ -53,11 +53,11 @@ def strip_mine(
     if at_multiples:  # an empty range must not begin before itself
         has_any = b.icmp_signed("<", low, high)
         first = b.select(has_any, b.sub(low, b.srem(low, step)), low)
-    home.loop(first, high, size, block)
+    env.loop(first, high, size, block)
 
 
 def strip_mine_axis(
-    home: Environment,
+    env: Environment,
     axis: str,
     size: int | Value,
     inside: Callable[[], None],
@@ -67,18 +67,18 @@ def strip_mine_axis(
     """Emit `inside` for each block of an axis, whose range is narrowed to it."""
 
     def narrowed(*part: Value) -> None:
-        with home.narrowed({axis: (part[0], part[1])}):
+        with env.narrowed({axis: (part[0], part[1])}):
             inside()
 
-    strip_mine(home, home.ranges[axis], size, narrowed, at_multiples=at_multiples)
+    strip_mine(env, env.ranges[axis], size, narrowed, at_multiples=at_multiples)
 
 
 def strip_mine_transpose_tiles(
-    home: Environment, axes: Sequence[str], inside: Callable[[], None]
+    env: Environment, axes: Sequence[str], inside: Callable[[], None]
 ) -> None:
     """Emit `inside` for each transpose tile of two axes, with narrowed ranges."""
-    side, (first, second) = transpose_side(home.s.lanes), axes
-    strip_mine_axis(home, first, side, lambda: strip_mine_axis(home, second, side, inside))
+    side, (first, second) = transpose_side(env.s.lanes), axes
+    strip_mine_axis(env, first, side, lambda: strip_mine_axis(env, second, side, inside))
 
 
 def outline_function(
@@ -87,8 +87,7 @@ def outline_function(
     """Return the internal noinline function `name`, emitted by `fill` if the module has none."""
     function = module.globals.get(name)
     if function is None:
-        function = ir.Function(module, kind, name)
-        function.linkage = "internal"
+        function = ir.Function(module, kind, name, "internal")
         for attribute in ("noinline", "nounwind"):
             function.attributes.add(attribute)
         function.args[0].add_attribute("noalias")
@@ -97,7 +96,7 @@ def outline_function(
 
 
 def for_each_tile(
-    home: Environment,
+    env: Environment,
     tile: Tile,
     fewer: int,
     rows: Value,
@@ -110,7 +109,7 @@ def for_each_tile(
     Full tiles come first, then those of `fewer` rows; a narrow column remainder gets tiles of one
     vector.  `begin(column, vectors)` is emitted before the tiles of each column block.
     """
-    b = home.b
+    b = env.b
     full_rows = full_tile_rows(b, rows, tile.rows, fewer)
 
     def column_tiles(column: Value, vectors: int) -> None:
@@ -118,13 +117,13 @@ def for_each_tile(
             begin(column, vectors)
         for height, start, end in ((tile.rows, number(0), full_rows), (fewer, full_rows, rows)):
             sized = replace(tile, rows=height, vectors=vectors)
-            home.loop(start, end, height, lambda row, sized=sized: put(sized, row, column))
+            env.loop(start, end, height, lambda row, sized=sized: put(sized, row, column))
 
-    for_each_column_tile(home, tile, columns, column_tiles)
+    for_each_column_tile(env, tile, columns, column_tiles)
 
 
 def for_each_column_tile(
-    home: Environment,
+    env: Environment,
     tile: Tile,
     columns: Value,
     line: Callable[[Value, int], None],
@@ -134,15 +133,15 @@ def for_each_column_tile(
 
     A remainder which fits one vector gets `vectors` = 1; with `even` there is known to be none.
     """
-    b = home.b
+    b = env.b
     if even:
-        home.loop(number(0), columns, tile.columns, lambda at: line(at, tile.vectors))
+        env.loop(number(0), columns, tile.columns, lambda at: line(at, tile.vectors))
         return
     remainder = b.srem(columns, number(tile.columns))
     is_narrow = b.icmp_signed("<=", remainder, number(tile.lanes))
     full_columns = b.select(is_narrow, b.sub(columns, remainder), columns)
-    home.loop(number(0), full_columns, tile.columns, lambda at: line(at, tile.vectors))
-    home.loop(full_columns, columns, tile.columns, lambda at: line(at, 1))
+    env.loop(number(0), full_columns, tile.columns, lambda at: line(at, tile.vectors))
+    env.loop(full_columns, columns, tile.columns, lambda at: line(at, 1))
 
 
 def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
@@ -161,7 +160,7 @@ def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
 
 
 def reads_well_in_place(
-    home: Environment, c: Contraction, lines: tuple[Value, Value], rows: Value
+    env: Environment, c: Contraction, lines: tuple[Value, Value], rows: Value
 ) -> Value:
     """Return whether tiles should read short rows of the right operand in place (i1).
 
@@ -169,18 +168,18 @@ def reads_well_in_place(
     lines are loaded twice by every tile, so a stream's block is packed once for all rows if there
     are more rows than packing costs.
     """
-    b, size = home.b, c.unit.itemsize
-    if home.s.region(c.item) is None:
+    b, size = env.b, c.unit.itemsize
+    if env.s.region(c.item) is None:
         return ir.IntType(1)(1)
     aligned = fit_cache_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
     return b.or_(aligned, b.icmp_signed("<=", rows, number(UNPACKED_TILES * c.tile.rows)))
 
 
-def ends_with_whole_unit(home: Environment, c: Contraction) -> Value:
+def ends_with_whole_unit(env: Environment, c: Contraction) -> Value:
     """Return whether the current block of k ends with a complete 32-bit unit (i1)."""
-    low, high = home.ranges[c.k]
-    remainder = home.b.urem(home.b.sub(high, low), number(c.group_size))
-    return home.b.icmp_signed("==", remainder, number(0))
+    low, high = env.ranges[c.k]
+    remainder = env.b.urem(env.b.sub(high, low), number(c.group_size))
+    return env.b.icmp_signed("==", remainder, number(0))
 
 
 def reduction_loop(

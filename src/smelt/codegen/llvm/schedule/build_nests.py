@@ -9,7 +9,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
@@ -27,6 +27,8 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     Phase,
     Reduction,
+    StateUpdate,
+    StoreItem,
     unvarying_axes,
     visited_axes,
 )
@@ -60,6 +62,7 @@ from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
@@ -224,6 +227,61 @@ def _with_longer_rows(phase: Phase, target: Target) -> Phase:
     return unrolled or phase
 
 
+@dataclass(eq=False)
+class _Group:
+    """Roots that share a nest, as they are collected: the nest before its loops are arranged."""
+
+    level: int
+    order: tuple[str, ...]
+    time: int = 0
+    vector: str | None = None
+    store_range: Range | None = None
+    product: ProductPlan | None = None
+    packs: tuple[_Group, ...] = ()
+    packed: str = ""
+    single_use: bool = False
+    reductions: list[Item] = field(default_factory=list[Item])
+    saves: list[Item] = field(default_factory=list[Item])
+    stores: list[StoreItem] = field(default_factory=list[StoreItem])
+    state_updates: list[StateUpdate] = field(default_factory=list[StateUpdate])
+    scalars: list[Item] = field(default_factory=list[Item])
+    items: tuple[Item, ...] = ()
+
+    def save_once(self, item: Item) -> None:
+        """Add a value that is computed once for each position, where windows read it."""
+        self.saves.append(item)
+        self.single_use = True
+
+    def compute(self, items: tuple[Item, ...]) -> None:
+        """Set what the nest computes."""
+        self.items = items
+
+    def split(self, others: list[Item]) -> _Group:
+        """Move some reductions to a group of their own, and return it."""
+        self.reductions = [f for f in self.reductions if f not in others]
+        return _Group(self.level, self.order, self.time, reductions=others)
+
+    def nest(self) -> Nest:
+        """Return the nest of these roots, without vectors or unrolling."""
+        return Nest(
+            self.level,
+            self.order,
+            self.vector,
+            reductions=tuple(self.reductions),
+            saves=tuple(self.saves),
+            stores=tuple(self.stores),
+            items=self.items,
+            product=self.product,
+            packs=tuple(pack.nest() for pack in self.packs),
+            packed=self.packed,
+            single_use=self.single_use,
+            state_updates=tuple(self.state_updates),
+            scalars=tuple(self.scalars),
+            time=self.time,
+            store_range=self.store_range,
+        )
+
+
 class _Planner:
     """Groups the roots of a phase into nests, and arranges the loops of each."""
 
@@ -240,7 +298,7 @@ class _Planner:
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
         self.transpose_axis, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
-        self.groups: dict[tuple[int, object], Nest] = {}
+        self.groups: dict[tuple[int, object], _Group] = {}
         self.separate = self._separate_items()
         self.direct = {c.left: c for c in products.blocked if c.direct or c.stored_pitch}
         self.first: list[int] = []
@@ -273,10 +331,10 @@ class _Planner:
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._collect_items(nest)
         order = sorted(self.groups, key=self._run_order)
-        nests = [n for k in order for n in self._split_reductions(self.groups[k])]
-        for nest in nests:
-            self._arrange(nest)
-            limit_unroll_to_runs(nest, self.lanes, block)
+        groups = [x for k in order for x in self._split_reductions(self.groups[k])]
+        nests = tuple(
+            limit_unroll_to_runs(self._arranged(x.nest()), self.lanes, block) for x in groups
+        )
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
 
     def _run_order(self, key: tuple[int, object]) -> tuple[int, int]:
@@ -295,16 +353,17 @@ class _Planner:
         """Add a nest for a contraction, and the nests that pack its operands."""
         c = self.products[item]
         level, time = self.levels[item] - 1, item.time
-        nest = Nest(level, (), None, product=c, time=time)
-        orders = c.left_order(), c.right_order()
-        sides = zip(orders, (c.left, c.right), ("left", "right"), strict=True)
+        once = not self.products.blocked
         left, right = (
-            Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
-            for order, operand, side in sides
+            _Group(
+                level, order, time, order[-1], packed=side, saves=[operand], single_use=single_use
+            )
+            for order, operand, side, single_use in (
+                (c.left_order(), c.left, "left", False),
+                (c.right_order(), c.right, "right", once),
+            )
         )
-        right.single_use = not self.products.blocked
-        nest.packs = (left, right)
-        self.groups[level, number] = nest
+        self.groups[level, number] = _Group(level, (), time, product=c, packs=(left, right))
         self._materialise(item)
 
     def _levels(self) -> dict[Item, int]:
@@ -383,16 +442,16 @@ class _Planner:
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "reduce"), over)
         return axes & self._local_axes(item.time)
 
-    def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
+    def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> _Group:
         """Return the nest of a level over a domain; create it if missing."""
         key = (level, domain if within is None else (domain, within))
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
             time = next(t for t, last in enumerate(self.last) if level <= last)
-            self.groups[key] = Nest(level, order, None, time=time, store_range=within)
+            self.groups[key] = _Group(level, order, time, store_range=within)
         return self.groups[key]
 
-    def _collect_items(self, nest: Nest) -> None:
+    def _collect_items(self, nest: _Group) -> None:
         """Collect what a nest computes, and materialise what is costly."""
         for pack in nest.packs:
             self._collect_items(pack)
@@ -404,26 +463,26 @@ class _Planner:
         roots += [setting.value for setting in nest.state_updates] + nest.scalars
         for item in roots:
             self._require(item, nest, items)
-        nest.items = [i for i in self.phase.items if i in items]
+        nest.compute(tuple(i for i in self.phase.items if i in items))
 
-    def _split_reductions(self, nest: Nest) -> list[Nest]:
+    def _split_reductions(self, nest: _Group) -> list[_Group]:
         """Move reductions that cannot share the nest's loops to nests of their own.
 
         Axes that a reduction ends together with the vector axis are innermost, so that its
         accumulator is in registers; of two such reductions, one must end all axes of the other.
         """
-        v = self._choose_vector(nest)
+        v = self._choose_vector(nest.nest())
         nested: list[set[str]] = []
-        other = Nest(nest.level, nest.order, None, time=nest.time)
+        others: list[Item] = []
         for reduction in nest.reductions:
             over = reduced_axes(reduction)
             if v in over and not all(over <= o or o <= over for o in nested):
-                other.reductions.append(reduction)
+                others.append(reduction)
             elif v in over:
                 nested.append(over)
-        if not other.reductions:
+        if not others:
             return [nest]
-        nest.reductions = [f for f in nest.reductions if f not in other.reductions]
+        other = nest.split(others)
         for one in (nest, other):
             self._collect_items(one)
         return [*self._split_reductions(nest), *self._split_reductions(other)]
@@ -457,7 +516,7 @@ class _Planner:
         ]
         return lane_axes[0] if lane_axes else None
 
-    def _require(self, item: Item, nest: Nest, items: set[Item]) -> None:
+    def _require(self, item: Item, nest: _Group, items: set[Item]) -> None:
         """Add an item and its operands to a nest, unless they are materialised.
 
         A costly item is materialised by an earlier nest instead.
@@ -500,9 +559,7 @@ class _Planner:
         if item not in self.kept:
             self._materialise(item)
             if item.kind not in ("reduce", "dot"):
-                home = self._nest_for(self.levels[item], self._domain(item))
-                home.saves.append(item)
-                home.single_use = True
+                self._nest_for(self.levels[item], self._domain(item)).save_once(item)
 
     def _materialise(self, item: Item) -> None:
         """Record the scratch axes of an item, outer to inner."""
@@ -565,61 +622,59 @@ class _Planner:
         total = own_cost + sum(self._cost(a, wide, limit, costs) for a in item.args)
         return 0.0 if not wide <= item.axes and total > limit else total
 
-    def _arrange(self, nest: Nest) -> None:
+    def _arranged(self, nest: Nest) -> Nest:
         """Choose the vector axis, the loop order and the unroll factor of a nest."""
         if nest.product is not None:
-            for pack in nest.packs:
-                self._arrange_pack(pack, nest.product)
-        domain = nest.order
-        if not domain:
-            return
+            packs = tuple(self._arranged_pack(pack, nest.product) for pack in nest.packs)
+            nest = replace(nest, packs=packs)
+        if not nest.order:
+            return nest
         v, serial = self._choose_vector(nest), scan_axes(nest)
-        other_axes, ended = [a for a in domain if a != v], innermost_axes(nest, v)
-        nest.vector = v
-        nest.order = (
-            *(a for a in other_axes if a not in ended and a not in serial),
-            *(a for a in other_axes if a in serial and a not in ended),
+        nest = self._transposing(self._ordered(nest, v), v)
+        cut = any(partition_axis(nest, a, self.phase.axes[a]) for a in nest.order)
+        stages = () if cut or has_likely_sides(nest) else distribute(nest)
+        visited = visited_axes(self.phase.segments[nest.time])
+        pairs = not any(visited & reduced_axes(f) for f in nest.reductions)
+        nest = replace(nest, stages=stages, pairs=pairs)
+        unroll = STAGE_UNROLL if stages else 2 if v in serial else choose_unroll(nest, self.lanes)
+        if nest.transposed and not nest.strips:
+            unroll = min(unroll, transpose_side(self.lanes) // self.lanes)
+        return replace(nest, unroll=unroll)
+
+    def _ordered(self, nest: Nest, v: str | None) -> Nest:
+        """Return a nest with its loops in order, given its vector axis."""
+        serial, ended = scan_axes(nest), innermost_axes(nest, v)
+        others = [a for a in nest.order if a != v]
+        order = (
+            *(a for a in others if a not in ended and a not in serial),
+            *(a for a in others if a in serial and a not in ended),
             *(a for a in ended if a != v),
             *((v,) if v is not None else ()),
         )
-        if (
-            self.transpose_axis in other_axes
-            and v == self.vector
-            and v is not None
-            and not (ended or serial)
-        ):
-            nest.order = (
-                *(a for a in other_axes if a != self.transpose_axis),
-                self.transpose_axis or "",
-                v,
-            )
-            nest.transposed = [
-                i
-                for i in nest.items
-                if load_transpose_axis(i, self.phase, v) == self.transpose_axis
-            ]
-        elif self.products:
-            nest.transposed = strip_loads(nest, {*self.kept}, self.local, self.lanes)
-            nest.strips = bool(nest.transposed)
-        cut = any(partition_axis(nest, a, self.phase.axes[a]) for a in nest.order)
-        if not cut and not has_likely_sides(nest):
-            nest.stages = distribute(nest)
-        visited = visited_axes(self.phase.segments[nest.time])
-        nest.pairs = not any(visited & reduced_axes(f) for f in nest.reductions)
-        nest.unroll = (
-            STAGE_UNROLL if nest.stages else 2 if v in serial else choose_unroll(nest, self.lanes)
-        )
-        if nest.transposed and not nest.strips:
-            nest.unroll = min(nest.unroll, transpose_side(self.lanes) // self.lanes)
+        return replace(nest, vector=v, order=order)
 
-    def _arrange_pack(self, pack: Nest, c: ProductPlan) -> None:
+    def _transposing(self, nest: Nest, v: str | None) -> Nest:
+        """Return a nest with the loads that it transposes, tile by tile or in strips."""
+        row, others = self.transpose_axis, [a for a in nest.order if a != v]
+        plain = not (innermost_axes(nest, v) or scan_axes(nest))
+        if row is not None and row in others and v == self.vector and v is not None and plain:
+            transposed = (i for i in nest.items if load_transpose_axis(i, self.phase, v) == row)
+            order = (*(a for a in self.phase.axes if a in others and a != row), row, v)
+            return replace(nest, order=order, transposed=tuple(transposed))
+        if not self.products:
+            return nest
+        strips = tuple(strip_loads(nest, {*self.kept}, self.local, self.lanes))
+        return replace(nest, transposed=strips, strips=bool(strips))
+
+    def _arranged_pack(self, pack: Nest, c: ProductPlan) -> Nest:
         """Choose the unroll factor and transposed loads of a packing nest, whose order is fixed."""
-        pack.unroll = c.unroll_of_packing
+        unroll = c.unroll_of_packing
         fixed = pack.packed == "right" and not c.transposes_packing
         if pack.single_use or len(pack.order) != 2 or fixed:
-            return
+            return replace(pack, unroll=unroll)
         other, vector = pack.order
         run_lanes = lanes_of_runs(self.block, other, self.lanes)
-        pack.transposed = [i for i in pack.items if is_transposed_load(i, vector, other, run_lanes)]
-        if pack.transposed:
-            pack.unroll = min(pack.unroll, transpose_side(self.lanes) // self.lanes)
+        transposed = tuple(i for i in pack.items if is_transposed_load(i, vector, other, run_lanes))
+        if transposed:
+            unroll = min(unroll, transpose_side(self.lanes) // self.lanes)
+        return replace(pack, unroll=unroll, transposed=transposed)

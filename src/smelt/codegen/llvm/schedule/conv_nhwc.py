@@ -252,11 +252,11 @@ class NhwcConvPlan(PlainPacking):
         """Return the cycles of so many multiply-adds."""
         return tile_cycles(points, self.tile)
 
-    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         return self.extent(axis, local[axis], local[self.columns[-1].axis])
 
-    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+    def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: both operands, a table of taps, sums to transpose."""
         weights, pixels = self.room(local)
         if contiguous_filters(self) is not None:  # one panel at a time
@@ -414,7 +414,7 @@ class NhwcConvPlan(PlainPacking):
             return (*packed_order(self.columns[:-1], others), self.row_axis)
         return (*packed_order(self.columns, self.others), self.depth)
 
-    def packed(self, local: dict[str, Index]) -> list[Index]:
+    def packed(self, local: Mapping[str, Index]) -> list[Index]:
         """Return the extents of the packed image along `packed_axes`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
         sizes |= {self.depth: self.pitch, **packed_extents(self.columns, local)}
@@ -423,7 +423,7 @@ class NhwcConvPlan(PlainPacking):
             sizes[self.row_axis] = mul(add(local[last.axis], last.halo), self.pitch)
         return [sizes[a] for a in self.packed_axes()]
 
-    def room(self, local: dict[str, Index]) -> tuple[Index, Index]:
+    def room(self, local: Mapping[str, Index]) -> tuple[Index, Index]:
         """Return the elements of the packed weights, and of the packed image.
 
         Tiles may read past the image: rows that are computed in vain.

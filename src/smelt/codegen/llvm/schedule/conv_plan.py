@@ -16,7 +16,7 @@ channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the op
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd, prod
 from typing import cast
@@ -177,11 +177,11 @@ class ConvPlan(PlainPacking):
         """Return the cycles of so many multiply-adds."""
         return tile_cycles(points, self.tile)
 
-    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         return self.extent(axis, local[axis], local[self.n])
 
-    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+    def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: both operands, and a table of positions."""
         packs_left = not self.reads_left(phase.axes[self.m], local[self.m])
         weights = mul(self.scratch_extent(self.m, local), LEFT_PITCH)
@@ -272,11 +272,11 @@ class ConvPlan(PlainPacking):
         """Return the elements between rows of columns: a row's input positions."""
         return add(extent, self.columns[-1].halo)
 
-    def room(self, local: dict[str, Index]) -> Index:
+    def room(self, local: Mapping[str, Index]) -> Index:
         """Return the elements of the packed right operand: full vectors."""
         return mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
 
-    def packed(self, local: dict[str, Index]) -> list[Index]:
+    def packed(self, local: Mapping[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
         sizes |= {self.depth: self.block, **packed_extents(self.columns, local)}

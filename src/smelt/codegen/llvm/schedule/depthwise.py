@@ -169,11 +169,11 @@ class DepthwisePlan(PlainPacking):
         """Return the cycles of so many multiply-adds."""
         return tile_cycles(points, self.tile)
 
-    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         return self.extent(axis, local[axis])
 
-    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+    def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: weights, the input, a table of taps, sums to transpose."""
         channels = self.scratch_extent(self.lane, local) if self.has_lane_weights else 1
         dtype = self.item.dtype
@@ -240,7 +240,7 @@ class DepthwisePlan(PlainPacking):
         """Return the loops of the nest that packs the input: its axes in scratch too."""
         return packed_order(self.columns, [a for a in self.over if a != self.mixing_axis])
 
-    def packed(self, local: dict[str, Index]) -> list[Index]:
+    def packed(self, local: Mapping[str, Index]) -> list[Index]:
         """Return the extents of the packed input along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.over, self.extents, strict=True))
         for c in self.columns:
@@ -248,7 +248,7 @@ class DepthwisePlan(PlainPacking):
             sizes |= {c.remainder_axis: c.step, c.position_axis: add(local[c.axis], more)}
         return [sizes[a] for a in self.right_order()]
 
-    def room(self, local: dict[str, Index]) -> Index:
+    def room(self, local: Mapping[str, Index]) -> Index:
         """Return the elements of the packed input.
 
         A tile more where rows are transposed; one row of zeros where they are read in place.
@@ -258,7 +258,7 @@ class DepthwisePlan(PlainPacking):
         transpose_tile = 0 if self.transposed_rows is None else self.tile.lanes * self.tile.lanes
         return add(product(self.packed(local)), transpose_tile)
 
-    def sums(self, local: dict[str, Index]) -> Index:
+    def sums(self, local: Mapping[str, Index]) -> Index:
         """Return the elements of accumulators that are transposed later.
 
         The lowest register tiles go past the last row, and transposed tiles are square.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from smelt.codegen.llvm.loopir.items import Item, Phase
@@ -317,11 +317,11 @@ class FusedGemmPlan(PlainPacking):
         """Return the cycles of so many multiply-adds."""
         return tile_cycles(points, self.tile)
 
-    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result: a task's positions."""
         return local[axis]
 
-    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+    def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: packed operands, sums, rows that wait for their output."""
         m, n, k = (local[a] for a in (self.m, self.n, self.k))
         tile, dtype, packs_rows = self.tile, self.item.dtype, self.leader is None

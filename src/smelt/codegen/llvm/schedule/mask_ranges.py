@@ -208,30 +208,30 @@ def _bound_nests(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def allocate_ranges(home: Environment, groups: RowGroups) -> RowGroupRanges:
+def allocate_ranges(env: Environment, groups: RowGroups) -> RowGroupRanges:
     """Emit memory for the column ranges of a task's row groups."""
     size, fine = groups.size, groups.fine
-    with home.b.goto_entry_block():
+    with env.b.goto_entry_block():
         tables = {
-            (rows, exact): home.b.alloca(I64, number(2 * groups.most * size // rows))
+            (rows, exact): env.b.alloca(I64, number(2 * groups.most * size // rows))
             for rows, exact in ((size, False), (fine, True))
         }
     return RowGroupRanges(groups, tables)
 
 
-def emit_ranges(home: Environment, row_groups: RowGroupRanges) -> None:
+def emit_ranges(env: Environment, row_groups: RowGroupRanges) -> None:
     """Emit the column ranges of all row groups in the current block: rounded, and exact."""
-    b, groups = home.b, row_groups.groups
-    top, ranges = home.top, home.ranges
+    b, groups = env.b, row_groups.groups
+    top, ranges = env.top, env.ranges
     low, high = ranges[groups.columns]
     stale = _dependencies(groups.visit.start) | _dependencies(groups.visit.stop)
 
     def fine(k: Value) -> None:
         band = _band_range(b, k, ranges[groups.rows], groups.fine)
         inner = _without_stale(top, stale)
-        with home.narrowed({groups.rows: band}), home.within(top=inner):
+        with env.narrowed({groups.rows: band}), env.within(top=inner):
             for nest in groups.guides:
-                home.run(nest)
+                env.run(nest)
         start, stop = low, high
         if groups.visit.start is not None:
             start = _max(b, inner.value(groups.visit.start), low)
@@ -253,40 +253,40 @@ def emit_ranges(home: Environment, row_groups: RowGroupRanges) -> None:
         _store_range(b, row_groups, k, groups.size, start, stop)
 
     count = _count(b, ranges[groups.rows], groups.fine)
-    home.loop(number(0), count, 1, fine)
+    env.loop(number(0), count, 1, fine)
     last = b.sub(count, number(1))
-    home.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
+    env.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
 
 
 def _each(
-    home: Environment, row_groups: RowGroupRanges, nest: Nest, inside: Callable[[], None]
+    env: Environment, row_groups: RowGroupRanges, nest: Nest, inside: Callable[[], None]
 ) -> None:
     """Run a nest for each row group, with its rows and columns as the ranges.
 
     If the mask leaves a row group none of the columns, its reductions are set to their
     identities.
     """
-    b, ranges, groups = home.b, home.ranges, row_groups.groups
+    b, ranges, groups = env.b, env.ranges, row_groups.groups
 
     def run_group(k: Value) -> None:
-        band = _band_range(home.b, k, ranges[groups.rows], size)
+        band = _band_range(env.b, k, ranges[groups.rows], size)
         seen = _columns_of(b, row_groups, k, size, ranges[groups.columns])
-        with home.narrowed({groups.rows: band, groups.columns: seen}):
+        with env.narrowed({groups.rows: band, groups.columns: seen}):
             if not _only_reduces(nest, groups.columns):
                 inside()
                 return
-            with home.b.if_else(home.b.icmp_signed("<", *seen)) as (some, empty):
+            with env.b.if_else(env.b.icmp_signed("<", *seen)) as (some, empty):
                 with some:
                     inside()
                 with empty:
-                    home.reductions.store_identities(nest)
+                    env.reductions.store_identities(nest)
 
     size = groups.size
-    home.loop(number(0), _count(home.b, ranges[groups.rows], size), 1, run_group)
+    env.loop(number(0), _count(env.b, ranges[groups.rows], size), 1, run_group)
 
 
 def over_row_groups(
-    home: Environment,
+    env: Environment,
     row_groups: RowGroupRanges,
     rows: Value,
     columns: tuple[Value, Value],
@@ -298,7 +298,7 @@ def over_row_groups(
     It gets the first row and the one after the last, the range of `columns` (rounded, or
     exact), and whether the mask excludes all columns before these.
     """
-    b, groups = home.b, row_groups.groups
+    b, groups = env.b, row_groups.groups
     size = groups.fine if exact else groups.size
 
     def run_group(k: Value) -> None:
@@ -309,7 +309,7 @@ def over_row_groups(
             b.icmp_signed(">=", begins, columns[0]),
         )
 
-    home.loop(number(0), _count(b, (number(0), rows), size), 1, run_group)
+    env.loop(number(0), _count(b, (number(0), rows), size), 1, run_group)
 
 
 def _columns_of(
@@ -369,13 +369,13 @@ def _band_range(
     return first, _min(b, b.add(first, number(size)), rows[1])
 
 
-def for_each_row_group(home: Environment, nest: Nest, inside: Callable[[], None]) -> None:
+def for_each_row_group(env: Environment, nest: Nest, inside: Callable[[], None]) -> None:
     """Run a nest for each of its row groups, or once if it has none."""
-    row_groups = next((x for x in home.row_groups if nest in x.groups.nests), None)
+    row_groups = next((x for x in env.row_groups if nest in x.groups.nests), None)
     if row_groups is None:
         inside()
     else:
-        _each(home, row_groups, nest, inside)
+        _each(env, row_groups, nest, inside)
 
 
 def _only_reduces(nest: Nest, columns: str) -> bool:

@@ -3,8 +3,10 @@ epilogue."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.codegen.llvm.instructions.indexing import is_repeated
-from smelt.codegen.llvm.loopir.items import Phase, accesses_of
+from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice
@@ -39,12 +41,9 @@ def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedul
 def _schedule(phase: Phase, products: tuple[FusedGemmPlan, ...]) -> Schedule | None:
     if not products:
         return None
-    nests = [_nest(phase, c) for c in products]
-    last = products[-1]
-    nests[-1].stores, nests[-1].items = (
-        [*phase.stores],
-        epilogue_items(phase, [c.item for c in products]),
-    )
+    *before, after = (_nest(phase, c) for c in products)
+    last, items = products[-1], epilogue_items(phase, [c.item for c in products])
+    nests = (*before, replace(after, stores=phase.stores, items=tuple(items)))
     block = last.blocks(phase)
     local_axes = {last.m, last.n, *(c.k for c in products)}
     local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
@@ -55,28 +54,28 @@ def _schedule(phase: Phase, products: tuple[FusedGemmPlan, ...]) -> Schedule | N
 def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
     """Return the nest of a contraction, with the nests that pack its operands."""
     order = (c.n, c.m) if c.swapped else (c.m, c.n)
-    left, right = (
-        Nest(0, order, order[-1], saves=[x], items=backward_slice(phase, [x], ()), packed=side)
-        for order, x, side in (
-            (c.left_order(), c.left, "left"),
-            (c.right_order(), c.right, "right"),
-        )
-    )
-    right.transposed = [i for i in right.items if is_transposed_load(i, c.n, c.k)]
+    left = _packing_nest(phase, c.left, c.left_order(), "left")
+    right = _packing_nest(phase, c.right, c.right_order(), "right")
+    transposed = tuple(i for i in right.items if is_transposed_load(i, c.n, c.k))
     loads = accesses_of(right.items)
     has_strides = all(coefficient(a.offset, c.n) is not None for a in loads)
     is_padded = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
-    if (
-        not right.transposed
-        and has_strides
-        and (is_padded or any(_has_shared_gathers(a.offset, c) for a in loads))
-    ):
-        # Bounds are tested and gathers cached once for all k.
-        right.order = right.order[::-1]
+    gathers = any(_has_shared_gathers(a.offset, c) for a in loads)
+    # Bounds are tested and gathers cached once for all k.
+    turns = not transposed and has_strides and (is_padded or gathers)
+    right_order = right.order[::-1] if turns else right.order
+    right = replace(right, transposed=transposed, order=right_order)
     if c.k_blocked:
         outer, inner = left.order
-        left.transposed = [i for i in left.items if is_transposed_load(i, inner, outer)]
+        rows = tuple(i for i in left.items if is_transposed_load(i, inner, outer))
+        left = replace(left, transposed=rows)
     return Nest(0, order, order[-1], product=c, packs=(left, right))
+
+
+def _packing_nest(phase: Phase, operand: Item, order: tuple[str, ...], side: str) -> Nest:
+    """Return the nest that packs an operand."""
+    items = tuple(backward_slice(phase, [operand], ()))
+    return Nest(0, order, order[-1], saves=(operand,), items=items, packed=side)
 
 
 def _has_shared_gathers(offset: Index, c: FusedGemmPlan) -> bool:

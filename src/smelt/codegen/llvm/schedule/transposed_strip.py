@@ -81,7 +81,7 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def for_each_strip(home: Environment, nest: Nest, inside: Callable[[], None]) -> None:
+def for_each_strip(env: Environment, nest: Nest, inside: Callable[[], None]) -> None:
     """Run a nest for each strip of its rows, or once without strips.
 
     Meanwhile the range of the row axis is the strip.
@@ -89,17 +89,17 @@ def for_each_strip(home: Environment, nest: Nest, inside: Callable[[], None]) ->
     if not nest.strips:
         inside()
         return
-    b, row = home.b, nest.order[-2]
-    rows = min(strip_rows(i.dtype, home.s.lanes) for i in nest.transposed)
-    low, high = home.ranges[row]
+    b, row = env.b, nest.order[-2]
+    rows = min(strip_rows(i.dtype, env.s.lanes) for i in nest.transposed)
+    low, high = env.ranges[row]
 
     def run_strip(first: ir.Value) -> None:
         end = b.add(first, number(rows))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        with home.narrowed({row: (first, end)}):
+        with env.narrowed({row: (first, end)}):
             inside()
 
-    home.loop(low, high, rows, run_strip)
+    env.loop(low, high, rows, run_strip)
 
 
 __all__ = ["for_each_strip", "pitches", "strip_loads", "strip_rows"]

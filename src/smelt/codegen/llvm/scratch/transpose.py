@@ -51,30 +51,30 @@ These are read only a few times; the distance covers the latency of L3.
 """
 
 
-def fill_transposed_tile(home: Environment, item: Item, scope: Scope) -> None:
+def fill_transposed_tile(env: Environment, item: Item, scope: Scope) -> None:
     """Fill the transposed tile of a load for the current block."""
-    b, (u, v) = home.b, home.nest.order[-2:]
-    place = home.storage.at[item, TRANSPOSED_PART]
-    m = LLVMMachine(b, home.s.lanes, home.frame.target)
+    b, (u, v) = env.b, env.nest.order[-2:]
+    place = env.storage.at[item, TRANSPOSED_PART]
+    m = LLVMMachine(b, env.s.lanes, env.frame.target)
 
-    pitch = tile_pitch(home, item)
+    pitch = tile_pitch(env, item)
 
     def put(row: Value, first: Value, column: Value) -> None:
-        offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), pitch), b.sub(first, home.ranges[v][0]))
+        offset = b.add(b.mul(b.sub(row, env.ranges[u][0]), pitch), b.sub(first, env.ranges[v][0]))
         to = element_address(b, place, offset, item.dtype)
         store_vector(m, to, column, item.dtype, None)
 
-    emit_transposed(home, item, scope, put, across=True)
+    emit_transposed(env, item, scope, put, across=True)
 
 
-def tile_pitch(home: Environment, item: Item) -> Value:
+def tile_pitch(env: Environment, item: Item) -> Value:
     """Return elements from one row of a transposed tile to the next."""
-    pitch = home.storage.pitches[item] if home.nest.strips else transpose_side(home.s.lanes)
-    return home.frame.index(pitch)
+    pitch = env.storage.pitches[item] if env.nest.strips else transpose_side(env.s.lanes)
+    return env.frame.index(pitch)
 
 
 def emit_transposed(
-    home: Environment,
+    env: Environment,
     item: Item,
     scope: Scope,
     put: Put,
@@ -88,10 +88,10 @@ def emit_transposed(
     vectors may reach past the block, unless it has `full_squares` only.  Rows are walked along or,
     with `across`, a few elements of all of them at a time.
     """
-    b, side = home.b, home.s.lanes
-    (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
-    squares = _Squares(home, item, scope)
-    streamed = home.s.phase.segments[home.nest.time] is not None
+    b, side = env.b, env.s.lanes
+    (u_low, u_high), (v_low, v_high) = (env.ranges[a] for a in env.nest.order[-2:])
+    squares = _Squares(env, item, scope)
+    streamed = env.s.phase.segments[env.nest.time] is not None
     read = squares.load_full if full_squares else squares.load_any
 
     def block(u0: Value, v0: Value) -> None:
@@ -104,39 +104,39 @@ def emit_transposed(
 
     def row_squares(u1: Value, v0: Value) -> None:
         """Emit all squares of rows which share cache lines, before those lines are evicted."""
-        _prefetch_next_tile(home, item, scope, (u1, v0), step)
+        _prefetch_next_tile(env, item, scope, (u1, v0), step)
         if step == side:
             block(u1, v0)
             return
         end = b.add(u1, number(step))
         end = b.select(b.icmp_signed("<", end, u_high), end, u_high)
-        home.loop(u1, end, side, lambda u0: block(u0, v0))
+        env.loop(u1, end, side, lambda u0: block(u0, v0))
 
     if across:
-        home.loop(
+        env.loop(
             u_low,
             u_high,
             step,
-            lambda u1: home.loop(v_low, v_high, side, lambda v0: row_squares(u1, v0)),
+            lambda u1: env.loop(v_low, v_high, side, lambda v0: row_squares(u1, v0)),
         )
     else:
-        home.loop(
-            v_low, v_high, side, lambda v0: home.loop(u_low, u_high, side, lambda u0: block(u0, v0))
+        env.loop(
+            v_low, v_high, side, lambda v0: env.loop(u_low, u_high, side, lambda u0: block(u0, v0))
         )
 
 
 class _Squares:
     """Reads squares of the current block of a load."""
 
-    def __init__(self, home: Environment, item: Item, scope: Scope) -> None:
+    def __init__(self, env: Environment, item: Item, scope: Scope) -> None:
         access = item.payload
         assert isinstance(access, Access)
-        self.home, self.b, self.access, self.scope = home, home.b, access, scope
-        self.side = home.s.lanes
-        self.dtype, self.base = home.frame.dtypes[access.buffer], home.frame.buffers[access.buffer]
-        self.m = LLVMMachine(self.b, self.side, home.frame.target)
-        self.offset_of = _offset_function(home, access, scope)
-        self.limits = [pair for pair in access.limits if pair not in home.proven_limits]
+        self.env, self.b, self.access, self.scope = env, env.b, access, scope
+        self.side = env.s.lanes
+        self.dtype, self.base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
+        self.m = LLVMMachine(self.b, self.side, env.frame.target)
+        self.offset_of = _offset_function(env, access, scope)
+        self.limits = [pair for pair in access.limits if pair not in env.proven_limits]
         self.other = self.m.const(item.dtype, access.other)
         """The value read out of bounds."""
 
@@ -147,9 +147,9 @@ class _Squares:
 
     def load_masked(self, u0: Value, v0: Value) -> list[Value]:
         """Load any square; lanes past the block are 0, rows past it not accessed."""
-        b, home, side = self.b, self.home, self.side
-        u, v = home.nest.order[-2:]
-        u_high, v_high = home.ranges[u][1], home.ranges[v][1]
+        b, env, side = self.b, self.env, self.side
+        u, v = env.nest.order[-2:]
+        u_high, v_high = env.ranges[u][1], env.ranges[v][1]
         inside = lanes_before_end(b, b.sub(u_high, u0), side)
         rows: list[Value] = []
         start = self._start(u0)
@@ -158,17 +158,17 @@ class _Squares:
             is_row = b.icmp_signed("<", at, v_high)
             mask = lanes_if(b, is_row, inside)
             place = Scope(self.scope, {u: u0, v: at}, lanes=Lanes(u, u0, side, None))
-            test = inside_limits(home, self.access, place, True) if self.limits else None
+            test = inside_limits(env, self.access, place, True) if self.limits else None
             rows.append(self._load(start, at, (is_row, mask), test))
         return rows
 
     def load_any(self, u0: Value, v0: Value) -> list[Value]:
         """Load a square without masks where it is inside; nothing where it is outside."""
-        b, home, side = self.b, self.home, self.side
-        u, v = home.nest.order[-2:]
+        b, env, side = self.b, self.env, self.side
+        u, v = env.nest.order[-2:]
         ends = [b.add(at, number(side)) for at in (u0, v0)]
         u_whole, v_whole = (
-            b.icmp_signed("<=", end, home.ranges[a][1]) for end, a in zip(ends, (u, v), strict=True)
+            b.icmp_signed("<=", end, env.ranges[a][1]) for end, a in zip(ends, (u, v), strict=True)
         )
         inside = b.and_(u_whole, v_whole)
         if not self.limits:
@@ -180,7 +180,7 @@ class _Squares:
             for x in (u0, b.add(u0, number(side - 1)))
             for y in (v0, b.add(v0, number(side - 1)))
         ]
-        within, may_be_inside = _square_limits(home, self.limits, corners)
+        within, may_be_inside = _square_limits(env, self.limits, corners)
         return _branch_values(
             b,
             b.and_(inside, within),
@@ -195,10 +195,10 @@ class _Squares:
 
         Addresses are opaque: LLVM would keep parts of them in registers which tiles need.
         """
-        b, stride = self.b, coefficient(self.access.offset, self.home.nest.order[-1])
+        b, stride = self.b, coefficient(self.access.offset, self.env.nest.order[-1])
         if stride is None:
             return  # no constant stride
-        row_stride = opaque(b, self.home.index(stride, self.scope))
+        row_stride = opaque(b, self.env.index(stride, self.scope))
         offset = opaque(b, b.add(self._start(u0), b.mul(v0, row_stride)))
         for _ in range(self.side):
             prefetch(b, element_address(b, self.base, offset, self.dtype), near=True)
@@ -234,18 +234,18 @@ class _Squares:
 
 
 def _square_limits(
-    home: Environment, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
+    env: Environment, limits: Sequence[tuple[Index, Index]], corners: Sequence[Scope]
 ) -> tuple[Value, Value]:
     """Return whether all of a square is in bounds, and whether any may be.
 
     Bounds are linear in the loop's axes, so they are extreme at the corners.
     """
-    b = home.b
+    b = env.b
     all_inside: Value = ir.Constant(ir.IntType(1), 1)
     any_inside: Value = all_inside
     for e, n in limits:
-        low, *rest = (home.index(e, corner) for corner in corners)
-        high, end = low, home.index(n, corners[0])
+        low, *rest = (env.index(e, corner) for corner in corners)
+        high, end = low, env.index(n, corners[0])
         for x in rest:
             low = b.select(b.icmp_signed("<", x, low), x, low)
             high = b.select(b.icmp_signed(">", x, high), x, high)
@@ -256,19 +256,19 @@ def _square_limits(
 
 
 def _offset_function(
-    home: Environment, access: Access, scope: Scope
+    env: Environment, access: Access, scope: Scope
 ) -> Callable[[int, Value], Value]:
     """Return a function from a position along u (0) or v (1) to an offset.
 
     Along u the offset must be contiguous within squares only, along v it is arbitrary.
     """
-    b, axes = home.b, home.nest.order[-2:]
-    terms, steps = home.groups[access][-2:], [coefficient(access.offset, a) for a in axes]
-    stride = home.index(steps[1] or 0, scope)
+    b, axes = env.b, env.nest.order[-2:]
+    terms, steps = env.groups[access][-2:], [coefficient(access.offset, a) for a in axes]
+    stride = env.index(steps[1] or 0, scope)
 
     def offset(which: int, at: Value) -> Value:
         if steps[which] is None:
-            return home.index(terms[which], Scope(scope, {axes[which]: at}))
+            return env.index(terms[which], Scope(scope, {axes[which]: at}))
         return b.mul(at, stride) if which else at
 
     return offset
@@ -291,7 +291,7 @@ def _branch_values(
 
 
 def _prefetch_next_tile(
-    home: Environment, item: Item, scope: Scope, at: tuple[Value, Value], step: int
+    env: Environment, item: Item, scope: Scope, at: tuple[Value, Value], step: int
 ) -> None:
     """Prefetch the share of the next task's tile, which continues along u, at a position.
 
@@ -300,25 +300,25 @@ def _prefetch_next_tile(
     """
     access = item.payload
     assert isinstance(access, Access)
-    if any(coefficient(access.offset, a) is None for a in home.nest.order[-2:]):
+    if any(coefficient(access.offset, a) is None for a in env.nest.order[-2:]):
         return  # no constant stride to the next tile
-    b, lanes = home.b, home.s.lanes
-    side, dtype = transpose_side(lanes), home.frame.dtypes[access.buffer]
-    if home.nest.strips:  # the next strip
+    b, lanes = env.b, env.s.lanes
+    side, dtype = transpose_side(lanes), env.frame.dtypes[access.buffer]
+    if env.nest.strips:  # the next strip
         side = max(strip_rows(item.dtype, lanes), CACHE_LINE // dtype.itemsize)
     lines, each = (n * dtype.itemsize // CACHE_LINE for n in (side, lanes * step))
-    (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
+    (u_low, _), (v_low, v_high) = (env.ranges[a] for a in env.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
     squares_per_row = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
     first = b.mul(b.add(b.mul(u, squares_per_row), v), number(each))
-    stride = home.index(coefficient(access.offset, home.nest.order[-1]) or 0, scope)
+    stride = env.index(coefficient(access.offset, env.nest.order[-1]) or 0, scope)
     start = b.add(scope.offset(access), b.add(u_low, number(side)))
     run = min(each, lines)  # of one row
     for k in range(0, each, run):
         line = b.add(first, number(k))
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
-        address = element_address(b, home.frame.buffers[access.buffer], place, dtype)
+        address = element_address(b, env.frame.buffers[access.buffer], place, dtype)
         in_row = b.mul(b.urem(line, number(lines)), number(CACHE_LINE))
         for nth in range(run):
             to = b.add(in_row, number(nth * CACHE_LINE))
@@ -414,7 +414,7 @@ MAX_WORK = 16
 """Maximum instructions per vector: the body is unrolled for each column of a square."""
 
 
-def emit_transposed_loops(home: Environment, scope: Scope, loops: Callable[[], None]) -> None:
+def emit_transposed_loops(env: Environment, scope: Scope, loops: Callable[[], None]) -> None:
     """Emit the last two loops of a nest, which `loops` emits on transposed tiles.
 
     Where it pays there is a second version, square by square, for blocks of complete squares whose
@@ -422,31 +422,31 @@ def emit_transposed_loops(home: Environment, scope: Scope, loops: Callable[[], N
     """
 
     def by_tiles() -> None:
-        for item in filter(home.live_items.__contains__, home.nest.transposed):
-            fill_transposed_tile(home, item, scope)
+        for item in filter(env.live_items.__contains__, env.nest.transposed):
+            fill_transposed_tile(env, item, scope)
         gathers: dict[Item, CachedGather] = {}
-        if not home.nest.strips:
-            gathers = cache_gathers(home, home.nest.order[-2], transpose_side(home.s.lanes))
-        with home.within(cached_gathers=gathers):
+        if not env.nest.strips:
+            gathers = cache_gathers(env, env.nest.order[-2], transpose_side(env.s.lanes))
+        with env.within(cached_gathers=gathers):
             loops()
 
-    if home.nest.strips or not _is_plain(home):
+    if env.nest.strips or not _is_plain(env):
         by_tiles()
         return
-    b, (item,) = home.b, home.nest.transposed
-    parts = [b.sub(high, low) for low, high in (home.ranges[a] for a in home.nest.order[-2:])]
-    remainders = [b.and_(n, number(home.s.lanes - 1)) for n in parts]
-    remainders += [b.and_(n, number(CACHE_LINE - 1)) for n in _places(home, scope)]
+    b, (item,) = env.b, env.nest.transposed
+    parts = [b.sub(high, low) for low, high in (env.ranges[a] for a in env.nest.order[-2:])]
+    remainders = [b.and_(n, number(env.s.lanes - 1)) for n in parts]
+    remainders += [b.and_(n, number(CACHE_LINE - 1)) for n in _places(env, scope)]
     with b.if_else(b.icmp_signed("==", reduce(b.or_, remainders), number(0))) as (
         direct,
         otherwise,
     ):
-        with direct, home.within(nontemporal=CACHE_LINE):
+        with direct, env.within(nontemporal=CACHE_LINE):
             emit_transposed(
-                home,
+                env,
                 item,
                 scope,
-                lambda *column: _column(home, scope, *column),
+                lambda *column: _column(env, scope, *column),
                 across=True,
                 full_squares=True,
             )
@@ -454,69 +454,69 @@ def emit_transposed_loops(home: Environment, scope: Scope, loops: Callable[[], N
             by_tiles()
 
 
-def _is_plain(home: Environment) -> bool:
+def _is_plain(env: Environment) -> bool:
     """Return whether the direct version pays.
 
     Little is computed of one transposed array, and the outputs are stored non-temporally in full
     cache lines.
     """
-    nest, lanes = home.nest, home.s.lanes
+    nest, lanes = env.nest, env.s.lanes
     if (
         len(nest.transposed) != 1
-        or not home.frame.streaming
+        or not env.frame.streaming
         or nest.stages
         or nest.reductions
         or nest.saves
     ):
         return False
     access = nest.transposed[0].payload
-    inner = [i for i in home.items if nest.vector in i.axes]
+    inner = [i for i in env.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost if isinstance(i.payload, str) else 1 for i in inner)
     # Stores are checked at two rows, which determine the alignment of all.
     full_lines = all(
         s.where is None
-        and home.step(s.access, nest.vector or "") == 1
-        and home.step(s.access, nest.order[-2]) is not None
-        and home.frame.dtypes[s.access.buffer].itemsize * lanes == CACHE_LINE
+        and env.step(s.access, nest.vector or "") == 1
+        and env.step(s.access, nest.order[-2]) is not None
+        and env.frame.dtypes[s.access.buffer].itemsize * lanes == CACHE_LINE
         for s in nest.stores
     )
     return full_lines and isinstance(access, Access) and not access.limits and work <= MAX_WORK
 
 
-def _places(home: Environment, scope: Scope) -> list[Value]:
+def _places(env: Environment, scope: Scope) -> list[Value]:
     """Return addresses which are line-aligned if all vectors of all stores are.
 
     They are those of the first vectors of two rows.
     """
-    b, axes = home.b, home.nest.order[-2:]
-    u, v = (home.ranges[a][0] for a in axes)
+    b, axes = env.b, env.nest.order[-2:]
+    u, v = (env.ranges[a][0] for a in axes)
     addresses: list[Value] = []
-    for access in (s.access for s in home.nest.stores):
-        base, dtype = home.frame.buffers[access.buffer], home.frame.dtypes[access.buffer]
+    for access in (s.access for s in env.nest.stores):
+        base, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
         for row in (u, b.add(u, number(1))):
-            at = home.index(access.offset, Scope(scope, {axes[0]: row, axes[1]: v}))
+            at = env.index(access.offset, Scope(scope, {axes[0]: row, axes[1]: v}))
             addresses.append(b.ptrtoint(element_address(b, base, at, dtype), I64))
     return addresses
 
 
-def _column(home: Environment, scope: Scope, row: Value, first: Value, column: Value) -> None:
+def _column(env: Environment, scope: Scope, row: Value, first: Value, column: Value) -> None:
     """Emit the nest's body for one column."""
-    depth, (u, v) = len(home.nest.order), home.nest.order[-2:]
+    depth, (u, v) = len(env.nest.order), env.nest.order[-2:]
     outer = Scope(scope, {u: row})
-    home.enter(outer, depth - 1)
-    lanes = Lanes(v, first, home.s.lanes, None)
-    inner = Scope(outer, {v: first}, {home.nest.transposed[0]: column}, lanes=lanes)
-    home.enter(inner, depth)
-    home.body(inner)
+    env.enter(outer, depth - 1)
+    lanes = Lanes(v, first, env.s.lanes, None)
+    inner = Scope(outer, {v: first}, {env.nest.transposed[0]: column}, lanes=lanes)
+    env.enter(inner, depth)
+    env.body(inner)
 
 
-def load_transposed_row(home: Environment, item: Item, scope: Scope) -> Value:
+def load_transposed_row(env: Environment, item: Item, scope: Scope) -> Value:
     """Load the vector of a transposed tile at the current position."""
-    b = home.b
-    u, v = home.nest.order[-2:]
-    row = b.mul(b.sub(scope.axis(u), home.ranges[u][0]), tile_pitch(home, item))
-    column = b.sub(scope.axis(v), home.ranges[v][0])
-    at = element_address(b, home.storage.at[item, TRANSPOSED_PART], b.add(row, column), item.dtype)
+    b = env.b
+    u, v = env.nest.order[-2:]
+    row = b.mul(b.sub(scope.axis(u), env.ranges[u][0]), tile_pitch(env, item))
+    column = b.sub(scope.axis(v), env.ranges[v][0])
+    at = element_address(b, env.storage.at[item, TRANSPOSED_PART], b.add(row, column), item.dtype)
     return load_vector(
-        home.machine(scope, True), at, item.dtype, scope.lanes.mask if scope.lanes else None
+        env.machine(scope, True), at, item.dtype, scope.lanes.mask if scope.lanes else None
     )

@@ -186,8 +186,8 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]
     and columns, or what another nest computes for each of them.  Of several, the one which is read
     last, which leaves the others to values computed earlier.
     """
-    homes = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
-    if len(homes) != 1 or item in s.products:
+    keepers = [k for k, n in enumerate(s.nests) if item in n.saves and not n.packed]
+    if len(keepers) != 1 or item in s.products:
         return None
     products = {o.item for o in s.blocked if o.axes == c.left_axes}
     multiplied = {x for o in s.blocked for x in (o.left, o.right)}
@@ -198,8 +198,8 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]
         )
         plain = axes == s.materialised[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
-        if is_compatible and (other in products or plain) and _last_reader(s, other) == homes[0]:
-            nest = s.nests[homes[0]]
+        if is_compatible and (other in products or plain) and _last_reader(s, other) == keepers[0]:
+            nest = s.nests[keepers[0]]
             last_use = _last_use(nest, other)
             if last_use is not None and last_use <= nest.items.index(item):
                 last_uses[other] = last_use
@@ -212,7 +212,7 @@ def _last_use(nest: Nest, item: Item) -> int | None:
     None if the nest reads them after that.  In stages it stores a strip of one value before it
     computes the next.
     """
-    late = reads(replace(nest, items=[]), item)
+    late = reads(replace(nest, items=()), item)
     return None if late else max(k for k, i in enumerate(nest.items) if item in i.args)
 
 

@@ -30,7 +30,7 @@ MIX_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def zero_panel_tail(
-    home: Environment,
+    env: Environment,
     panels: tuple[Value, DType],
     tile: Tile,
     columns: Value,
@@ -42,8 +42,8 @@ def zero_panel_tail(
     `panels` are the address and element type; each is as wide as a tile and has room for `units`
     positions, of which `lines` are cleared.
     """
-    b, (base, dtype) = home.b, panels
-    m = LLVMMachine(b, tile.lanes, home.frame.target)
+    b, (base, dtype) = env.b, panels
+    m = LLVMMachine(b, tile.lanes, env.frame.target)
     last = b.and_(columns, number(tile.columns - 1))
     start, begin = b.and_(last, number(-tile.lanes)), b.mul(b.sub(columns, last), units)
 
@@ -54,10 +54,10 @@ def zero_panel_tail(
             place = element_address(b, base, b.add(row, at), dtype)
             store_vector(m, place, m.const(dtype, 0), dtype, None)
 
-        home.loop(start, number(tile.columns), tile.lanes, put)
+        env.loop(start, number(tile.columns), tile.lanes, put)
 
     with b.if_then(b.icmp_signed("!=", last, number(0))):
-        home.loop(number(0), lines, 1, clear_row)
+        env.loop(number(0), lines, 1, clear_row)
 
 
 def zero_operands(

@@ -1,0 +1,405 @@
+"""Print a function of the loop language as LLVM: what is written there is what runs.
+
+    func(arguments, first, last, scratch):
+      load the addresses of arrays, and sizes, from `arguments`
+      statements before the chunks
+      for task in first .. last:         the linearised chunks, an odometer of their variables
+        statements
+
+Every statement is printed once, where it stands; values are trees.  Loops of vectors, their tails
+and offsets that do not change in a loop are the passes' business (`smelt.loop.passes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.interleaved_loads import load_strided
+from smelt.codegen.llvm.access.memory import (
+    FARTHEST_STEP,
+    element_address,
+    gather,
+    load_scalar,
+    load_vector,
+    prefetch,
+    scatter,
+    store_scalar,
+    store_vector,
+)
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
+from smelt.codegen.llvm.function import (
+    KERNEL,
+    ArgumentOrder,
+    advance_task,
+    decode_task,
+    emit_store_fence,
+    load_arguments,
+)
+from smelt.codegen.llvm.instructions.indexing import (
+    I64,
+    IndexEmitter,
+    iota,
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
+from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
+from smelt.codegen.llvm.lower_to_loop import LoweredPhase
+from smelt.codegen.llvm.vector_loops import SKEW
+from smelt.errors import InternalError
+from smelt.loop import ir as loop
+from smelt.loop.text_print import statement_text, value_text
+from smelt.machine.target import Target
+from smelt.ops.cast import cast
+from smelt.ops.scalar import SCALARS
+from smelt.types.dtype import DType, bool_, i64
+from smelt.types.expr import Atom, Expr, Index, add, axis, floordiv, mul
+
+Value = ir.Value
+SCRATCH_ALIGNMENT, SCRATCH_PAD = 64, 512
+"""Bytes to which arrays in scratch memory are aligned, and those behind each that may be written.
+"""
+
+
+class Typed(NamedTuple):
+    """A register and the element type that it holds."""
+
+    value: Value
+    dtype: DType
+
+    @property
+    def lanes(self) -> int:
+        """Return the number of lanes: 1 for a scalar."""
+        kind = self.value.type
+        return kind.count if isinstance(kind, ir.VectorType) else 1
+
+
+def print_loops(
+    module: ir.Module,
+    phase: LoweredPhase,
+    func: loop.Func,
+    symbol: str,
+    words: ArgumentOrder,
+    target: Target,
+    *,
+    streaming: bool,
+) -> Index:
+    """Print a phase's loops into a module; return a thread's scratch bytes.
+
+    `streaming` functions store past the caches.
+    """
+    printer = _Printer(module, phase, func, symbol, words, target)
+    printer.run(streaming=streaming)
+    return printer.scratch_nbytes
+
+
+class _Printer:
+    """Prints one function."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        phase: LoweredPhase,
+        func: loop.Func,
+        symbol: str,
+        words: ArgumentOrder,
+        target: Target,
+    ) -> None:
+        self.func, self.target = func, target
+        self.function = ir.Function(module, KERNEL, symbol)
+        self.function.args[0].add_attribute("noalias")
+        self.function.args[3].add_attribute("noalias")
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        buffers, sizes = load_arguments(self.b, self.function.args[0], words)
+        self.addresses = {p.name: buffers[phase.buffers[p.name]] for p in func.params}
+        self.dtypes = {p.name: p.dtype for p in func.params}
+        self.names = {n: Typed(v, i64) for n, v in sizes.items()}
+        """Lets, carries, loop variables and sizes in scope."""
+        for p in func.params:
+            if (name := SKEW.format(p.name)) in func.numbers:
+                address = self.b.ptrtoint(self.addresses[p.name], I64)
+                self.names[name] = Typed(self.b.and_(address, number(CACHE_LINE - 1)), i64)
+        self.masks: dict[loop.Prefix, Value] = {}
+        """Masks of the current block."""
+        self.scratch_nbytes: Index = 0
+        """Bytes of scratch memory that a thread needs."""
+
+    def run(self, *, streaming: bool) -> None:
+        """Print the function."""
+        is_chunk = [isinstance(s, loop.For) and s.kind == "chunk" for s in self.func.body]
+        before = self.func.body[: is_chunk.index(True)] if any(is_chunk) else ()
+        chunk = self.func.body[len(before)] if any(is_chunk) else None
+        assert chunk is None or isinstance(chunk, loop.For)
+        self._block(before)
+        self._tasks(chunk, self.func.body if chunk is None else chunk.body, streaming=streaming)
+
+    # ---- tasks ---------------------------------------------------------------------------------
+
+    def _tasks(
+        self, chunk: loop.For | None, body: Sequence[loop.Statement], *, streaming: bool
+    ) -> None:
+        """Print the loop over tasks; parts of its variable are counted, not divided."""
+        b, (_, first, last, _) = self.b, self.function.args
+        grid = [] if chunk is None else grid_of(chunk)
+        counts = [(name, self.index(n)) for name, n in grid]
+        starts = decode_task(b, first, counts)
+        for s in body:
+            if isinstance(s, loop.Alloc):
+                self._alloc(s)
+        inside, done = (b.append_basic_block(n) for n in ("task", "done"))
+        before = b.block
+        b.cbranch(b.icmp_signed("<", first, last), inside, done)
+        b.position_at_end(inside)
+        (task := b.phi(I64)).add_incoming(first, before)
+        numbers = [b.phi(I64) for _ in counts]
+        for (name, _), phi, start in zip(counts, numbers, starts, strict=True):
+            phi.add_incoming(start, before)
+            self.names[name] = Typed(phi, i64)
+        parts = {name for name, _ in grid}
+        self._block(
+            [
+                s
+                for s in body
+                if not isinstance(s, loop.Alloc)
+                and not (isinstance(s, loop.Let) and s.name in parts)
+            ]
+        )
+        following = advance_task(b, numbers, counts)
+        after = b.add(task, number(1))
+        task.add_incoming(after, b.block)
+        for phi, value in zip(numbers, following, strict=True):
+            phi.add_incoming(value, b.block)
+        b.cbranch(b.icmp_signed("<", after, last), inside, done)
+        b.position_at_end(done)
+        if streaming:
+            emit_store_fence(b, self.target)
+        b.ret_void()
+
+    def _alloc(self, alloc: loop.Alloc) -> None:
+        """Give an array its part of the scratch memory."""
+        at = opaque(self.b, self.index(self.scratch_nbytes))
+        scratch = self.function.args[3]
+        self.addresses[alloc.name] = self.b.gep(scratch, [at], source_etype=ir.IntType(8))
+        self.dtypes[alloc.name] = alloc.dtype.compute
+        need = add(mul(alloc.elements, alloc.dtype.compute.itemsize), SCRATCH_PAD)
+        need = mul(floordiv(add(need, SCRATCH_ALIGNMENT - 1), SCRATCH_ALIGNMENT), SCRATCH_ALIGNMENT)
+        self.scratch_nbytes = add(self.scratch_nbytes, need)
+
+    # ---- statements ----------------------------------------------------------------------------
+
+    def _block(self, body: Sequence[loop.Statement]) -> dict[str, Typed]:
+        """Print statements; return the next values of carries."""
+        following: dict[str, Typed] = {}
+        outer, self.masks = self.masks, {}
+        for s in body:
+            match s:
+                case loop.Let(name, value):
+                    self.names[name] = self.value(value)
+                case loop.Next(name, value):
+                    following[name] = self.value(value)
+                case loop.Store():
+                    self._store(s)
+                case loop.For():
+                    self._for(s)
+                case loop.If(cond, then, ()):
+                    with self.b.if_then(self.value(cond).value):
+                        self._block(then)
+                case loop.If():
+                    self._if(s)
+                case loop.Prefetch(place, level, write):
+                    address = self._address(place)
+                    prefetch(self.b, address, near=level == 1, written=write)
+                case _:
+                    raise InternalError(f"{statement_text(s)} is not printed yet")
+        self.masks = outer
+        return following
+
+    def _if(self, s: loop.If) -> None:
+        """Print both sides of a branch, and merge its results."""
+        ends: list[tuple[ir.Block, dict[str, Typed]]] = []
+        with self.b.if_else(self.value(s.cond).value) as sides:
+            for side, body in zip(sides, (s.then, s.other), strict=True):
+                with side:
+                    values = self._block(body)
+                    ends.append((self.b.block, values))
+        for name in s.results:
+            phi = self.b.phi(ends[0][1][name].value.type)
+            for block, values in ends:
+                phi.add_incoming(values[name].value, block)
+            self.names[name] = Typed(phi, ends[0][1][name].dtype)
+
+    def _for(self, s: loop.For) -> None:
+        """Print a loop."""
+        b = self.b
+        low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
+        starts = [self.value(c.init) for c in s.carry]
+        inside, done = b.append_basic_block("loop"), b.append_basic_block("next")
+        before = b.block
+        b.cbranch(b.icmp_signed("<", low, high), inside, done)
+        b.position_at_end(inside)
+        (position := b.phi(I64)).add_incoming(low, before)
+        self.names[s.var] = Typed(position, i64)
+        carried = [b.phi(start.value.type) for start in starts]
+        for c, phi, start in zip(s.carry, carried, starts, strict=True):
+            phi.add_incoming(start.value, before)
+            self.names[c.name] = Typed(phi, start.dtype)
+        following = self._block(s.body)
+        after = b.add(position, step)
+        latch = b.block
+        position.add_incoming(after, latch)
+        for c, phi in zip(s.carry, carried, strict=True):
+            phi.add_incoming(following[c.name].value, latch)
+        b.cbranch(b.icmp_signed("<", after, high), inside, done)
+        b.position_at_end(done)
+        for c, start in zip(s.carry, starts, strict=True):
+            result = b.phi(start.value.type)
+            result.add_incoming(start.value, before)
+            result.add_incoming(following[c.name].value, latch)
+            self.names[c.name] = Typed(result, start.dtype)
+
+    def _store(self, s: loop.Store) -> None:
+        """Print a store: of one element, a vector, or lanes that are apart."""
+        place, dtype = s.place, self.dtypes[s.place.buffer]
+        value = self.value(s.value)
+        m = self.machine(place.lanes)
+        mask = self._mask(place)
+        if place.lanes == 1:
+            store_scalar(m, self._address(place), value.value, dtype, mask)
+        elif place.stride == 1 and not isinstance(place.at, loop.Value):
+            raw = splat(self.b, value.value, place.lanes)
+            bypass = CACHE_LINE if s.nontemporal else 0
+            store_vector(m, self._address(place), raw, dtype, mask, bypass=bypass)
+        else:
+            raw = splat(self.b, value.value, place.lanes)
+            scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def machine(self, lanes: int) -> LLVMMachine:
+        """Return the machine for scalars, or vectors of some lanes."""
+        return LLVMMachine(self.b, lanes if lanes > 1 else None, self.target)
+
+    def index(self, e: Index) -> Value:
+        """Print an index expression."""
+        return IndexEmitter(self.b, self._leaf).emit(e)
+
+    def _leaf(self, atom: Atom) -> Value:
+        return self.names[atom.name].value
+
+    def value(self, v: loop.Value) -> Typed:
+        """Print a value."""
+        match v:
+            case loop.Const(value, dtype):
+                return Typed(self.machine(1).const(dtype, value), dtype)
+            case loop.IndexValue(index, dtype):
+                m, at = self.machine(1), self.index(index)
+                return Typed(cast(m, at, i64, dtype), dtype)
+            case loop.Ref(name):
+                return self.names[name]
+            case loop.Load():
+                return self._load(v)
+            case loop.Apply(op, args):
+                return self._apply(op, [self.value(a) for a in args])
+            case loop.Cast(arg, dtype):
+                x = self.value(arg)
+                return Typed(cast(self.machine(x.lanes), x.value, x.dtype, dtype), dtype.compute)
+            case loop.Lane(lanes):
+                return Typed(iota(lanes), i64)
+            case loop.Prefix():
+                return Typed(self._prefix(v), bool_)
+            case loop.Splat(arg, lanes):
+                x = self.value(arg)
+                return Typed(splat(self.b, x.value, lanes), x.dtype)
+            case _:
+                raise InternalError(f"{value_text(v)} is not printed yet")
+
+    def _apply(self, op: str, args: Sequence[Typed]) -> Typed:
+        lanes = max(a.lanes for a in args)
+        dtypes = [a.dtype for a in args]
+        values = [a.value if lanes == 1 else splat(self.b, a.value, lanes) for a in args]
+        row = SCALARS[op]
+        return Typed(emit(row, self.machine(lanes), dtypes, values), row.result(*dtypes))
+
+    def _prefix(self, v: loop.Prefix) -> Value:
+        mask = self.masks.get(v)
+        if mask is None:
+            left = self.index(v.count)
+            left = opaque(self.b, left) if self.target.facts.has_mask_registers else left
+            mask = self.masks[v] = lanes_before_end(self.b, left, v.lanes)
+        return mask
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def _mask(self, place: loop.Place) -> Value | None:
+        if place.mask is None:
+            return None
+        mask = self.value(place.mask)
+        if mask.lanes < place.lanes:
+            return splat(self.b, mask.value, place.lanes)
+        return mask.value
+
+    def _address(self, place: loop.Place) -> Value:
+        base, dtype = self.addresses[place.buffer], self.dtypes[place.buffer]
+        at = (
+            self.value(place.at).value if isinstance(place.at, loop.Value) else self.index(place.at)
+        )
+        return element_address(self.b, base, at, dtype)
+
+    def _offsets(self, place: loop.Place) -> Value:
+        """Print the offset of every lane."""
+        if isinstance(place.at, loop.Value):
+            return self.value(place.at).value
+        first = splat(self.b, self.index(place.at), place.lanes)
+        stride = splat(self.b, self.index(place.stride), place.lanes)
+        return self.b.add(first, self.b.mul(stride, iota(place.lanes)))
+
+    def _load(self, v: loop.Load) -> Typed:
+        place, dtype = v.place, self.dtypes[v.place.buffer]
+        m, mask = self.machine(place.lanes), self._mask(place)
+        plain = not isinstance(place.at, loop.Value)
+        if place.lanes == 1:
+            value = load_scalar(m, self._address(place), dtype, mask)
+        elif plain and place.stride == 1:
+            value = load_vector(m, self._address(place), dtype, mask)
+        elif plain and isinstance(place.stride, int) and 0 < abs(place.stride) <= FARTHEST_STEP:
+            address = self._address(place)
+            value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES)
+        else:
+            value = gather(m, self.addresses[place.buffer], self._offsets(place), dtype, mask)
+        if v.other is not None and mask is not None:
+            value = m.select(mask, value, m.const(v.other.dtype, v.other.value))
+        return Typed(value, dtype.compute)
+
+
+def grid_of(chunk: loop.For) -> list[tuple[str, Index]]:
+    """Return the parts of a task's number: their names and counts.
+
+    chunk t in 0 .. a*b              a, i = t//b;  b, j = t%b
+      i = t//b
+      j = t%b
+    """
+    rest: Index = axis(chunk.var, chunk.high)
+    count, grid = chunk.high, list[tuple[str, Index]]()
+    for s in reversed([s for s in chunk.body if isinstance(s, loop.Let)]):
+        index = loop.as_index(s.value)
+        part = index if isinstance(index, Expr) and is_atom(index) else None
+        if part is not None and part.terms[0][0][0].kind == "%":
+            above, below = part.terms[0][0][0].args
+            if above == rest:
+                grid.insert(0, (s.name, below))
+                rest, count = floordiv(rest, below), floordiv(count, below)
+                continue
+        if grid and index == rest:
+            return [(s.name, count), *grid]
+    return [(chunk.var, chunk.high)]
+
+
+def is_atom(e: Expr) -> bool:
+    """Return whether an expression is a single variable or operation."""
+    return len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1
+
+
+__all__ = ["grid_of", "print_loops"]

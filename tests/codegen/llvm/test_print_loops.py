@@ -1,0 +1,148 @@
+"""Maps printed from their loops: the bits of what nests emit, and what the interpreter says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm import emulate
+from tests.codegen.llvm.native import Native
+from tests.codegen.llvm.single_kernel import RUNNABLE
+
+from smelt.codegen.build import build
+from smelt.codegen.llvm import module
+from smelt.codegen.llvm.lower_to_loop import lower_phase
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.vector_loops import vector_loops, why_not
+from smelt.kernel.interp import run as interpret
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text import parse
+from smelt.kernel.verify import verify
+from smelt.loop.interpret import run
+from smelt.loop.ir import Module
+from smelt.loop.text import text
+from smelt.loop.verify import verify as verify_loops
+from smelt.machine.target import Target
+from smelt.types.expr import evaluate
+
+Array = np.ndarray[Any, Any]
+MAPS = {
+    "vector": ("x: f32[n], z: f32[n]", "f32[n]", "exp(x[n]) + z[n]"),
+    "columns": ("x: f32[m,n], z: f32[n]", "f32[m,n]", "max(x[m,n] + z[n], 0.0)"),
+    "rows": ("x: f32[m,n], z: f32[m]", "f32[m,n]", "x[m,n] / z[m]"),
+    "choice": ("x: bool[m,n], z: f32[m,n]", "f32[m,n]", "select(x[m,n], z[m,n], 0.5)"),
+    "halves": ("x: f16[m,n], z: bf16[n]", "f16[m,n]", "x[m,n] * z[n]"),
+    "wide": ("x: f64[m,n], z: f64[n]", "f64[m,n]", "x[m,n] * z[n] - f64(1.0)"),
+    "integers": ("x: i64[m,n], z: i32[n]", "i64[m,n]", "x[m,n] + i64(z[n])"),
+    "two": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "x[m,n] + z[n]"),
+}
+"""Inputs, results and what they are; the last kernel has a second result."""
+
+
+def kernel_of(name: str) -> Kernel:
+    inputs, result, value = MAPS[name]
+    axes = result.partition("[")[2].partition("]")[0]
+    source = f"kernel k({inputs}) -> y: {result}\n  grid {axes.replace(',', ', ')}\n"
+    source += f"  y[{axes}] = {value}\n"
+    if name == "two":
+        source += "  w[m,n] = x[m,n] - z[n]\n"
+    return verify(parse(source))
+
+
+def arrays_of(kernel: Kernel, m: int, n: int) -> dict[str, Array]:
+    rng = np.random.default_rng(m + n)
+    arrays: dict[str, Array] = {}
+    for p in kernel.inputs:
+        shape = [int(evaluate(d, {"m": m, "n": n})) for d in p.shape]
+        values = rng.normal(size=shape) if p.dtype.is_float else rng.integers(0, 2, shape)
+        arrays[p.name] = values.astype(p.dtype.numpy)
+    return arrays
+
+
+def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
+    target = Target.for_isa(isa)  # type: ignore[arg-type]
+    built = build(kernel, target, streaming=streaming)
+    return Native(
+        kernel, target, built, emulate.load(built.code, [f.symbol for f in built.functions])
+    )
+
+
+@pytest.mark.parametrize("isa", [RUNNABLE[0], RUNNABLE[-1]])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_the_bits_are_those_of_nests(
+    name: str, streaming: bool, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of(name)
+    new = compiled(kernel, isa, streaming=streaming)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "why_not", lambda *_, **__: "asked to")
+        old = compiled(kernel, isa, streaming=streaming)
+    for m, n in ((1, 1), (3, 17), (5, 64), (3, 130)):
+        for at_end in (True, False):
+            arrays = arrays_of(kernel, m, n)
+            got, want = new(arrays, at_end=at_end), old(arrays, at_end=at_end)
+            assert all(got[p].tobytes() == want[p].tobytes() for p in want)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_the_loops_that_are_printed_run(name: str, streaming: bool) -> None:
+    """Vectors, masks, prefetches and stores past the caches, for arrays that begin anywhere."""
+    kernel = kernel_of(name)
+    source = program(kernel)
+    s = schedule(source.phases[0], Target.for_isa("avx2"))
+    if streaming and (name == "two" or len(s.nests[0].order) > 1):
+        assert why_not(s, streaming=True)
+        return
+    assert not why_not(s, streaming=streaming)
+    func = vector_loops(s, lower_phase(s, source), streaming=streaming)
+    loops = verify_loops(Module(func.name, (func,)), bounds=False)
+    assert "nt =" in text(loops) or not streaming
+    for m, n, skew in ((3, 37, 0), (1, 290, 24), (2, 9, 2))[: 3 if streaming else 1]:
+        arrays = arrays_of(kernel, m, n)
+        got = run(loops, arrays, {"m": m, "n": n, "y_skew": skew}, seed=skew)
+        for result, want in interpret(kernel, arrays, {"m": m, "n": n}).items():
+            np.testing.assert_allclose(
+                got[result].reshape(want.shape).astype("f8"), want.astype("f8"), rtol=1e-6
+            )
+
+
+def test_the_text_of_printed_loops() -> None:
+    """The whole way of a map, as it is printed."""
+    source = program(kernel_of("columns"))
+    s = schedule(source.phases[0], Target.for_isa("avx2"))
+    func = vector_loops(s, lower_phase(s, source), streaming=False)
+    assert text(Module(func.name, (func,))) + "\n" == TEXT
+
+
+TEXT = """\
+func k(x: f32[m*n], z: f32[n], y: out f32[m*n]; m, n)
+  ahead_1 = n*min(1, max(1, 2048//max(16, n)) - 1)*4
+  rows = max(1, 2048//max(16, n))
+  tasks = (m - 1)//rows + 1
+  tasks1 = (n + 2047)//2048
+  chunk t in 0 .. tasks*tasks1
+    t2 = t//tasks1
+    t1 = t%tasks1
+    from = rows*t2
+    to = min(from + rows, m)
+    to1 = min(n, t1*2048 + 2048)
+    o_1 = (max(-t1*2048 + to1, 0)//32)*32 + t1*2048
+    each i in from .. to
+      o_2 = n*i
+      o_3 = n*i + ahead_1
+      each j_1 in t1*2048 .. o_1 by 32
+        v_1 = x[j_1 + o_2 : 32]
+        prefetch x[j_1 + o_3] level 2
+        prefetch x[j_1 + o_3 + 16] level 2
+        y[j_1 + o_2 : 32] = max(v_1 + z[j_1 : 32], 0.0)
+      o_4 = n*i
+      each j_3 in o_1 .. to1 by 8
+        on_2 = prefix(-j_3 + to1, 8)
+        v_2 = x[j_3 + o_4 : 8 | on_2]
+        prefetch x[j_3 + o_4 + 1024]
+        y[j_3 + o_4 : 8 | on_2] = max(v_2 + z[j_3 : 8 | on_2], 0.0)
+"""

@@ -1,0 +1,175 @@
+"""What passes refuse, and the bits of passes that random programs seldom reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smelt.errors import LoopPassError
+from smelt.loop import ir
+from smelt.loop.interpret import run
+from smelt.loop.passes.accumulate import accumulate
+from smelt.loop.passes.collapse import collapse
+from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.mask_range import mask_range
+from smelt.loop.passes.nontemporal import nontemporal
+from smelt.loop.passes.partition import conditions, partition, unswitch
+from smelt.loop.passes.prefetch import prefetch
+from smelt.loop.passes.unroll import promote, unroll
+from smelt.loop.passes.unroll_and_jam import unroll_and_jam
+from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.text import parse, text
+from smelt.loop.verify import verify
+from smelt.loop.walk import statements
+
+HEAD = "func f(x: f32[n], y: out f32[n]; n)\n  "
+ROW = HEAD + "each i in 0 .. n\n    "
+ORDERED = HEAD + "for i in 0 .. n with s = 0.0\n    s' = s + x[i]"
+TWO_FOLDS = HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n    s <- x[0]"
+COND = ir.Apply("lt", (ir.position(1), ir.position(2)))
+
+
+def _at_condition(func: ir.Func, change: Callable[..., ir.Func]) -> ir.Func:
+    loop = next(s for s in statements(func.body) if isinstance(s, ir.For))
+    return change(func, loop.var, conditions(loop)[0])
+
+
+REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
+    "f has no loop over q": (ROW + "y[i] = 1.0", lambda f: vectorize(f, "q", 4, "mask")),
+    "is not `each` in steps of 1": (ORDERED, lambda f: vectorize(f, "i", 4, "mask")),
+    "n is not a number of whole vectors": (
+        ROW + "y[i] = 1.0",
+        lambda f: vectorize(f, "i", 4, "none"),
+    ),
+    "has vectors already": (
+        ROW + "y[i] = across(sum, x[i : 4])",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "every iteration over i stores to y": (
+        ROW + "y[0 | x[i] > 0.0] = 1.0",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "a branch varies along i": (
+        ROW + "if x[i] > 0.0\n      y[i] = 1.0",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "the range of j varies along i": (
+        ROW + "each j in 0 .. i with s = sum 0.0\n      s <- x[j]\n    y[i] = s",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "s is folded by a loop around the vectors": (
+        HEAD + "each i in 0 .. n with s = sum 0.0\n    each j in 0 .. n\n      s <- x[j]",
+        lambda f: vectorize(f, "j", 4, "mask"),
+    ),
+    "positions of the best element": (
+        HEAD + "each i in 0 .. n with b @ p = argmax 0.0 from 0\n    b <- x[i] @ i",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "would be folded out of order": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
+    "does not rise or fall by 1": (
+        ROW + "y[i] = select(i * 2 < n, x[i], 0.0)",
+        lambda f: _at_condition(f, partition),
+    ),
+    "the condition varies along i": (
+        ROW + "y[i] = select(i < 3, x[i], 0.0)",
+        lambda f: _at_condition(f, unswitch),
+    ),
+    "at a comparison of order": (ROW + "y[i] = 1.0", lambda f: partition(f, "i", ir.Lane(4))),
+    "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
+    "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
+    "y is read in f": (ROW + "y[i] = y[i] + 1.0", lambda f: nontemporal(f, "y")),
+    "x is not an array that f writes": (ROW + "y[i] = 1.0", lambda f: nontemporal(f, "x")),
+    "an effect beyond the mask": (
+        ROW + "y[i] = select(i < 3, x[i], 0.0)",
+        lambda f: _at_condition(f, mask_range),
+    ),
+    "folds more than identities": (
+        HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- select(i < 3, x[i], 1.0)",
+        lambda f: _at_condition(f, mask_range),
+    ),
+    "p would have to wait as a vector or a position": (
+        ROW + "p = i64(x[i])\n    y[i] = x[p]",
+        lambda f: distribute(f, "i", 1, 4),
+    ),
+    "the range of i is not constant": (
+        HEAD + "unroll i in 0 .. n\n    y[i] = 1.0",
+        unroll,
+    ),
+    "c is not accessed at a constant place": (
+        HEAD + "alloc c: f32[4] in registers\n  for i in 0 .. 4\n    c[i] = 1.0",
+        promote,
+    ),
+    "accesses of c overlap in part": (
+        HEAD + "alloc c: f32[4] in registers\n  c[0 : 2] = 1.0\n  c[1 : 2] = 1.0",
+        promote,
+    ),
+    "c[0] is read before it is written": (
+        HEAD + "alloc c: f32[4] in registers\n  y[0] = c[0]",
+        promote,
+    ),
+    "2 lanes are folded into 4": (
+        HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 2)",
+        accumulate,
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_pass_refuses_what_it_may_not_do(reason):
+    source, change = REFUSED[reason]
+    func = verify(parse(source), bounds=False).funcs[0]
+    with pytest.raises(LoopPassError) as caught:
+        change(func)
+    assert reason in caught.value.message
+
+
+EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
+    "collapse": (
+        (
+            "func f(x: f32[n], y: out f32[n*3]; n)\n  each i in 1 .. n + 1\n    each j in 2 .. 5\n"
+            "      y[(i - 1) * 3 + j - 2] = x[i - 1] + f32(j)"
+        ),
+        lambda f: collapse(f, "i"),
+    ),
+    "mask_range": (
+        HEAD + "each m in 0 .. n\n    each i in 0 .. n with s = sum 1.0\n"
+        "      s <- select(i >= m, x[i], 0.0)\n    y[m] = s",
+        lambda f: mask_range(f, "i", conditions(f.body[0].body[0])[0]),
+    ),
+    "nontemporal": (
+        HEAD + "each i in 0 .. n // 4 * 4 by 4\n    y[i : 4] = x[i : 4]\n"
+        "  each h in n // 4 * 4 .. n\n    y[h] = x[h]",
+        lambda f: nontemporal(f, "y"),
+    ),
+    "distribute": (
+        HEAD + "each i in 0 .. n with s = sum 0.0\n    p = n - 1 - i\n    a = x[p] * 2.0\n"
+        "    q = p * 1\n    s <- a\n    y[q] = a + x[q]\n  y[0] add = s",
+        lambda f: distribute(f, "i", 4, 4),
+    ),
+    "vectorize, pairs": (
+        HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
+        "  each h in 0 .. n\n    y[h] = f32(s)",
+        lambda f: accumulate(vectorize(f, "i", 4, "mask")),
+    ),
+    "vectorize, none": (
+        HEAD + "each i in 0 .. n // 4 * 4\n    y[i] = x[i] + f32(i // 3)\n"
+        "  each h in n // 4 * 4 .. n\n    y[h] = x[h]",
+        lambda f: vectorize(f, "i", 4, "none"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_a_pass_keeps_the_bits(name):
+    source, change = EQUAL[name]
+    module = verify(parse(source))
+    changed = verify(replace(module, funcs=(change(module.funcs[0]),)), bounds=False)
+    assert changed != module
+    assert parse(text(changed)) == changed
+    for n in (1, 4, 11):
+        x = np.random.default_rng(n).integers(-4, 5, n).astype(np.float32)
+        results = [run(m, {"x": x}, {"n": n}, seed=n)["y"] for m in (module, changed)]
+        np.testing.assert_array_equal(*results)
