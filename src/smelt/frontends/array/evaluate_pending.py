@@ -534,9 +534,10 @@ def _run(outputs: tuple[Value, ...], behind: Sequence[Value] = ()) -> None:
             outputs = (*outputs, *behind)
     if checks.flag is not None and results[-1]:
         _raise_outside(Program(outputs))
-    end_epochs()
     for node, data in zip(outputs, results, strict=False):
         node.data = data
+    end_epochs()  # before operands are dropped, whose memory may be written then
+    for node in outputs:
         if STATE.tapes:
             STATE.retained.append(node)
         elif STATE.scope is None or node not in STATE.scope.volatile_values:

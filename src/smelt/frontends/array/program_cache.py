@@ -27,18 +27,25 @@ from smelt import knobs
 from smelt.frontends.array.generalize import GeneralizedProgram
 from smelt.frontends.array.layouts import memory_order
 from smelt.frontends.array.program import Program
-from smelt.frontends.array.structure import Epoch, end_epochs, is_parameter
+from smelt.frontends.array.structure import (
+    Epoch,
+    Structure,
+    applied,
+    end_epochs,
+    is_parameter,
+    structure_of,
+)
 from smelt.frontends.array.value import (
     STATE,
     Buffer,
     Map,
     Value,
     leaf,
-    pending_structure,
     record,
+    sighting,
     size_carrier,
 )
-from smelt.ops.create import Constant
+from smelt.ops.create import Constant, Input
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 
@@ -75,11 +82,37 @@ def program_key(outputs: Sequence[Value], epoch: Epoch) -> ProgramKey | None:
     for x in outputs:
         of, structure = x.structure
         if of is not epoch or x.data is not None:
-            structure = pending_structure(x, epoch)
+            structure = _pending_structure(x, epoch)
         if structure is None:
             return None
         key.append(structure)
     return tuple(key)
+
+
+def _pending_structure(x: Any, epoch: Epoch) -> Structure | None:
+    """Return the structure of a value that has none in this epoch.
+
+    None if it is not pending, or if leaves cannot be read any more.
+    """
+    stack = [x]
+    while stack:
+        node = stack[-1]
+        waiting = [
+            i
+            for i in node.inputs
+            if i.data is None and i.structure[0] is not epoch and i.op.__class__ is not Constant
+        ]
+        stack += waiting
+        if waiting or stack.pop().structure[0] is epoch:
+            continue
+        if node.data is not None or node.op.__class__ in (Constant, Input):
+            return None
+        seen = sighting(node.op, tuple([i.type for i in node.inputs]))
+        key = (seen, *[structure_of(i, epoch) for i in node.inputs])
+        if None in key:
+            return None
+        node.structure = (epoch, applied(key))
+    return x.structure[1]
 
 
 @dataclass(slots=True, eq=False)
@@ -174,10 +207,10 @@ def remember(key: ProgramKey, planned: PlannedProgram, program: Program, epoch: 
     """Remember the plan of a program whose leaves have places in the epoch."""
     leaves: dict[Any, int] = {}
     for x in program.nodes:
-        of, applied = x.structure
+        of, whole = x.structure
         if of is not epoch or STATE.epochs.current is not epoch:
             return
-        for i, structure in zip(x.inputs, applied.key[1:], strict=True):
+        for i, structure in zip(x.inputs, whole.key[1:], strict=True):
             if i.data is not None:  # type: ignore[attr-defined]
                 leaves[i] = structure.place
             elif isinstance(i.op, Constant) and is_parameter(i.op):

@@ -31,7 +31,6 @@ from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
     Epochs,
-    Structure,
     applied,
     end_epochs,
     note,
@@ -148,8 +147,9 @@ class Value(Node):
 
     def set_elements(self, data: Buffer) -> None:
         """Make a pending value one that has elements."""
-        end_epochs()
-        self.data, self.inputs = data, ()
+        self.data = data
+        end_epochs()  # before operands are dropped, whose memory may be written then
+        self.inputs = ()
 
     def as_operand(self) -> Value:
         """Return the operand for an operator that is recorded now and reads the elements later."""
@@ -198,10 +198,10 @@ class Value(Node):
 
     def invalidate(self, where: str) -> None:
         """Make reading raise DonatedError from now on, whatever names the value has."""
-        end_epochs()
         self.__class__ = Donated  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
+        end_epochs()
 
 
 class Foreign(Value):
@@ -578,32 +578,6 @@ def note_family(family: object, result: Value) -> Value:
     if structure is not None:
         note((family, *structure.key[1:]), structure)
     return result
-
-
-def pending_structure(x: Any, epoch: Epoch) -> Structure | None:
-    """Return the structure of a value that has none in this epoch.
-
-    None if it is not pending, or if leaves cannot be read any more.
-    """
-    stack = [x]
-    while stack:
-        node = stack[-1]
-        waiting = [
-            i
-            for i in node.inputs
-            if i.data is None and i.structure[0] is not epoch and i.op.__class__ is not Constant
-        ]
-        stack += waiting
-        if waiting or stack.pop().structure[0] is epoch:
-            continue
-        if node.data is not None or node.op.__class__ in (Constant, Input):
-            return None
-        seen = sighting(node.op, tuple([i.type for i in node.inputs]))
-        key = (seen, *[structure_of(i, epoch) for i in node.inputs])
-        if None in key:
-            return None
-        node.structure = (epoch, applied(key))
-    return x.structure[1]
 
 
 def tier() -> str:
