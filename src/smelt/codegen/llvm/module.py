@@ -209,7 +209,7 @@ def _emit_phase(
     *,
     streaming: bool,
 ) -> Index:
-    """Emit a phase, from its loops if it is a map; return the scratch bytes of a thread."""
+    """Emit a phase, from its loops if a map; return a thread's scratch bytes."""
     if why_not(s, streaming=streaming):
         return emit_function(module, source, s, words, target, streaming)
     phase = lower_phase(s, source)

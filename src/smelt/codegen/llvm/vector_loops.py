@@ -53,9 +53,9 @@ from smelt.types.expr import (
 )
 
 MAX_ALIGNED_VECTORS = 4
-"""Vectors of a loop beyond which it computes for longer than memory moves."""
+"""Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
-"""Fewest iterations of a loop that begins at a cache line: getting there costs one."""
+"""Minimum iterations of a loop that begins at a cache line: getting there costs one."""
 SKEW = "{}_skew"
 """Name of the number that is the address of an array, modulo a cache line."""
 
