@@ -39,7 +39,7 @@ from smelt.frontends.array.structure import (
 from smelt.graph.ir import Node
 from smelt.knobs import TIERS
 from smelt.ops.create import Constant, Input
-from smelt.ops.elementwise import Map
+from smelt.ops.elementwise import Map as Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
 from smelt.python.origin import Origin, here
@@ -48,22 +48,6 @@ from smelt.types.tensor import Shape, TensorType, check_bytes
 
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
-
-__all__ = [
-    "Foreign",
-    "Map",
-    "State",
-    "Value",
-    "constant",
-    "copied",
-    "foreign",
-    "identity_copy",
-    "intern",
-    "leaf",
-    "record",
-    "size_carrier",
-    "unshared_node",
-]
 
 SNAPSHOT_BYTES = 4096
 """Largest foreign memory, in bytes, that is copied for the pending operators that read it."""
