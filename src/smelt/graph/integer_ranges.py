@@ -25,7 +25,7 @@ Range = tuple[int, int]
 _REARRANGING = (Concat, Expand, Flip, Permute, Reshape, Slice)
 """Views whose elements are those of their operands."""
 _MAX_DEPTH = 8
-"""Most operators between an array and a value that are followed."""
+"""Maximum operators between an array and a value that are followed."""
 
 
 def integer_range(node: Node, depth: int = _MAX_DEPTH) -> tuple[Range, frozenset[Node]]:

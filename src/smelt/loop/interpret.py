@@ -40,7 +40,7 @@ __all__ = ["run"]
 
 Values: TypeAlias = dict[str, Any]
 _STEPS = 1 << 24
-"""Most iterations of one loop, beyond which it is taken to be a mistake."""
+"""Maximum iterations of one loop; more are taken to be a mistake."""
 
 
 def run(

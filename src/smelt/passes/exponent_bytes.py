@@ -23,7 +23,7 @@ __all__ = ["write_exponents"]
 BIAS, MAX_BYTE = 127, 255
 """The exponent of 1.0, and the largest one."""
 MAX_WHOLE = 1 << 20
-"""Numbers up to which sums of a whole number and a constant are exact in float32."""
+"""Threshold on whole numbers: sums of smaller ones and a constant are exact in float32."""
 
 
 def write_exponents(graph: Graph) -> Graph:

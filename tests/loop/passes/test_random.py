@@ -35,7 +35,7 @@ PASSES = (
     "prefetch",
 )
 LONGEST = 9000
-"""Characters of a text from which a program is not rewritten any more."""
+"""Maximum characters of a text that is rewritten once more."""
 
 
 def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:

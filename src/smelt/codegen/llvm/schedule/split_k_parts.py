@@ -35,7 +35,7 @@ from smelt.types.expr import Index, add, axes_of, axis, floordiv, mod, mul, subs
 __all__ = ["split_k_parts"]
 
 MAX_K_PARTS = 8
-"""Most parts: eight numbers of four bits share a word of 32."""
+"""Maximum parts: eight numbers of four bits share a word of 32."""
 
 
 def split_k_parts(draft: Draft, dot: Item, right: Item, k: str) -> list[Item]:
