@@ -10,6 +10,7 @@ from tests.codegen.llvm import emulate
 from tests.codegen.llvm.native import Native
 from tests.codegen.llvm.single_kernel import RUNNABLE
 
+import smelt as sm
 from smelt.codegen.build import build
 from smelt.codegen.llvm import module
 from smelt.codegen.llvm.lower_to_loop import lower_phase
@@ -146,3 +147,19 @@ func k(x: f32[m*n], z: f32[n], y: out f32[m*n]; m, n)
         prefetch x[j_3 + o_4 + 1024]
         y[j_3 + o_4 : 8 | on_2] = max(v_2 + z[j_3 : 8 | on_2], 0.0)
 """
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda np, x, p: x + (np.minimum(p + 10, p + 20) // 3)[:, None],
+        lambda np, x, p: x + (p * 4 // 4 % 5)[:, None],
+    ],
+    ids=["least", "quotient"],
+)
+def test_integers_of_the_program_wrap_and_positions_do_not(f: Any) -> None:
+    p = np.array([2**63 - 1, 2**63 - 11, -(2**63), -7], np.int64)
+    x = np.zeros((4, 100), np.int64)
+    with np.errstate(over="ignore"):
+        want = f(np, x, p)
+    np.testing.assert_array_equal(np.asarray(sm.jit(lambda x, p: f(sm, x, p))(x, p)), want)

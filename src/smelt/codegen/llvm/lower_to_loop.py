@@ -419,6 +419,20 @@ class _NestLowering:
         return tuple(body)
 
 
+_OF_A_RING = ("add", "sub", "mul")
+"""Operators that are the same on index expressions and on integers that wrap."""
+
+
+def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
+    """Apply an operator of the program.
+
+    Its integers wrap, which index expressions of positions and sizes alone do not.
+    """
+    indices = [loop.as_index(x) for x in args]
+    may_wrap = any(e is not None and any(a.kind == "value" for a in atoms(e)) for e in indices)
+    return loop.Apply(op, args) if may_wrap and op not in _OF_A_RING else loop.apply(op, *args)
+
+
 def _read(name: str, dtype: DType) -> loop.Value:
     """Return the value that a name has."""
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
@@ -714,11 +728,11 @@ class _Loops:
         if isinstance(payload, Reduction):
             inner, source = self._scan_type(item), item.args[0].dtype
             element = args[0] if source == inner else loop.Cast(args[0], inner)
-            return loop.apply(payload.row.scalar, _read(self.carries[item], inner), element)
+            return _applied(payload.row.scalar, (_read(self.carries[item], inner), element))
         if isinstance(payload, Conversion):
             return loop.cast(args[0], payload.dtype)
         assert isinstance(payload, str), item.kind
-        return loop.apply(payload, *args)
+        return _applied(payload, args)
 
     def _load(self, access: Access) -> loop.Value:
         """Return a load, masked by the bounds checks that are not proven."""
