@@ -50,7 +50,7 @@ def test_wheel_is_small_and_pure():
         for path in shipped():
             wheel.write(path, path.relative_to(PACKAGE.parent))
             assert path.suffix in TEXTS
-    assert packed.tell() < 2_600_000
+    assert packed.tell() < 2_700_000
 
 
 def test_the_wheel_works_without_benchmarks_and_demo(tmp_path):

@@ -9,9 +9,10 @@ here in the cache, and imports this module when something is missing there.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal
+from typing import Final, Literal
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend.driver_gpu import gpu_of_driver
@@ -45,6 +46,9 @@ from smelt.runtime.steps import Sizes
 from smelt.tune.device_plans import SHARE
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate, mul, product, sizes_of
+
+_RACES: Final = threading.Lock()
+"""Held by the thread that times programs: kernels get ready side by side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +99,8 @@ class CompiledForDevice:
             return key, lambda: stored_code(raced) or compile_for(self.gpu.arch)
 
         def run_race() -> DeviceCode:
-            code = race(kernel, sizes, compiler, device, self.race_seconds, journal)
+            with _RACES:
+                code = race(kernel, sizes, compiler, device, self.race_seconds, journal)
             store_code(key, code)
             return code
 

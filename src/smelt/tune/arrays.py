@@ -59,7 +59,8 @@ def agree(one: Array, other: Array) -> bool:
     """
     if one.dtype.kind in "biu":
         return bool(np.array_equal(one, other))
-    wide, near = one.astype(np.float64), other.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # converting a signaling NaN warns
+        wide, near = one.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(wide)
     if not np.array_equal(wide[~finite], near[~finite], equal_nan=True):
         return False

@@ -326,7 +326,7 @@ class FakeDriver:
             return NOT_FOUND
         handles = [
             handle
-            for handle, f in self.functions.items()
+            for handle, f in [*self.functions.items()]
             if (f["module"], f["symbol"]) == (module, symbol.decode())
         ]
         handle = handles[0] if handles else next(self._handles)

@@ -47,6 +47,7 @@ def store(place, *rest):
 fake = FakeDriver()
 fake.modules[7] = {}
 fake.cuModuleLoadDataEx = fake.cuModuleGetFunction = store  # PTX is not executed here
+fake.functions[7] = {}
 fake.cuLaunchKernel = lambda *arguments: fake.launches.append(arguments[1:5])
 with use_library(fake), device.use_compiler(Engine()):
     x = sm.asarray(np.ones((6, 50), np.float32), device="cuda:0")

@@ -73,6 +73,8 @@ from smelt.types.expr import (
 _Key = Item | StreamState
 _Body = tuple[loop.Statement, ...]
 _LETTERS = "ijklmnopq"
+_MAX_NESTING = 32
+"""Maximum operators inside of one another in a value: passes walk values by recursion."""
 
 
 def refusal(s: Schedule) -> str:
@@ -474,6 +476,8 @@ class _Loops:
             lowering.take_lanes(self.vars[nest.vector], self.s.lanes * nest.unroll)
         self.values: dict[Item, loop.Value] = {}
         self.carries: dict[Item, str] = {}
+        self.nesting: dict[Item, int] = {}
+        """Operators inside of an item's value; those of bound ones are not."""
         self.running: dict[Item, str] = {}
         """Names of the values of scans, before they are rounded."""
         self.items = self._needed()
@@ -557,10 +561,12 @@ class _Loops:
                 yield loop.Let(name, register)
                 register = _read(name, inner)
                 register = register if inner == item.dtype else loop.Cast(register, item.dtype)
-            if self._is_bound(item):
+            nesting = 1 + max((self.nesting.get(a, 0) for a in item.args), default=0)
+            if is_bound := self._is_bound(item) or nesting > _MAX_NESTING:
                 name = self.lowering.fresh("v")
                 yield loop.Let(name, register)
                 register = _read(name, item.dtype)
+            self.nesting[item] = 0 if is_bound else nesting
             self.values[item] = register
             if depth == 0:
                 self.lowering.keep(item, register)

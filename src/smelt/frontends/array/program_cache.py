@@ -5,6 +5,7 @@ program that differs from an earlier one only in the values of arrays and number
 apart: the structures of its results (see `structure`) find the plan, and the elements of leaves
 and the numbers are found by their places in the epoch.
 
+>>> end_epochs()
 >>> a, b = (record(Map("exp"), (leaf(np.ones(3)),)) for _ in range(2))
 >>> program_key((a,), STATE.epochs.current) == program_key((b,), STATE.epochs.current)
 False

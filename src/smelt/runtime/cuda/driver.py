@@ -212,7 +212,7 @@ class Driver:
         if code:
             raise self.error(name, code)
 
-    def has(self, name: str) -> bool:
+    def offers(self, name: str) -> bool:
         """Return whether the driver has a function, which older ones may lack."""
         return name in self.addresses or bool(self._library.address(name))
 
@@ -300,7 +300,7 @@ class Module:
             if shared_bytes > PLAIN_SHARED_BYTES:  # as many programs of a processor as fit
                 driver.call("cuFuncSetCacheConfig", handle, PREFER_SHARED)
             # Else the first launch loads the code, which waits for the whole device.
-            if driver.has("cuFuncLoad"):
+            if driver.offers("cuFuncLoad"):
                 driver.call("cuFuncLoad", handle)
         self._functions[symbol] = handle, shared_bytes
         return handle
