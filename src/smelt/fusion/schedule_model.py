@@ -208,17 +208,19 @@ class ScheduleModel:
                     self.cut[a] = min(block, self.cut.get(a, block))
 
     def _fused_depth(self, pairs: dict[int, tuple[int, int]]) -> int:
-        """Return the positions that the products sum over, if factors are computed for them alone.
+        """Return the positions that products sum over, if just right factors are computed for them.
 
         0 unless they are all that is reduced, sums of floats with the same rows and columns: then
-        rows of a task share what is computed.
+        rows of a task share what is computed, as they do not share the rows of left factors.
         """
         reduced, members = self.region.reduced_axes, self.region.members
         if reduced.keys() != pairs.keys() or len({(x & ~y, y & ~x) for x, y in pairs.values()}) > 1:
             return 0
         products = [self.units.unit(u) for u in pairs]
-        is_computed = any(members >> e.producer & 1 for unit in products for e in unit.edges)
-        if not is_computed or not all(x.node.type.dtype.is_float for x in products):
+        left, right = (
+            any(members >> unit.edges[side].producer & 1 for unit in products) for side in (0, 1)
+        )
+        if left or not right or not all(x.node.type.dtype.is_float for x in products):
             return 0
         return sum(self.volume(over) for over in reduced.values())
 
