@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.effort import effort
 
+import smelt as sm
 from smelt import passes
 from smelt.graph import build
 from smelt.graph.interp import run
@@ -104,3 +105,17 @@ def test_stacked_gradients_of_any_length(n: int) -> None:
     rows = np.stack([x.transpose(2, 0, 1, 3).reshape(n * 2, 12) for x in (q, k, v)], 1)
     actual = run(passes.run(graph), [q, k, v, w])[0]
     np.testing.assert_array_equal(actual, rows.reshape(n * 2, 36) @ w)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_doubling_again_and_again_is_one_view(axis):
+    def doubled(concat, v):
+        for _ in range(11):
+            v = concat([v, v], axis=axis)
+        return v + 1
+
+    v = np.arange(6, dtype=np.float32).reshape(3, 2)
+    report = sm.explain(sm.jit(lambda v: doubled(sm.concat, v)), v)
+    assert len(report.kernels) == 1 and len(report.kernels[0].text.splitlines()) < 10
+    got = np.asarray(sm.jit(lambda v: doubled(sm.concat, v))(v))
+    np.testing.assert_array_equal(got, doubled(np.concatenate, v))

@@ -300,7 +300,8 @@ def pad(node: Node) -> Node:
 def concat(node: Node) -> Node:
     """Simplify concatenation: flatten it, drop empty pieces, join adjacent slices.
 
-    Pieces with one common permutation are concatenated before it.
+    Pieces with one common permutation are concatenated before it. A piece that is repeated often is
+    one view, so that doubling an array again and again has no more pieces at each step.
     """
     op = node.op
     assert isinstance(op, Concat)
@@ -320,11 +321,25 @@ def concat(node: Node) -> Node:
         return node.inputs[0]
     if len(merged) == 1:
         return merged[0]
+    if len(merged) >= _MIN_REPEATS and len(set(merged)) == 1:
+        return _repeated(node, merged[0], len(merged), a)
     views = {x.op for x in merged}
     if len(views) == 1 and isinstance(view := views.pop(), Permute):
         inner = _view(node, Concat(view.perm[a]), *(x.inputs[0] for x in merged))
         return _view(node, view, inner)
     return node if tuple(merged) == node.inputs else _view(node, op, *merged)
+
+
+_MIN_REPEATS = 4
+"""Minimum equal pieces that are a view: the ends of fewer are tested, for contiguous loads."""
+
+
+def _repeated(node: Node, piece: Node, count: int, a: int) -> Node:
+    """Return a view of so many equal pieces one after another along axis `a`."""
+    before, after = piece.type.shape[:a], piece.type.shape[a:]
+    single = _view(node, Reshape((*before, 1, *after)), piece)
+    several = _view(node, Expand((*before, count, *after)), single)
+    return _view(node, Reshape(node.type.shape), several)
 
 
 def _adjacent(left: Node, right: Node, a: int) -> Node | None:
