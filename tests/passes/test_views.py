@@ -116,6 +116,6 @@ def test_doubling_again_and_again_is_one_view(axis):
 
     v = np.arange(6, dtype=np.float32).reshape(3, 2)
     report = sm.explain(sm.jit(lambda v: doubled(sm.concat, v)), v)
-    assert len(report.kernels) == 1 and len(report.kernels[0].text.splitlines()) < 10
+    assert len(report.kernels) == 1 and len(report.kernels[0].text.splitlines()) < 20
     got = np.asarray(sm.jit(lambda v: doubled(sm.concat, v))(v))
     np.testing.assert_array_equal(got, doubled(np.concatenate, v))
