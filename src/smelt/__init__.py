@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smelt import errors
 from smelt.frontends.array import (
@@ -250,7 +250,6 @@ from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.packages.version import DISTRIBUTION, __version__
 from smelt.python.imports import fork_safe_import
-from smelt.saved.library import save_library
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -266,6 +265,9 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
+
+if TYPE_CHECKING:
+    from smelt.saved.library import save_library
 
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "__version__", "abs", "acos",
@@ -304,9 +306,11 @@ _register_in_einops()
 
 
 def __getattr__(name: str) -> Any:
-    """Import `onnx`, and `torch` and its `record`, which need PyTorch, on first use."""
+    """Import on first use what few programs need, and `torch`, which needs PyTorch."""
     if name == "onnx":
         return fork_safe_import("smelt.onnx")
+    if name == "save_library":
+        return fork_safe_import("smelt.saved.library").save_library
     if name not in ("record", "torch"):
         raise_missing(name, __all__)
     try:

@@ -59,7 +59,8 @@ BODIES = {
     "cuDeviceGetAttribute": """
   switch i32 %a1, label %other [ i32 16, label %processors
                                  i32 75, label %major
-                                 i32 76, label %minor ]
+                                 i32 76, label %minor
+                                 i32 115, label %pools ]
 processors:
   store i32 132, ptr %a0
   ret i32 0
@@ -68,6 +69,9 @@ major:
   ret i32 0
 minor:
   store i32 0, ptr %a0
+  ret i32 0
+pools:
+  store i32 1, ptr %a0
   ret i32 0
 other:
   store i32 0, ptr %a0
