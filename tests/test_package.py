@@ -103,14 +103,18 @@ def test_every_layer_is_in_the_contract():
 def test_import_takes_little_beyond_numpy():
     # Of the processor's time: what the machine does besides is none of the package's business.
     program = (
-        "import time, numpy\n"
+        "import time\n"
         "start = time.thread_time()\n"
+        "import numpy\n"
+        "between = time.thread_time()\n"
         "import smelt\n"
-        "print(time.thread_time() - start)"
+        "print(between - start, time.thread_time() - between)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
     # An installed package has its byte code, whatever is set for this process.
     settings = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
-    times = [float(run(command, env=settings).stdout) for _ in range(5)]
-    assert min(times) < 0.060 * pace(), f"{min(times) * 1e3:.0f} ms"
+    pairs = [map(float, run(command, env=settings).stdout.split()) for _ in range(5)]
+    numpys, ours = map(min, zip(*pairs, strict=True))
+    # Modules are read and loaded at another pace than the interpreter's, which NumPy's import has.
+    assert ours < max(0.060 * pace(), 1.8 * numpys), f"{ours * 1e3:.0f} ms"
