@@ -273,24 +273,35 @@ def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[V
     for x in operands_first(waits):
         if x.data is None and not costly.isdisjoint(x.inputs):
             costly.add(x)
-    virtual = [
+    virtual = {
         x
         for x in waits
         if x in needed and not (x in costly or x in STATE.passed or _pays_to_store(x))
-    ]
-    return [x for x in waits if x in costly or (x in needed and x not in virtual)], virtual
+    }
+    stored = [x for x in waits if x in costly or (x in needed and x not in virtual)]
+    return stored, [x for x in waits if x in virtual]
 
 
 def _pays_to_store(value: Value) -> bool:
     """Return whether storing and reading a value is faster than computing it again."""
     reads, cycles = 0, 0.0
     nbytes: Any = value.type.nbytes
-    for x in _upstream(value):
+    stored = PREDICTED.move(2 * nbytes)
+    visited: set[Any] = {value}
+    stack: list[Any] = [value]
+    while stack:
+        x = stack.pop()
         if x.data is not None:
             reads += x.data.nbytes
-        elif isinstance(x.op, Map):
+            continue
+        if isinstance(x.op, Map):
             cycles += x.op.row.cost * nbytes / PREDICTED.vector_bytes
-    return PREDICTED.move(2 * nbytes) < PREDICTED.move(reads) + cycles * PREDICTED.cycle
+        if stored < PREDICTED.move(reads) + cycles * PREDICTED.cycle:
+            return True  # more operators only cost more
+        fresh = [i for i in x.inputs if i not in visited]
+        stack += fresh
+        visited.update(fresh)
+    return stored < PREDICTED.move(reads) + cycles * PREDICTED.cycle
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
