@@ -19,11 +19,13 @@ from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
     Item,
+    Load,
     Phase,
     Program,
     StoreItem,
     StreamState,
     Visit,
+    apply,
 )
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
 from smelt.codegen.llvm.loopir.row_blocking import block_rows
@@ -235,7 +237,7 @@ def _store_partial(
     access = out.add_parts(state.name, parts.axes, order, split, dtype)
     axes = frozenset((split.name, *order))
     parts.add_store(StoreItem(access, partial, None, axes))
-    partials = merged.item("load", access, (), axes, dtype.compute)
+    partials = merged.item(Load((), axes, dtype.compute, access))
     total = merged.reduce(row, partials, (split.name,), partials.dtype)
     merged.define(state.name, merged.convert(total, reduction.dtype.compute))
 
@@ -277,16 +279,16 @@ def _split_stream(
         part_axes = frozenset((*order, split.name))
         parts.add_store(StoreItem(access, final, None, part_axes, parts.now))
         if name in independent:
-            partials[name] = merged.item("load", access, (), part_axes, final.dtype)
+            partials[name] = merged.item(Load((), part_axes, final.dtype, access))
             continue
         earliest = Access(access.buffer, _at_first_part(access.offset, split))
         starts.append(
             (
                 merged.carried(name, frozenset(order), final.dtype),
-                merged.item("load", earliest, (), order, final.dtype),
+                merged.item(Load((), frozenset(order), final.dtype, earliest)),
             )
         )
-        states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
+        states[name] = starts[-1][0], merged.item(Load((), part_axes, final.dtype, access))
     for name, x in partials.items():
         merged.define(name, merged.reduce(independent[name], x, (split.name,), x.dtype))
     if starts:
@@ -300,7 +302,7 @@ def _split_stream(
             sides.append(merged.value(rule.rescaled))
         merged.define_all(merged.old)
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
-        combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
+        combined = merged.item(apply(rule.op, tuple(sides), dtype))
         merged.update(name, combined)
     if starts:
         merged.close()
@@ -333,7 +335,3 @@ def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) ->
 
 def _at_first_part(offset: Index, split: k.Split) -> Index:
     return substitute_index(offset, {split.name: 0})
-
-
-def _axes_of(items: list[Item]) -> frozenset[str]:
-    return frozenset[str]().union(*(i.axes for i in items))
