@@ -466,7 +466,7 @@ class Array(Operators):
         return _for_caller(self.part(key, is_view), frame)
 
     def _few(self, key: Any) -> Any:
-        """Return an element, or a few that a key copies, of a computed array; else None."""
+        """Return an element of a computed array, or few that a key copies, else None."""
         indices = key if key.__class__ is tuple else (key,)
         is_one = is_element(indices)
         if not is_one and all(i.__class__ in VIEWING for i in indices):

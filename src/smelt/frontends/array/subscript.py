@@ -110,7 +110,7 @@ def is_element(items: Sequence[Any]) -> bool:
 
 
 def copied_elements(shape: Sequence[int], key: Any) -> int:
-    """Return a bound on the elements of x[key], which an array or a list of the key copies.
+    """Return a bound on the elements that arrays and lists of a key copy.
 
     -1 for a key without arrays, which takes a view, and for items that NumPy might take otherwise.
     Raises ValueError for arrays that do not broadcast, IndexError for too many items.
