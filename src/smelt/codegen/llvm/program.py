@@ -32,12 +32,12 @@ from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.loopir.split_axis import split_axes
 from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel
-from smelt.codegen.llvm.loopir.stream_to_reduce import streams_to_reductions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
-from smelt.kernel.block_reduction import block_reduction
+from smelt.kernel.block_reduction import ReductionValue, block_reduction
 from smelt.kernel.merge import MergeRule, merge_rules
+from smelt.kernel.transform.stream_to_reduction import reads_reduction, reductions_of
 from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
@@ -51,7 +51,7 @@ def program(kernel: k.Kernel) -> Program:
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
-    kernel = replace(kernel, body=streams_to_reductions(kernel.body))
+    kernel = replace(kernel, body=tuple(_without_plain_streams(kernel.body)))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p), p.strides is None) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = tuple(
@@ -74,6 +74,23 @@ def program(kernel: k.Kernel) -> Program:
         for p in out.phases
     )
     return Program(kernel.name, (*buffers, *out.partials), strides, phases, tuple(out.partials))
+
+
+def _without_plain_streams(body: Iterable[k.Statement]) -> Iterator[k.Statement]:
+    """Yield statements with reductions in place of streams that only reduce.
+
+    A stream that reduces what is itself a reduction (the result of a contraction, say) is left
+    alone: its blocks keep those results in fast memory.
+    """
+    for s in body:
+        new: list[k.Statement] = []
+        if isinstance(s, k.Stream) and all(isinstance(x, k.Let | k.Update) for x in s.body):
+            new = reductions_of(s)
+            states = {t.name for t in s.states}
+            ends = [x.value for x in new if isinstance(x, k.Let) and x.name in states]
+            if any(isinstance(v, ReductionValue) and reads_reduction(v, s.body) for v in ends):
+                new = []
+        yield from new or [s]
 
 
 class _Pieces:
