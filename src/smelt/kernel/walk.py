@@ -220,9 +220,9 @@ def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
                 yield v
 
 
-def stores(kernel: Kernel) -> Iterator[Store]:
+def stores(body: Kernel | Iterable[Statement]) -> Iterator[Store]:
     """Yield every store in order."""
-    for s in statements(kernel):
+    for s in statements(body):
         if isinstance(s, Store):
             yield s
 
