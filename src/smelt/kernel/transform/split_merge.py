@@ -181,8 +181,8 @@ def split_merge(kernel: Kernel, dtypes: Mapping[str, DType] | None = None) -> Sp
     arrays: list[PartStates] = []
     for name in merge.states:
         used = {*fixed, *every[name].axes, *inside[name]} - {split.name}
-        own = every[name].axes
-        order = [*(a for a in fixed if a not in own), *own]
+        declared = every[name].axes
+        order = [*(a for a in fixed if a not in declared), *declared]
         axes = [a for a in kernel.axes if a.name in used]
         axes.sort(key=lambda a: order.index(a.name) if a.name in order else len(order))
         dtype = (dtypes or {}).get(name, state_type(every[name]))
