@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.merge_launches import with_grid
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, joined_axes
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -34,7 +34,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.transform.part import without_unused
 from smelt.kernel.transform.split_merge import SplitMerge, as_reduction, split_merge
-from smelt.kernel.walk import bindings_of, splits, visit
+from smelt.kernel.walk import bindings_of, joined_axes, splits, visit
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import i64
 from smelt.types.expr import floordiv, minimum
