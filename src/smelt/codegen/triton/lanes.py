@@ -10,7 +10,7 @@ from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.writer import Text, Writer
 from smelt.kernel.ir import Extreme, IndexValue, Kernel, Partial
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import visit, visit_body
 from smelt.types.dtype import bool_, i32
 from smelt.types.expr import axes_of
 
@@ -200,7 +200,7 @@ class Lanes:
 
 def _with_ends(kernel: Kernel) -> frozenset[str]:
     """Return the axes of whose blocks a kernel needs the first or the last index."""
-    values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
+    values = visit_body(kernel)
     ends = (v for v in values if isinstance(v, Extreme | Partial))
     inside = (x.index for v in ends for x in visit(v) if isinstance(x, IndexValue))
     return frozenset(a for e in inside for a in axes_of(e))
