@@ -27,12 +27,14 @@ from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
 from smelt.frontends.array.aliasing import (
     Function,
+    Operator,
     Part,
     Place,
     alias,
     follows_numpy,
     own,
     reshaped,
+    unread,
 )
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
@@ -44,6 +46,7 @@ from smelt.frontends.array.promote import cast
 from smelt.frontends.array.small_results import hand_out
 from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import axes_of
+from smelt.ops.view import Permute
 
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
@@ -118,6 +121,17 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
         return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
 
     return method
+
+
+def _turned(x: Any) -> Any:
+    """Return the transpose: at once a view of an array in memory by NumPy's rules."""
+    names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+    if not follows_numpy(names):
+        return transpose(x)
+    view = None
+    if x.__class__ is Array:
+        view = unread(x, Operator(Permute(tuple(range(x.ndim))[::-1])))
+    return hand_out(as_view(x, transpose(x)), (x,)) if view is None else view
 
 
 def _for_users(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -667,7 +681,7 @@ NUMPYS: Final[dict[str, Callable[..., Any]]] = {}
 """Method -> function of `smelt.numpy` that is called in its place where NumPy's rules hold."""
 
 PROPERTIES: Final[dict[str, property]] = {
-    "T": property(_viewed(transpose), doc="The array with its dimensions in reverse order."),
+    "T": property(_turned, doc="The array with its dimensions in reverse order."),
     "real": property(real_part, set_real, doc="The real parts, which can be written."),
     "imag": property(imaginary_part, set_imag, doc="The imaginary parts: zeros if it is real."),
     "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),

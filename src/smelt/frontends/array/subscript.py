@@ -105,7 +105,10 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
 
 def is_element(items: Sequence[Any]) -> bool:
     """Return whether the items of a key are integers."""
-    return all(i.__class__ in _INTEGERS for i in items)
+    for i in items:  # noqa: SIM110 - a generator costs more than most keys
+        if i.__class__ not in _INTEGERS:
+            return False
+    return True
 
 
 _INTEGERS = frozenset((int, np.int64, np.intp))
@@ -230,6 +233,8 @@ def _select_computed(x: Value, key: Any) -> Value | None:
     are computed along with it, are selected in the same pass.
     """
     mask = getattr(key, "node", None)
+    if key.__class__ is np.ndarray and key.dtype == bool:
+        mask = leaf(key)  # which is read now
     if (
         STATE.scope is not None
         or STATE.tapes
