@@ -343,13 +343,13 @@ class Place:
         return is_plain and not self.links
 
     def elements(self) -> Buffer | None:
-        """Return NumPy's view of the elements if they are in memory, to be read at once."""
+        """Return NumPy's view of the elements if they are in memory."""
         node = self.memory.node
         data = node.data if node.__class__ is Value else node.current_buffer()
         return None if data is None else self.of(data)
 
     def operand(self, view: Operators) -> Value:
-        """Return the value of `view`, which is at this place, for an operator computed at once.
+        """Return the value of the view at this place for an operator computed at once.
 
         It is not recorded that the view is a part of its owner, unless the view was read before.
         """
@@ -583,9 +583,10 @@ def part(x: Any, key: Any) -> Any:
 
 
 def unread(x: Any, link: Link) -> Any:
-    """Return a view without a value of its own, if `x` is in memory; None if not, and for a number.
+    """Return a view without a value if `x` is in memory, else None.
 
-    Operators that are computed at once read it there, others derive its value.
+    It is None for a number too.  Operators that are computed at once read it there, others derive
+    its value.
     """
     if not is_at_once():
         return None
@@ -597,8 +598,8 @@ def unread(x: Any, link: Link) -> Any:
         data = place.elements()
     try:
         part = None if data is None else link.of(data, _itself)
-    except IndexError:
-        return None  # the error is that of a recorded subscript
+    except (IndexError, ValueError, TypeError):
+        return None  # the error is that of the recorded operator
     return alias(x, x.unread(), (link,)) if part.__class__ is np.ndarray else None
 
 

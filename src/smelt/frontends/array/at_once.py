@@ -42,6 +42,7 @@ __all__ = [
     "Sighting",
     "compute",
     "f64",
+    "in_recycled",
     "is_view",
     "pay",
     "result_or_view",
@@ -166,6 +167,26 @@ def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
                 memory.add(data)
         return data
     return np.array(data, order="C")
+
+
+def in_recycled(
+    seen: Sighting, operands: Sequence[Buffer], dead: Buffer | None = None
+) -> Buffer | None:
+    """Return the result in memory of a dropped one or in `dead`, else None.
+
+    NumPy has computed the operator before, so its function takes these types.
+    """
+    memory = seen.memory
+    if memory is None or seen.function is None:
+        return None
+    if dead is not None:
+        seen.function(*operands, dead)
+        return dead
+    data = memory.take()
+    if data is not None:
+        seen.function(*operands, data)
+        memory.buffers.append(data)
+    return data
 
 
 def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:

@@ -330,11 +330,17 @@ def _apply(function: Any, *operands: Any) -> Value:
     result: Value = function(*values)
     if is_private or result.data is not None:
         return result
-    return function(*map(operand, operands))  # it is recorded: on parts of arrays, or copies
+    return function(*map(_recorded_operand, operands))  # parts of arrays, or copies
+
+
+def _recorded_operand(x: Any) -> Any:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return operand_of_numpy(x)
+    return operand(x)
 
 
 def apply_ufunc(ufunc: Any, x: Any, y: Any) -> Any:
-    """Return the result of a ufunc of NumPy's array or scalar and an array; None for others."""
+    """Apply a ufunc to NumPy's array or scalar and an array; return None for others."""
     function = _OF_UFUNC.get(ufunc)
     if function is None or not isinstance(y, Operators):
         return None
@@ -377,7 +383,7 @@ def keep_order(result: T, *operands: Any) -> T:
 
 
 def _in_memory(family: Binary, x: Any, other: Any) -> bool:
-    """Compute an in-place operator where the array's elements are, if that is possible."""
+    """Compute an in-place operator where the elements are, if that is possible."""
     if not is_at_once():
         return False
     kind = other.__class__
@@ -390,7 +396,7 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
     place = x.place
     if place is None:
         node = x.node
-        if private_data(node, 2) is None:  # the array's reference, and the one here
+        if not node.type.shape or private_data(node, 2) is None:  # the array's reference, and this
             return False
     else:
         target = place.writeable()

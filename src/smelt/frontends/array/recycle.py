@@ -30,7 +30,7 @@ __all__ = ["Recycled", "f64", "is_recycled", "recycled", "release"]
 _PER_TYPE: Final = 4
 _MIN_BYTES: Final = 1 << 17
 """Smallest results that are kept: allocators keep smaller ones themselves."""
-_LIMIT_BYTES: Final = 1 << 27
+_LIMIT_BYTES: Final = 1 << 28
 """Fresh memory after which all lists are emptied, so that they never hold more."""
 _TYPES_LIMIT: Final = 4096
 
@@ -45,7 +45,7 @@ class Recycled:
         self.buffers: list[Buffer] = []
 
     def take(self) -> Buffer | None:
-        """Return memory that nobody else has, to be appended after use; None if there is none."""
+        """Return memory that nobody else has, or None; the caller appends it after use."""
         buffers = self.buffers
         for _ in range(len(buffers)):
             try:

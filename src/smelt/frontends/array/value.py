@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Account, Sighting, compute, pay, view_of
+from smelt.frontends.array.at_once import Account, Sighting, compute, in_recycled, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.frontends.array.recycle import is_recycled, release
@@ -619,15 +619,11 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
         elif x.account is not None:
             paying = True
         operands.append(data)
-    memory = seen.memory
-    data = None if memory is None else memory.take()
-    if memory is None or data is None:
+    data = None if seen.memory is None else in_recycled(seen, operands)
+    if data is None:
         data = compute(seen, operands)
         if data is None:
             return None
-    else:
-        seen.function(*operands, data)
-        memory.buffers.append(data)
     seen.runs += 1
     if paying:
         pay(inputs)
