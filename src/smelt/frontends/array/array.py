@@ -13,7 +13,6 @@ Array([1., 3., 5.])
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 import weakref
@@ -62,7 +61,14 @@ from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, apply_ufunc, is_complex, operand
 from smelt.frontends.array.promote import default_value, number
 from smelt.frontends.array.small_results import numpys_own
-from smelt.frontends.array.subscript import get, hashable_key, is_element, plain_key
+from smelt.frontends.array.subscript import (
+    VIEWING,
+    copied_elements,
+    get,
+    hashable_key,
+    is_element,
+    plain_key,
+)
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -470,11 +476,10 @@ class Array(Operators):
         return result if is_place else _for_caller(result, frame)
 
     def _few(self, key: Any) -> Any:
-        """Return an element, or rows at positions, of a computed array; None for other keys."""
-        kind = key.__class__
-        is_rows = kind is list or (kind is np.ndarray and key.dtype.kind in "iu")
-        indices = key if kind is tuple else (key,)
-        if not is_element(key if kind is list else () if is_rows else indices):
+        """Return an element of a computed array, or those that a key copies, else None."""
+        indices = key if key.__class__ is tuple else (key,)
+        is_one = is_element(indices)
+        if not is_one and VIEWING.issuperset(map(type, indices)):
             return None
         place = self.place
         node = self.node if place is None else place.memory.node
@@ -483,14 +488,15 @@ class Array(Operators):
             return None
         try:
             data = data if place is None else place.of(data)
-            if is_rows:
-                nbytes = np.size(key) * math.prod(data.shape[1:]) * data.itemsize
-                if not data.ndim or (nbytes > 8 * STATE.small_elements and not is_at_once()):
-                    return None
-                taken = data[key]
-                is_small = taken.nbytes <= 8 * STATE.small_elements
-                return taken if is_small else Array.of(leaf(taken))
-            return data[key] if data.ndim == len(indices) else None
+            if is_one:
+                return data[key] if data.ndim == len(indices) else None
+            nbytes = copied_elements(data.shape, key) * data.itemsize
+            if 0 <= nbytes <= 8 * STATE.small_elements:
+                return data[key]
+            is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
+            if nbytes < 0 or is_mask or not is_at_once():
+                return None
+            return Array.of(leaf(np.ascontiguousarray(data[key])))
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 
