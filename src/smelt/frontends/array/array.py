@@ -476,10 +476,10 @@ class Array(Operators):
         return result if is_place else _for_caller(result, frame)
 
     def _few(self, key: Any) -> Any:
-        """Return an element of a computed array, or few that a key copies, else None."""
+        """Return an element of a computed array, or those that a key copies, else None."""
         indices = key if key.__class__ is tuple else (key,)
         is_one = is_element(indices)
-        if not is_one and all(i.__class__ in VIEWING for i in indices):
+        if not is_one and VIEWING.issuperset(map(type, indices)):
             return None
         place = self.place
         node = self.node if place is None else place.memory.node
@@ -490,13 +490,13 @@ class Array(Operators):
             data = data if place is None else place.of(data)
             if is_one:
                 return data[key] if data.ndim == len(indices) else None
-            count, limit = copied_elements(data.shape, key), 8 * STATE.small_elements
-            if count < 0 or (count * data.itemsize > limit and not is_at_once()):
+            nbytes = copied_elements(data.shape, key) * data.itemsize
+            if 0 <= nbytes <= 8 * STATE.small_elements:
+                return data[key]
+            is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
+            if nbytes < 0 or is_mask or not is_at_once():
                 return None
-            taken = data[key]
-            if taken.nbytes <= limit:
-                return taken
-            return Array.of(leaf(np.ascontiguousarray(taken)))
+            return Array.of(leaf(np.ascontiguousarray(data[key])))
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 

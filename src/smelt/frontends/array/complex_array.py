@@ -137,7 +137,8 @@ class ComplexArray(Array):
         if self.whole is not None:
             return self.whole.nbytes <= 8 * STATE.small_elements
         part = self.parts[0]
-        return part.is_small and 2 * part.node.type.nbytes <= 8 * STATE.small_elements
+        nbytes: Any = part.node.type.nbytes
+        return part.is_small and 2 * nbytes <= 8 * STATE.small_elements
 
     def handed_out(self) -> Any:
         """Return this small result as NumPy's own array or scalar; views stay as they are."""
