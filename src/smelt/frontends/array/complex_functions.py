@@ -157,8 +157,8 @@ def linspace(start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **opti
 # Shapes
 
 
+def _part(x: Any, k: int) -> Any:
     """Return one part of an array, or of each array of a list."""
-    """Return a part of an array, or of each array of a list; None as it is."""
     if isinstance(x, (list, tuple)):
         return [complex_array(item).parts[k] for item in x]
     return None if x is None else complex_array(x).parts[k]

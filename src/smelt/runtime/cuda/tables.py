@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import field
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -40,6 +41,14 @@ MAX_SEARCHES: Final = 8
 """Maximum threads that look for code, or wait for its compiler, at once."""
 MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
 """Maximum programs along each dimension of a grid."""
+
+
+ONLY_LOADED: Final = ContextVar("smelt_only_loaded_code", default=False)
+"""Whether code that is not loaded yet raises CodeNotLoaded: nothing is read nor compiled."""
+
+
+class CodeNotLoaded(Exception):
+    """The code of a step is not loaded."""
 
 
 class LoadedCode:
@@ -279,17 +288,36 @@ class _Builder:
     def _all_ready(
         self, groups: Sequence[Sequence[Sequence[DeviceStep | HostStep]]]
     ) -> list[list[_Ready]]:
-        """Return all steps ready for these sizes; missing code is compiled side by side."""
-        if sum(map(len, groups)) < 2:
-            return [[self._ready(steps) for steps in group] for group in groups]
+        """Return all steps ready for these sizes; missing code is compiled side by side.
+
+        Threads start at the first step whose code is not loaded: most new sizes need none.
+        """
+        every = [steps for group in groups for steps in group]
+        ready = [*self._loaded(every)] if len(every) > 1 else []
+        if len(every) - len(ready) > 1 and not ONLY_LOADED.get():
+            ready += self._ready_in_threads(every[len(ready) :])
+        else:
+            ready += [self._ready(steps) for steps in every[len(ready) :]]
+        in_order = iter(ready)
+        return [list(islice(in_order, len(group))) for group in groups]
+
+    def _loaded(self, every: Sequence[Sequence[DeviceStep | HostStep]]) -> Iterator[_Ready]:
+        """Yield ready steps up to the first whose code is not loaded."""
+        token = ONLY_LOADED.set(True)
+        try:
+            for steps in every:
+                yield self._ready(steps)
+        except CodeNotLoaded:
+            return
+        finally:
+            ONLY_LOADED.reset(token)
+
+    def _ready_in_threads(self, every: Sequence[Sequence[DeviceStep | HostStep]]) -> list[_Ready]:
         pool = ThreadPoolExecutor(min(cpu_budget().threads, MAX_SEARCHES), "smelt code")
         try:
             # each in a copy of the context, which has the settings
-            queued = [
-                [pool.submit(copy_context().run, self._ready, steps) for steps in group]
-                for group in groups
-            ]
-            return [[future.result() for future in group] for group in queued]
+            queued = [pool.submit(copy_context().run, self._ready, steps) for steps in every]
+            return [future.result() for future in queued]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
