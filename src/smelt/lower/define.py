@@ -19,6 +19,7 @@ from smelt.fusion.range_outputs import RangeOutput, cluster_parts
 from smelt.fusion.space import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -41,7 +42,6 @@ from smelt.lower.recursion_limit import raise_recursion_limit
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
-from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
@@ -142,12 +142,7 @@ class Pullback:
 
     def fresh(self, base: str) -> str:
         """Return a name not used yet."""
-        name, k = base, 1
-        while name in self.taken or name in SCALARS:
-            k += 1
-            name = f"{base}{k}"
-        self.taken.add(name)
-        return name
+        return numbered_name(base, self.taken)
 
     def new_axis(self, extent: Index, kind: int, space_class: int = -1) -> Index:
         """Pick an axis of this extent that the current position does not use.

@@ -30,6 +30,7 @@ from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.states import state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.axes import axes_of_index, axes_of_value
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -65,7 +66,6 @@ from smelt.lower.substitute import fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.machine.tiling import Tiling, rows_axis
 from smelt.ops.combine import CHOICE, COMBINES
-from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
@@ -365,12 +365,7 @@ class _Streamed:
         return self._fresh_name(f"s{number}")
 
     def _fresh_name(self, base: str) -> str:
-        name, k = base, 1
-        while name in self.taken or name in SCALARS:
-            k += 1
-            name = f"{base}_{k}"
-        self.taken.add(name)
-        return name
+        return numbered_name(base, self.taken, "_")
 
     # ---- values --------------------------------------------------------------------------------
 
