@@ -46,16 +46,15 @@ from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
-    Expr,
     Index,
     add,
     atoms,
     axes_of,
     mul,
     nonnegative,
-    sizes_of,
     sub,
     substitute,
+    symbol_of,
 )
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import Shape
@@ -163,8 +162,7 @@ class Pullback:
         if same or free:
             chosen = (same or free)[0]
         else:
-            is_symbol = isinstance(extent, Expr) and sizes_of(extent) == (str(extent),)
-            symbol = str(extent) if is_symbol else "ijkluvwxyz"[len(self.out.axes) % 10]
+            symbol = symbol_of(extent) or "ijkluvwxyz"[len(self.out.axes) % 10]
             chosen = Axis(self.fresh(symbol), extent)
             self.out.axes[chosen.name] = chosen
             self.axis_class[chosen.name] = kind

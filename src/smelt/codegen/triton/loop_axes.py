@@ -90,18 +90,7 @@ class _Item:
 class _Looper:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.names = kernel, axes_of_body(kernel.body)
-        self.env = Env.of(kernel)
-        for s in statements(kernel):
-            if isinstance(s, Let):
-                self.env.names[s.name] = Bound(dtype_of(s.value, self.env), Axes())
-            elif isinstance(s, Position):
-                self.env.names[s.name] = Bound(i64, Axes(), s.extent)
-            elif isinstance(s, Update):
-                self.env.new[s.state] = self.env.names[s.state]
-            elif isinstance(s, Stream):
-                for t in s.states:
-                    dtype = t.dtype.compute if t.dtype else dtype_of(t.init, self.env)
-                    self.env.names[t.name] = Bound(dtype, Axes())
+        self.env = Env.after(kernel)
         self.count = 0
         streams = (s for s in statements(kernel) if isinstance(s, Stream))
         self.streamed = {b.axis for s in streams for b in s.blocks}

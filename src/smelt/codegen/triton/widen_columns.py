@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
     Block,
     Extreme,
@@ -67,7 +67,4 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
         return True
     if any(isinstance(v, Extreme) and axis in axes_of_value(v.arg, names) for v in inside):
         return True
-    if not isinstance(s, Stream):
-        return False
-    ends = [e for b in s.blocks for e in (b.start, b.stop, s.where) if e is not None]
-    return bool(s.bounds) or any(axis in axes_of_value(e, names) for e in ends)
+    return bool(isinstance(s, Stream) and s.bounds) or axis in end_axes(s, names)
