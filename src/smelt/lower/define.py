@@ -90,6 +90,10 @@ class Definition:
     scatter: ScatterReduce | None = None
     """Scatter-reduce into the single result, whose store gives the initial values."""
 
+    def bound(self, *kinds: type[T]) -> list[T]:
+        """Return the bound values of some kinds, in order."""
+        return [s.value for s in self.body if isinstance(s, Let) and isinstance(s.value, kinds)]
+
 
 class Operand:
     """Node of the cluster, or a parameter, as `define` reads it."""
