@@ -117,7 +117,7 @@ def is_free(body: Sequence[Statement], axis: str) -> bool:
 
 
 def end_axes(s: Statement, names: Mapping[str, Axes]) -> Axes:
-    """Return the axes of the ends and of the condition of a stream; none of other statements."""
+    """Return the axes of a stream's ends and condition; none of other statements."""
     if not isinstance(s, Stream):
         return NO_AXES
     ends = (e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))

@@ -85,7 +85,7 @@ def unused_name(stem: str, taken: set[str]) -> str:
 
 
 def numbered_name(base: str, taken: set[str], separator: str = "") -> str:
-    """Return a name that is no operator and not taken, and mark it as taken.
+    """Return an untaken name that is not an operator's, and mark it as taken.
 
     >>> numbered_name("v", {"v", "v2"}), numbered_name("exp", set(), "_")
     ('v3', 'exp_2')
