@@ -74,8 +74,7 @@ class Lanes:
             return "program"
         if self.schedule.programs is not None:
             every = f"tl.program_id(0), {' * '.join(counts.values())}, tl.num_programs(0)"
-            writer.line(f"for tile in tl.range({every}{self.schedule.loop_options}):")
-            writer.indent += 1
+            writer.open(f"for tile in tl.range({every}{self.schedule.loop_options}):")
         rest = self.typed("tl.program_id(0)" if self.schedule.programs is None else "tile")
         if len(counts) > 1:
             writer.line(f"program = {rest}")
@@ -122,6 +121,11 @@ class Lanes:
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
         return f"BLOCK_{axis}"
+
+    def stream(self, axis: str) -> str:
+        """Take an axis in the blocks of its stream; return the name of their lanes."""
+        self.blocks[axis] = self.schedule.streams[axis]
+        return self.block(axis)
 
     def fix(self, writer: Writer, axis: str, place: str) -> None:
         """Write the one index of an axis."""
