@@ -62,6 +62,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import bindings_of, refs, splits, states, stores, substitute, visit
 from smelt.ops.combine import COMBINES
+from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index
@@ -80,7 +81,7 @@ class PartStates:
         return part, *(a.index for a in self.axes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SplitMerge:
     """A kernel with a split stream, and the arrays of its parts' states."""
 
@@ -95,6 +96,11 @@ class SplitMerge:
         (split,) = splits(self.kernel)
         return Axis(split.name, split.parts)
 
+    @cached_property
+    def rules(self) -> Mapping[str, MergeRule]:
+        """How the states merge."""
+        return merge_rules(self.kernel)
+
     @property
     def parts(self) -> Kernel:
         """The kernel that stores the states of all parts."""
@@ -107,16 +113,15 @@ class SplitMerge:
 
     def needed(self, after: Iterable[Statement]) -> list[MergeRule]:
         """Return the merges of the states that statements need, directly or not."""
-        rules = merge_rules(self.kernel)
-        pending = [n for s in after for n in refs(s) if n in rules]
+        pending = [n for s in after for n in refs(s) if n in self.rules]
         needed: set[str] = set()
         while pending:
             name = pending.pop()
             if name not in needed:
                 needed.add(name)
-                rescaled = rules[name].rescaled
+                rescaled = self.rules[name].rescaled
                 pending += [v.name for v in visit(rescaled) if isinstance(v, Ref)]
-        return [rule for name, rule in rules.items() if name in needed]
+        return [rule for name, rule in self.rules.items() if name in needed]
 
     def reductions(self, after: Iterable[Statement]) -> dict[str, str]:
         """Return the states that reduce those of all parts, with the operators.
