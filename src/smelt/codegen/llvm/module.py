@@ -33,7 +33,7 @@ from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.codegen.llvm.vector_loops import vector_loops, why_not
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.machine.blocks import SMALL_DEPTH
+from smelt.machine.blocks import UNPACKED
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, sizes_of
@@ -129,7 +129,7 @@ def _contraction_variants(
         return
     forms: list[tuple[Variant, SizeLimits, list[Contraction]]] = [("", (), s.blocked)]
     if small is not None:
-        depths = tuple((s.phase.axes[c.k], SMALL_DEPTH) for c in s.blocked)
+        depths = tuple((s.phase.axes[c.k], UNPACKED.kc) for c in s.blocked)
         forms.insert(0, ("small", depths, [as_small(c, target) for c in s.blocked]))
     for form, limits, plans in forms:
         if is_satisfiable(limits):

@@ -39,7 +39,7 @@ from smelt.codegen.llvm.schedule.operands import (
     panel_step,
     plain_load,
 )
-from smelt.machine.blocks import LEFT_IN_PLACE, TALL_COLUMNS
+from smelt.machine.blocks import LEFT_IN_PLACE, TSMM
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
@@ -151,7 +151,7 @@ def _plan(
     swapped &= not conditional
     if item.axes - left.axes - {n}:  # a batch would pack the rows anew for each of its positions
         columns = phase.axes[n]
-        swapped &= not isinstance(columns, int) or columns > TALL_COLUMNS
+        swapped &= not isinstance(columns, int) or columns > TSMM.columns
     if swapped:
         left, right, m, n = right, left, n, m
     picked = _gathers_rows(left, item, (m, n, k), phase)
