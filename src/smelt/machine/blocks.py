@@ -208,7 +208,7 @@ TSMM = TsmmBlocking()
 
 @dataclass(frozen=True, slots=True)
 class OnePassBlocking:
-    """Block sizes of a product that reduces all of k in one pass, with a fused epilogue."""
+    """Block sizes of a product with a fused epilogue that reduces k in one pass."""
 
     depth: int = 4096
     """Maximum k."""

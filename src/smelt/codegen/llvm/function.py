@@ -56,7 +56,6 @@ def argument_order(program: Program, schedules: Iterable[Schedule]) -> ArgumentO
 
 
 def _indices(s: Schedule) -> Iterable[Index]:
-    """Yield the index expressions of a schedule."""
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     for item in s.phase.items:

@@ -151,7 +151,6 @@ def _common(parts: Sequence[_Numbered]) -> _Numbered:
 
 
 def _numbered(candidates: Iterable[Candidate], first: int) -> _Numbered:
-    """Return variants, numbered from `first` on by occurrence."""
     counts, numbered = Counter[Variant](), dict[tuple[Variant, int], Candidate]()
     for c in candidates:
         numbered[c.variant, first + counts[c.variant]] = c

@@ -77,7 +77,6 @@ def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
 
 
 def _rename_param(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
-    """Rename a parameter of a kernel."""
     inputs = tuple(replace(p, name=new) if p.name == old else p for p in kernel.inputs)
     return replace(
         map_values(

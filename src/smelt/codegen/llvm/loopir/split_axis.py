@@ -130,7 +130,6 @@ def _parts(phase: Phase, name: str, step: Index) -> Index:
 
 
 def _substitute(e: Index, name: str, parts: Index) -> Index:
-    """Substitute the parts of an axis in an index."""
     return map_variables(
         e,
         lambda atom: parts if atom.kind == "axis" and atom.name == name else Expr((((atom,), 1),)),

@@ -137,7 +137,6 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         )
 
     def _panel_of(self, row: Value) -> Value:
-        """Return the address of a packed panel of rows."""
         at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
         return element_address(self.b, self.env.storage.at[item, RIGHT_PART], at, item.dtype)
 
@@ -155,7 +154,6 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         return self.at(SUMS_PART, at)
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
-        """Emit the epilogue of some columns, row by row."""
         b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
         self.top = env.open(self.nest, Scope(env.top))
         first, last = env.ranges[c.n]

@@ -590,7 +590,6 @@ class _Planner:
     def _cost_of(
         self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
-        """Compute `_cost` of an item that is not in the cache."""
         if item in self.kept or isinstance(item, (ssa.Reduce, ssa.Dot)):
             return 0.0
         if not item.axes & self._local_axes(item.time) - self.rows:

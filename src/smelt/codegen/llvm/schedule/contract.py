@@ -191,7 +191,6 @@ class _Roles:
 def _plan(
     item: ssa.Dot, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
-    """Plan one contraction, or return None if it fits no plan."""
     over = item.over
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None

@@ -73,7 +73,6 @@ def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
 
 
 def _packing_nest(phase: Phase, operand: Item, order: tuple[str, ...], side: str) -> Nest:
-    """Return the nest that packs an operand."""
     items = tuple(backward_slice(phase, [operand], ()))
     return Nest(0, order, order[-1], saves=(operand,), items=items, packed=side)
 
