@@ -13,7 +13,7 @@ from smelt.codegen.llvm.nests.product_plan import PanelOperand, ProductPlan
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import contractions
-from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
+from smelt.codegen.llvm.schedule.conv_plan import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels

@@ -11,8 +11,15 @@ from typing import Literal
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Dot, Item
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
-from smelt.codegen.llvm.nests.product_plan import Driver, PanelOperand, TileStores, tile_cycles
+from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
+    Driver,
+    PanelOperand,
+    PlanNotes,
+    TileStores,
+    packed_panels,
+    tile_cycles,
+)
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.machine.blocks import DEPTH, GEMV, MATRIX_DEPTH, UNPACKED
 from smelt.python.dataclass import dataclass

@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
     LEFT_PART,
     OUTPUT_STAGE_PART,
     RIGHT_PART,
     SUMS_PART,
     Driver,
     PlainPacking,
+    PlanNotes,
     ScratchArray,
+    packed_panels,
     tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile
