@@ -66,7 +66,6 @@ def term_ns(
 
 
 def _widest(model: DeviceModel, unit: Unit) -> DType:
-    """Return the type of the widest operand or result."""
     types = [model.units.values[e.producer].type.dtype for e in unit.edges]
     return max((unit.node.type.dtype, *types), key=lambda t: (t.itemsize, t.is_float))
 

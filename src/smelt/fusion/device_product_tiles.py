@@ -81,6 +81,5 @@ def most_programs(model: DeviceModel, schedule: ScheduleModel) -> int:
 
 
 def _axes_read(terms: tuple[int | Expr, ...]) -> set[int]:
-    """Return the axes that the terms of a read depend on."""
     named = {int(x[1:]) for t in terms if isinstance(t, Expr) for x in axes_of(t)}
     return named | {t for t in terms if isinstance(t, int) and t >= 0}

@@ -121,7 +121,6 @@ def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
 
 
 def _blocked_axes(kernel: k.Kernel) -> Iterator[str]:
-    """Return the grid axes that are taken in blocks."""
     return (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
 
 

@@ -160,7 +160,6 @@ def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
 
 
 def _reduction_axes(phase: Phase) -> frozenset[str]:
-    """Return the axes of all reductions and contractions."""
     reductions = [i for i in phase.items if isinstance(i, ssa.Reduction)]
     return frozenset(name for f in reductions for name in f.over)
 
