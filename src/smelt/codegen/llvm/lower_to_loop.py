@@ -48,6 +48,7 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
+from smelt.loop.walk import is_short
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
@@ -760,11 +761,6 @@ class _Loops:
 
 
 # ---- what a schedule reads -----------------------------------------------------------------------
-
-
-def is_short(e: Expr) -> bool:
-    """Return whether an expression is a variable, or a multiple of one by a number."""
-    return len(e.terms) == 1 and len(e.terms[0][0]) == 1 and not e.terms[0][0][0].args
 
 
 def _identifier(name: str) -> str:

@@ -48,9 +48,9 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase
-from smelt.codegen.llvm.vector_loops import SKEW
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
+from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.text_print import statement_text, value_text
 from smelt.machine.target import Target
 from smelt.ops.cast import cast
@@ -119,7 +119,7 @@ class _Printer:
         self.names = {n: Typed(v, i64) for n, v in sizes.items()}
         """Lets, carries, loop variables and sizes in scope."""
         for p in func.params:
-            if (name := SKEW.format(p.name)) in func.numbers:
+            if (name := skew_of(p.name)) in func.numbers:
                 address = self.b.ptrtoint(self.addresses[p.name], I64)
                 self.names[name] = Typed(self.b.and_(address, number(CACHE_LINE - 1)), i64)
         self.masks: dict[loop.Prefix, Value] = {}

@@ -21,7 +21,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
-a remainder).
+a remainder), `masked` (all vectors are masked: what is left is short).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from smelt.types.expr import Atom, Index
 
 __all__ = ["Module", "Tail", "vectorize"]
 
-Tail = Literal["mask", "scalar", "none"]
+Tail = Literal["mask", "scalar", "none", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 
@@ -66,18 +66,22 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail) -> ir.Func:
 
     def change(loop: ir.For) -> Body:
         _check(loop, env)
-        mid = whole_groups(loop, lanes)
+        mid = loop.low if tail == "masked" else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
         vector_carry = tuple(_vector_carry(c, lanes, env) for c in loop.carry)
         body = _inline_indices(loop.body)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
-        main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
-        out = [copy_loop(main, names)]
-        if tail == "mask":
+        out: list[ir.For] = []
+        if tail != "masked":
+            main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
+            out.append(copy_loop(main, names))
+        if tail in ("mask", "masked"):
             on = names.new("on")
-            pairs = zip(vector_carry, out[0].carry, strict=True)
-            carry = tuple(replace(c, init=ir.Ref(before.name)) for c, before in pairs)
+            before = out[0].carry if out else ()
+            starts = [ir.Ref(c.name) for c in before] or [c.init for c in vector_carry]
+            pairs = zip(vector_carry, starts, strict=True)
+            carry = tuple(replace(c, init=start) for c, start in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), lanes))
             masked = (mask, *_Widen(loop, lanes, env, on).body(body))
             rest = replace(head, low=mid, high=loop.high, carry=carry, body=masked)
