@@ -1,30 +1,48 @@
-"""Turn the loops of a map into those that are printed: vectors, prefetches, offsets.
+"""Turn the loops of a nest into those that are printed: vectors, prefetches, offsets.
 
     each j in from .. to          each j_1 in from .. mid by 64       y[o1 + j_1 : 64] = ..
       y[n*i + j] = ..             each j_2 in mid .. to by 16         y[o1 + j_2 : 16 | prefix(..)]
 
-A map is one nest without reductions whose arrays are read and written element by element along its
-vectors; `why_not` says what else keeps its own emission.  Which passes run follows from the
-schedule, and each of them is a function from loops to loops.
+A nest is a map, or reduces rows along its vectors; its arrays are read and written element by
+element along them.  `why_not_nest` says what else keeps its own emission: what is tested, strided
+or gathered, tiles, stages, sums across loops or that a stream continues, and rows of few vectors.
+Which passes run follows from the schedule, and each of them is a function from loops to loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from fractions import Fraction
 
-from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
+from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Item,
+    Reduction,
+    StreamState,
+    accesses_of,
+    visited_axes,
+)
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
-from smelt.codegen.llvm.lower_to_loop import LoweredPhase, refusal
-from smelt.codegen.llvm.nests.nest import Schedule
+from smelt.codegen.llvm.lower_to_loop import LoweredPhase, identifier, refusal
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
+from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import CACHE_LINE, align_stores
 from smelt.loop.passes.hoist_offsets import hoist_offsets
-from smelt.loop.passes.prefetch import prefetch_rows, prefetch_written
+from smelt.loop.passes.prefetch import (
+    prefetch_page,
+    prefetch_rows,
+    prefetch_share,
+    prefetch_written,
+)
 from smelt.loop.passes.vectorize import vectorize
-from smelt.loop.walk import loop_around
+from smelt.loop.walk import loop_around, statements
 from smelt.ops.combine import CHOICE
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, minimum, mul, sub
 
@@ -34,53 +52,131 @@ MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of an array's next row, from `first` on.
+
+    `share` is its elements for each one of this row, and `before` are the elements of this row
+    before those of the loop over vectors.
+    """
+
+    buffer: str
+    first: Index
+    share: Fraction
+    before: Index
+
+
 def why_not(s: Schedule, *, streaming: bool) -> str:
-    """Return why a phase is not printed from its loops; empty if it is."""
+    """Return why a phase is not printed as one function of loops; empty if so."""
     if reason := refusal(s):
         return reason
     if len(s.nests) != 1 or s.phase.regions() or s.phase.cut:
         return "more than one nest"
-    nest = s.nests[0]
-    if nest.reductions or nest.saves or any(i.kind in ("scan", "branch") for i in nest.items):
+    (nest,) = s.nests
+    if nest.reductions or nest.saves or not nest.order:
+        return "no map"
+    return why_not_nest(s, nest, streaming=streaming)
+
+
+def why_not_nest(s: Schedule, nest: Nest, *, streaming: bool) -> str:
+    """Return why a nest is not printed from its loops; empty if it is."""
+    if nest.product is not None or nest.packed:
+        return "no map"
+    if not {i.kind for i in nest.items} <= {*_KINDS}:
         return "no map"
     if any(s.phase.axes[a] == 0 for a in nest.order):
         return "no elements"
-    if nest.vector is None or nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1):
+    if nest.scalars and nest.order:
+        return "values of the last position"
+    if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
     if nest.transposed or nest.stages or nest.store_range or is_fully_unrolled(s, nest, nest.items):
         return "tiles, stages, ranges, or a row of a few vectors"
-    if has_few_tasks(s):
+    if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
+    if nest.reductions and (reason := _why_not_reductions(s, nest)):
+        return reason
+    return _why_not_lanes(s, nest) or _why_not_stores(s, nest, streaming=streaming)
+
+
+_KINDS = ("const", "index", "position", "load", "apply", "cast", "state", "edge")
+
+
+def _why_not_lanes(s: Schedule, nest: Nest) -> str:
+    """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
     if any(i.kind in ("index", "position") for i in moving):
         return "positions along the vectors"
     if any(i.payload == CHOICE and nest.vector not in i.args[0].axes for i in moving):
         return "a choice for whole rows"
-    steps = [_step(a, nest.vector) for a in _accesses(s, moving)]
+    steps = [_step(a, nest.vector) for a in accesses_of(moving)]
     if not all(step in (0, 1) for step in steps):
         return "lanes that are apart"
-    if any(a.limits for a in _accesses(s, nest.items)) or any(
-        _step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores
-    ):
-        return "bounds checks, or stores under a condition"
-    if streaming and (len(nest.stores) > 1 or not _fills_lines(s)):
-        return "results that no common alignment suits"
-    if streaming and len(nest.order) > 1:
-        return "rows, which begin at cache lines only now and then"
+    if any(a.limits for a in accesses_of(nest.items)):
+        return "bounds checks"
+    if any(next_block(s, nest, a) is not None for a in accesses_of(nest.items)):
+        return "prefetches of a stream's next block"
+    storage = lay_out(s)
+    arrays = {i: s.materialised[i] for i in _kept(s, nest)}
+    states = [i.payload for i in nest.items if isinstance(i.payload, StreamState)]
+    states += [u.state for u in nest.state_updates]
+    axes = [*arrays.values(), *map(storage.state_axes, states)]
+    if any(nest.vector in a and a[-1] != nest.vector for a in axes):
+        return "lanes that are apart in scratch memory"
+    sums = (i for i in arrays if storage.holds_states(i))
+    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
+        return "sums that are more than a number"
     return ""
 
 
-def _accesses(s: Schedule, items: Iterable[Item]) -> Iterator[Access]:
-    yield from (i.payload for i in items if isinstance(i.payload, Access))
-    yield from (x.access for x in s.phase.stores)
+def _why_not_reductions(s: Schedule, nest: Nest) -> str:
+    """Return why the reductions of a nest are not folds along its vectors."""
+    storage, visited = lay_out(s), visited_axes(s.phase.segments[nest.time])
+    for item in nest.reductions:
+        assert isinstance(item.payload, Reduction)
+        reduction, accumulator = item.payload, storage.accumulator_of(item)
+        outer = [a for a in nest.order if a not in reduction.over]
+        if (nest.vector,) != reduction.over or not nest.in_registers(item):
+            return "reductions across loops"
+        if not isinstance(accumulator, PlainAccumulator) or item.args[0].dtype != item.dtype:
+            return "reductions that carry more than a number"
+        if reduction.row.wide and nest.vector in visited:
+            return "sums that a stream continues"
+        rows = storage.extent(item, outer[-1]) if outer else 1
+        if isinstance(rows, int) and rows > 1 and s.materialised.get(item) == (outer[-1],):
+            return "rows whose reductions end together"
+    return ""
 
 
-def _step(access: Access, vector: str) -> Index | None:
-    return coefficient(access.offset, vector)
+def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
+    """Yield the items that a nest reads from scratch memory, or stores there."""
+    yield from nest.saves
+    roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
+    roots += [u.value for u in nest.state_updates] + [*nest.scalars]
+    for item in (*roots, *(a for i in nest.items for a in i.args)):
+        if item in s.materialised and item not in nest.items:
+            yield item
 
 
-def _fills_lines(s: Schedule) -> bool:
-    nest = s.nests[0]
+def _why_not_stores(s: Schedule, nest: Nest, *, streaming: bool) -> str:
+    """Return which of the stores of a nest are not those of full vectors."""
+    stores = nest.stores
+    if nest.vector is None and stores:
+        return "stores of single elements" if streaming else ""
+    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in stores):
+        return "stores that are apart, or under a condition"
+    if not streaming or not stores or nest.reductions:
+        return ""
+    if len(stores) > 1 or not _fills_lines(s, nest):
+        return "results that no common alignment suits"
+    return "rows, which begin at cache lines only now and then" if len(nest.order) > 1 else ""
+
+
+def _step(access: Access, vector: str | None) -> Index | None:
+    return coefficient(access.offset, vector or "")
+
+
+def _fills_lines(s: Schedule, nest: Nest) -> bool:
     size = s.phase.dtypes[nest.stores[0].access.buffer].itemsize
     wide = s.lanes * nest.unroll * size
     return nest.unroll <= MAX_ALIGNED_VECTORS and wide % CACHE_LINE == 0
@@ -88,23 +184,50 @@ def _fills_lines(s: Schedule) -> bool:
 
 def vector_loops(s: Schedule, phase: LoweredPhase, *, streaming: bool) -> loop.Func:
     """Return the loops of a map in vectors, ready to be printed."""
-    func, ((var, wide),), lanes, nest = phase.func, phase.lanes.items(), s.lanes, s.nests[0]
-    row = loop_around(func.body, var)
-    if streaming:
+    ((var, _),) = phase.lanes.items()
+    return in_vectors(phase.func, s, s.nests[0], var, streaming=streaming)
+
+
+def in_vectors(
+    func: loop.Func,
+    s: Schedule,
+    nest: Nest,
+    var: str,
+    shares: Collection[Share] = (),
+    *,
+    streaming: bool,
+) -> loop.Func:
+    """Run a nest in vectors along its loop over `var`, with prefetches.
+
+    `shares` are parts of the next row that are prefetched meanwhile.
+    """
+    lanes, wide, row = s.lanes, s.lanes * nest.unroll, loop_around(func.body, var)
+    streaming = streaming and not nest.reductions
+    if streaming and nest.stores:
         func, aligned = align_stores(func, var, wide, MIN_ITERATIONS)
         func, var = vectorize(func, aligned.head, lanes, "masked"), aligned.other
         for step in (wide, lanes):
             func = vectorize(func, aligned.lines, step, "scalar")
         func = vectorize(func, aligned.lines, lanes, "masked")
-    func = vectorize(func, var, wide, "scalar")
-    func = vectorize(func, var, lanes, "masked")
+    func = vectorize(func, var, wide, "mask", lanes)
     if row is not None and row.kind == "each" and nest.vector in s.block:
         # A task of a single row prefetches none: others come much later.
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
-        func = prefetch_rows(func, row.var, count, s.phase.axes[nest.order[-1]])
+        length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
+        func = prefetch_rows(func, row.var, count, length)
+    main = (t.var for t in statements(func.body) if isinstance(t, loop.For) and t.step == wide)
+    for full in [*main] if shares else ():
+        for x in shares:
+            func = prefetch_share(func, full, x.buffer, x.first, x.share, x.before)
+    if nest.reductions and not shares:
+        full, masked = (
+            {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
+            for m in (False, True)
+        )
+        func = prefetch_page(func, full, masked)
     for store in nest.stores if streaming else ():
         func = prefetch_written(func, store.access.buffer)
-    return hoist_offsets(func)
+    return hoist_offsets(accumulate(func) if nest.reductions else func)
 
 
-__all__ = ["vector_loops", "why_not"]
+__all__ = ["in_vectors", "vector_loops", "why_not", "why_not_nest"]

@@ -31,8 +31,10 @@ func f(x: f32[m*n], y: out f32[m*n]; m, n)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from typing import Literal
 
 from smelt.errors import LoopPassError
@@ -57,7 +59,15 @@ from smelt.types import expr
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index
 
-__all__ = ["PAGE", "Module", "prefetch", "prefetch_rows", "prefetch_written"]
+__all__ = [
+    "PAGE",
+    "Module",
+    "prefetch",
+    "prefetch_page",
+    "prefetch_rows",
+    "prefetch_share",
+    "prefetch_written",
+]
 
 PAGE = 4096
 """Bytes that a hardware prefetcher does not cross: it begins anew in each page."""
@@ -121,6 +131,40 @@ def prefetch_rows(func: ir.Func, row: str, count: Index, length: Index = ir.UNKN
     func = replace_loop(func, row, lambda s: (with_body(s, rewriter.body(s.body)),))
     lets = (ir.Let(name, ir.position(e)) for e, name in distances.items())
     return with_func_body(func, (*lets, *func.body))
+
+
+def prefetch_page(func: ir.Func, full: Collection[str], masked: Collection[str]) -> ir.Func:
+    """Prefetch what comes a page behind full, or masked, vectors that are loaded from arrays."""
+    sizes = {p.name: p.dtype.itemsize for p in func.params}
+
+    def ahead(place: ir.Place) -> Iterator[ir.Prefetch]:
+        is_vector = place.lanes > 1 and place.stride == 1 and isinstance(place.at, Expr)
+        if is_vector and place.buffer in (full if place.mask is None else masked):
+            yield from _lines(place, PAGE // sizes[place.buffer], 1, sizes)
+
+    return with_func_body(func, _AfterLoads(Names(func), ahead).body(func.body))
+
+
+def prefetch_share(
+    func: ir.Func, var: str, buffer: str, first: Index, share: Fraction, before: Index = 0
+) -> ir.Func:
+    """Prefetch an array from `first` on, while a loop walks something else.
+
+    `share` elements for each one that the loop over `var` walks, of which `before` come before its
+    own: the prefetches of a whole row stand in the loops over another one.
+    """
+    name = Names(func).new("at")
+    size = next(p.dtype.itemsize for p in func.params if p.name == buffer)
+
+    def change(s: ir.For) -> Body:
+        walked = expr.add(before, expr.sub(ir.variable(s), s.low))
+        done = expr.floordiv(expr.mul(walked, share.numerator), share.denominator)
+        assert isinstance(s.step, int)
+        at = ir.Let(name, ir.position(expr.add(first, done)))
+        place = ir.Place(buffer, ir.number(name), ceil(s.step * share))
+        return (with_body(s, (*s.body, at, *_lines(place, 0, 1, {buffer: size}))),)
+
+    return replace_loop(func, var, change)
 
 
 def prefetch_written(func: ir.Func, buffer: str) -> ir.Func:
