@@ -14,7 +14,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import share_start
 from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, StreamState, accesses_of
+from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
 from smelt.codegen.llvm.lower_to_loop import Key, Lowering, identifier, lower_nest
 from smelt.codegen.llvm.nests.environment import Environment, RowShare
 from smelt.codegen.llvm.nests.nest import Nest
@@ -89,8 +89,8 @@ class _NestLowering(Lowering):
         for item in (*self._read(), *nest.saves):
             if item in s.materialised and (item not in nest.items or item in nest.saves):
                 used[item] = s.materialised[item]
-            elif isinstance(item.payload, StreamState):
-                used[item.payload] = storage.state_axes(item.payload)
+            elif isinstance(item, StateRead):
+                used[item.state] = storage.state_axes(item.state)
         for item in nest.reductions:
             if item in s.materialised:
                 used[item] = s.materialised[item]

@@ -16,16 +16,11 @@ from fractions import Fraction
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
 from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Item,
-    Reduction,
-    StreamState,
-    accesses_of,
-    visited_axes,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
+from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase, identifier, refusal
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -41,7 +36,6 @@ from smelt.loop.passes.prefetch import (
 )
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, statements
-from smelt.ops.combine import CHOICE
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, minimum, mul, sub
@@ -82,7 +76,7 @@ def why_not_nest(s: Schedule, nest: Nest, *, streaming: bool) -> str:
     """Return why a nest is not printed from its loops; empty if it is."""
     if nest.product is not None or nest.packed:
         return "no map"
-    if not {i.kind for i in nest.items} <= {*_KINDS}:
+    if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
     if any(s.phase.axes[a] == 0 for a in nest.order):
         return "no elements"
@@ -99,15 +93,16 @@ def why_not_nest(s: Schedule, nest: Nest, *, streaming: bool) -> str:
     return _why_not_lanes(s, nest) or _why_not_stores(s, nest, streaming=streaming)
 
 
-_KINDS = ("const", "index", "position", "load", "apply", "cast", "state", "edge")
+_OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
+"""Values that only nests of other kinds compute (scans are reductions)."""
 
 
 def _why_not_lanes(s: Schedule, nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(i.kind in ("index", "position") for i in moving):
+    if any(isinstance(i, (ssa.IndexValue, ssa.Position)) for i in moving):
         return "positions along the vectors"
-    if any(i.payload == CHOICE and nest.vector not in i.args[0].axes for i in moving):
+    if any(is_select(i) and nest.vector not in i.args[0].axes for i in moving):
         return "a choice for whole rows"
     steps = [_step(a, nest.vector) for a in accesses_of(moving)]
     if not all(step in (0, 1) for step in steps):
@@ -118,7 +113,7 @@ def _why_not_lanes(s: Schedule, nest: Nest) -> str:
         return "prefetches of a stream's next block"
     storage = lay_out(s)
     arrays = {i: s.materialised[i] for i in _kept(s, nest)}
-    states = [i.payload for i in nest.items if isinstance(i.payload, StreamState)]
+    states = [i.state for i in nest.items if isinstance(i, ssa.StateRead)]
     states += [u.state for u in nest.state_updates]
     axes = [*arrays.values(), *map(storage.state_axes, states)]
     if any(nest.vector in a and a[-1] != nest.vector for a in axes):
@@ -133,14 +128,13 @@ def _why_not_reductions(s: Schedule, nest: Nest) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
     storage, visited = lay_out(s), visited_axes(s.phase.segments[nest.time])
     for item in nest.reductions:
-        assert isinstance(item.payload, Reduction)
-        reduction, accumulator = item.payload, storage.accumulator_of(item)
-        outer = [a for a in nest.order if a not in reduction.over]
-        if (nest.vector,) != reduction.over or not nest.in_registers(item):
+        accumulator = storage.accumulator_of(item)
+        outer = [a for a in nest.order if a not in item.over]
+        if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
         if not isinstance(accumulator, PlainAccumulator) or item.args[0].dtype != item.dtype:
             return "reductions that carry more than a number"
-        if reduction.row.wide and nest.vector in visited:
+        if item.row.wide and nest.vector in visited:
             return "sums that a stream continues"
         rows = storage.extent(item, outer[-1]) if outer else 1
         if isinstance(rows, int) and rows > 1 and s.materialised.get(item) == (outer[-1],):
