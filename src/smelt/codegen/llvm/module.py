@@ -21,7 +21,7 @@ from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
-from smelt.codegen.llvm.print_loops import print_loops
+from smelt.codegen.llvm.print_function import print_function
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
@@ -218,4 +218,4 @@ def _emit_phase(
         return emit_function(module, source, s, words, target, streaming)
     phase = lower_phase(s, source)
     func = vector_loops(s, phase, streaming=streaming)
-    return print_loops(module, phase, func, s.phase.name, words, target, streaming=streaming)
+    return print_function(module, phase, func, s.phase.name, words, target, streaming=streaming)
