@@ -115,7 +115,8 @@ _TABLE = (
         has_tensor_copies=True,
         unconfirmed=("cache_gbs", "memory_gbs"),
     ),
-    # AMD Instinct MI300X data sheet and CDNA 3 white paper; the cache is the Infinity Cache
+    # AMD Instinct MI300X data sheet and CDNA 3 white paper; the cache is the Infinity Cache. AMD
+    # measures 4.3 TB/s of its 5.3
     Gpu(
         key="mi300x",
         name="AMD Instinct MI300X",
@@ -130,6 +131,7 @@ _TABLE = (
         cache_gbs=17_200.0,
         memory_bytes=192 * GB,
         memory_gbs=5300.0,
+        memory_share=0.81,
         vector_gflops=163_400.0,
         double_gflops=81_700.0,
         matrix_gflops=_matrix(1_307_400.0, 2_614_900.0),
@@ -149,6 +151,7 @@ _TABLE = (
         cache_gbs=17_200.0,
         memory_bytes=288 * GB,
         memory_gbs=8000.0,
+        memory_share=0.81,
         vector_gflops=157_300.0,
         double_gflops=78_600.0,
         matrix_gflops=_matrix(2_516_600.0, 5_033_200.0),

@@ -135,6 +135,7 @@ class DeviceRates:
     gbytes_per_second: float
     cache_gbytes_per_second: float
     """Of the cache that all processors share."""
+    cache_bytes: int
     launch_ns: float
     """Between the starts of two launches."""
     tensor_tflops: float

@@ -9,6 +9,7 @@ What this takes on a device, by a schedule, is `smelt.codegen.triton.launch_time
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -108,6 +109,8 @@ class LaunchWork:
     lanes: tuple[LaneWork, ...]
     live: tuple[LiveSet, ...]
     """Values that are needed at a time; empty with contractions, which have an estimate."""
+    passes: Mapping[str, int]
+    """Loops that visit each array which is read in loops along its axes."""
     visited: Mapping[str, float]
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
@@ -189,6 +192,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         live=() if dots else live_sets(launch),
+        passes=Counter(_read_in_loops(launch.body, names)),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
@@ -252,6 +256,20 @@ def _is_map(launch: Kernel) -> bool:
 
 def _grid_axes(launch: Kernel) -> Axes:
     return Axes(b.axis for b in launch.grid if isinstance(b, Block))
+
+
+def _read_in_loops(body: Iterable[Statement], names: Mapping[str, Axes]) -> Iterator[str]:
+    """Yield the arrays that each loop reads along its axes, in no loop inside of it."""
+    for s in body:
+        if isinstance(s, Stream):
+            inside = [*_read_in_loops(s.body, names)]
+            yield from inside
+            visited = Axes(b.axis for b in s.blocks)
+            every = [x for t in s.body if not isinstance(t, Stream) for x in loads(t)]
+            read = {
+                x.param for x in every if any(visited & axes_of_index(e, names) for e in x.index)
+            }
+            yield from read - {*inside}
 
 
 def _joining_axes(body: Iterable[Statement]) -> Axes:
