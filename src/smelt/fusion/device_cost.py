@@ -130,7 +130,7 @@ class DeviceModel(CostModel):
         return result
 
     def _kernel_time(self, group: Group) -> KernelTime:
-        """Return the time of a group's kernel, or of its bytes if it is not printed."""
+        """Return the time of a group's kernel, that of its bytes if none is printed."""
         cluster = single_cluster(self.units, group)
         params = (*cluster.inputs, *cluster.outputs)
         numbers = [self.units.number[n] for n in params]

@@ -28,10 +28,10 @@ from smelt.backend.gpu import (
     tile_share,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.free_axes import Axes
 from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
+from smelt.kernel.axes import Axes
 from smelt.machine.target import CACHE_SHARE
 
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
@@ -265,8 +265,8 @@ def _moved(
     axes_of = {x.param: x.axes for x in work.accesses}
     rows: dict[str, float] = {}
     for p, passes in work.passes.items():
-        own = {a: n for a, n in schedule.grid.items() if a in axes_of[p]}
-        blocks = math.prod(math.ceil(work.extents[a] / n) for a, n in own.items())
+        cut = {a: n for a, n in schedule.grid.items() if a in axes_of[p]}
+        blocks = math.prod(math.ceil(work.extents[a] / n) for a, n in cut.items())
         if passes > 1:
             rows[p] = work.bytes_of[p] * min(programs / max(blocks, 1), 1.0)
     if sum(rows.values()) > CACHE_SHARE * cache:
