@@ -57,10 +57,10 @@ SCATTER_PROGRAMS = 4
 Each examines all positions, so that more of them read these from the shared cache again, and fewer
 wait longer for updates.
 """
-MATRIX_SHARE = 0.7
-"""Share of the published rate of matrix units that programs with the largest tiles reach."""
 TILE_SHARES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
 """Part of that rate by elements of a result's tile, of one matrix among several."""
+TILE = (128, 256)
+"""Sides of the largest tiles."""
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
 UNROLLED_TERMS = 8
@@ -300,6 +300,10 @@ class Gpu:
     """Part of the rate of main memory that programs reach.
 
     NVIDIA's: 3.0 to 3.08 TB/s of an H100's 3.35 (Inductor, QuACK). AMD's state their own."""
+    matrix_share: float = 0.7
+    """Part of the rates of matrix units that programs with the largest tiles reach.
+
+    An H100's: 674 of 989 Tflop/s by Triton with tensor copies (meta-pytorch/tritonbench#894)."""
     special_per_clock: int = 16
     """Special functions (exponential, reciprocal square root) of one processor per cycle."""
     unconfirmed: tuple[str, ...] = ()
@@ -406,20 +410,23 @@ class Gpu:
         """Time of one special function, with every unit busy."""
         return 1.0 / (self.processors * self.special_per_clock * self.clock_ghz)
 
-    def product_ns(self, left: DType, right: DType) -> float:
+    def product_ns(self, left: DType, right: DType, *, is_narrow: bool = False) -> float:
         """Return the time of one multiply-add of a product with the largest tiles.
 
-        A float32 beside a half type is a sum of terms with 8 bits, which meet in 3 products beside
-        a bfloat16 and in 5 beside a float16. Operands without matrix units use the vector lanes.
+        A narrow one is in the narrower type, or in tf32. Else a float32 beside a half type is a sum
+        of terms with 8 bits, which meet in 3 products beside a bfloat16 and in 5 beside a float16.
+        Operands without matrix units use the vector lanes.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
         wide, narrow = sorted((left, right), key=lambda t: -t.itemsize)
         lanes = self.element_ns(1.0, wide)
         products = 1 if len(usable) == 2 else PRODUCTS_OF_TERMS.get(narrow.name, 0)
+        if is_narrow and products != 1 and wide.is_float and wide.itemsize == f32.itemsize:
+            products, usable = 1, usable or [rates[n] for n in ("tf32",) if n in rates]
         if not usable or not products or wide.itemsize > f32.itemsize:
             return lanes
-        return min(lanes, products * 2.0 / (min(usable) * MATRIX_SHARE))
+        return min(lanes, products * 2.0 / (min(usable) * self.matrix_share))
 
 
 @lru_cache

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from math import prod
 
+from smelt import knobs
 from smelt.backend.gpu import INSTRUCTIONS, STATE_BYTES, Gpu, KernelTime
 from smelt.errors import DeviceKernelError
 from smelt.fusion.array_families import Families
@@ -209,7 +210,9 @@ def _step_ns(model: DeviceModel, unit: Unit) -> float:
     if not traced.dots:
         return gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), widest) + specials
     loaded = [_loaded_type(model, e.producer) for e in unit.edges]
-    return gpu.product_ns(loaded[0], loaded[1]) if len(loaded) == 2 else 0.0
+    if len(loaded) != 2:
+        return 0.0
+    return gpu.product_ns(*loaded, is_narrow=knobs.ROUNDING.get() == "fast")
 
 
 def _loaded_type(model: DeviceModel, v: int) -> DType:

@@ -140,6 +140,10 @@ class DeviceRates:
     """Between the starts of two launches."""
     tensor_tflops: float
     """Of products of bfloat16."""
+    tf32_tflops: float
+    """Of products of float32 rounded to tf32; 0 without matrix units for them."""
+    matrix_share: float
+    """Part of the rates of matrix units that programs with the largest tiles reach."""
     float32_tflops: float
     float64_tflops: float
     special_ns: float

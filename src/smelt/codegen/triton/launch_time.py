@@ -17,11 +17,11 @@ from smelt.backend.gpu import (
     CACHE_LATENCY_NS,
     DESCRIPTOR_NS,
     INSTRUCTIONS,
-    MATRIX_SHARE,
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
     THREAD_BYTES,
+    TILE,
     KernelTime,
     busy_ns,
     combined_bytes,
@@ -42,10 +42,12 @@ ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
-MASKED_BLOCKS = 1.08
-"""Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
+CUT_BLOCKS = 2
+"""Blocks of a row of programs that a mask cuts: on both sides of its edge."""
+KEPT_REUSE = 4
+"""Times as many columns as a tile has of a contraction whose other operand stays in registers.
 
-Masks take about four instructions a weight, beside two contractions and an exponential."""
+Each step then loads one operand, and the products of a step wait for nothing else."""
 STEP_NS = 150.0
 """A step of a persistent program, alone on its processor: it waits for a copy and for products."""
 STORE_INSTRUCTIONS = 6
@@ -99,13 +101,13 @@ def launch_time(
     caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
     waves = blocks / device.processors
     tail = math.ceil(waves) / waves
-    arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
-    masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
+    units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
+    arithmetic = max(units) + min(units) / max(resident, 1)
     copying = 1.0
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
     arithmetic *= tail * copying
-    busy = busy_ns(memory, caches, arithmetic) * spilling * masking
+    busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
@@ -307,13 +309,28 @@ def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) 
     )
 
 
-def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+def _matrix_ns(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], device: DeviceRates
+) -> float:
+    """Return the time of contractions, each at the rate of its type and tile.
+
+    Where one operand alone is loaded in each step of a loop, as keys and values in attention, it
+    serves all rows of the other one, which stays in registers or shared memory.
+    """
     total = 0.0
     sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
     for c, left, right in sides:
-        rate = tile_share(_tile(c.result - (left.axes & right.axes), lanes))
+        tile = _tile(c.result - (left.axes & right.axes), lanes)
+        loaded = [bool(x.param) and not x.axes.isdisjoint(schedule.streams) for x in (left, right)]
+        if loaded[0] != loaded[1]:
+            kept, other = (left, right) if loaded[1] else (right, left)
+            columns = _tile(c.result & (other.axes - kept.axes), lanes)
+            tile = min(tile * KEPT_REUSE, tile // columns * TILE[1])
+        rate = tile_share(tile)
         if c.nbytes < 4:
-            rate *= MATRIX_SHARE * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+            rate *= device.matrix_share * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+        elif c.is_tf32 and device.tf32_tflops:
+            rate *= device.matrix_share * device.tf32_tflops
         else:
             rate *= device.float32_tflops if c.nbytes == 4 else device.float64_tflops
         total += 2 * c.products * _positions(work, c.result | c.over, lanes) / (rate * 1e3)
@@ -336,6 +353,9 @@ def _lanes_ns(
             steps.append(work.extents[a] * work.visited.get(a, 1.0))
             steps.append(1 / (schedule.streams.get(a, 1) * parts))
         instructions = x.cost / device.float32_tflops + x.double_cost / device.float64_tflops
+        if x.masked and schedule.splits_loops:
+            visited = work.extents[x.masked] * work.visited.get(x.masked, 1.0)
+            steps.append(min(CUT_BLOCKS * schedule.streams.get(x.masked, 1) / visited, 1.0))
         each = x.specials * device.special_ns + 2 * INSTRUCTIONS * instructions / 1e3
         parted = Axes().union(*(work.parts.get(a, ()) for a in x.axes))
         total += _positions(work, x.axes - parted, lanes) * math.prod(steps) * each

@@ -107,6 +107,8 @@ def rates_of(machine: Gpu) -> DeviceRates:
         cache_bytes=machine.cache_bytes,
         launch_ns=machine.launch_ns,
         tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
+        tf32_tflops=dict(machine.matrix_gflops).get("tf32", 0.0) / 1e3,
+        matrix_share=machine.matrix_share,
         float32_tflops=machine.vector_gflops / 1e3,
         float64_tflops=machine.double_gflops / 1e3,
         special_ns=machine.special_ns,
