@@ -53,6 +53,11 @@ def unplaced_clusters(
     return parts
 
 
+def single_cluster(units: Units, group: Group) -> Cluster:
+    """Return the cluster of a group beside which nothing is computed."""
+    return _cluster(units, group, _reads(units, group), dict.fromkeys(bits(group.members), 1))
+
+
 def order_clusters(
     graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int], least_late_bytes: int
 ) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:

@@ -77,6 +77,8 @@ def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
     while names != before:
         before = dict(names)
         _add_axes(body, names, {})
+        if not any(isinstance(s, Stream) for s in body):
+            break  # names follow what they are computed from
     return names
 
 

@@ -165,6 +165,13 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
     return sorted(result, key=lambda a: (-extents[a], a))
 
 
+def has_long_axes(launch: Kernel, sizes: Mapping[str, int], register_lanes: int) -> bool:
+    """Return whether fewer lanes than those of all registers give a launch other loops."""
+    launch = _without_whole_blocks(launch)
+    few, all_of_them = (_long_axes(launch, sizes, n) for n in (register_lanes, REGISTER_LANES))
+    return few != all_of_them
+
+
 def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
     """Yield the axes of every tensor of a program."""
     names = axes_of_body(kernel.body)
