@@ -93,6 +93,18 @@ def with_children(value: Value, new: tuple[Value, ...]) -> Value:
             return value
 
 
+def visit_statement(statement: Statement) -> Iterator[Value]:
+    """Yield every value inside those that a statement itself evaluates (`values_of`)."""
+    for value in values_of(statement):
+        yield from visit(value)
+
+
+def visit_body(body: Kernel | Iterable[Statement]) -> Iterator[Value]:
+    """Yield every value inside statements and the bodies of their streams."""
+    for s in statements(body):
+        yield from visit_statement(s)
+
+
 def transform(value: Value, change: Callable[[Value], Value]) -> Value:
     """Apply `change` to every value inside `value`, operands first."""
     return change(with_children(value, tuple(transform(c, change) for c in children(value))))
@@ -194,6 +206,19 @@ def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
     return replace(kernel, body=body)
 
 
+def indices_of(statement: Statement) -> Iterator[Index]:
+    """Yield the index expressions of a statement, without its body."""
+    if isinstance(statement, Store):
+        yield from statement.index
+    elif isinstance(statement, Position):
+        yield statement.extent
+    for value in visit_statement(statement):
+        if isinstance(value, Load):
+            yield from value.index
+        elif isinstance(value, IndexValue):
+            yield value.index
+
+
 # ---- queries -----------------------------------------------------------------------------------
 
 
@@ -208,9 +233,9 @@ def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
                 yield v
 
 
-def stores(kernel: Kernel) -> Iterator[Store]:
+def stores(body: Kernel | Iterable[Statement]) -> Iterator[Store]:
     """Yield every store in order."""
-    for s in statements(kernel):
+    for s in statements(body):
         if isinstance(s, Store):
             yield s
 
@@ -235,15 +260,28 @@ def refs(part: Kernel | Statement | Value) -> list[str]:
     return list(names)
 
 
-def bindings_of(before: Sequence[Statement], after: Iterable[Statement]) -> list[Statement]:
-    """Return the bindings among `before` that statements read, directly or not, in order."""
+def bindings_of(
+    before: Sequence[Statement], after: Iterable[Statement | Value]
+) -> list[Let | Position]:
+    """Return the bindings among `before` that others read, directly or not, in order."""
     wanted = {name for s in after for name in refs(s)}
-    result: list[Statement] = []
+    result: list[Let | Position] = []
     for s in reversed(before):
         if isinstance(s, Let | Position) and s.name in wanted:
             wanted |= set(refs(s))
             result.insert(0, s)
     return result
+
+
+def live(body: Iterable[Statement]) -> list[Statement]:
+    """Return statements without the bindings that no later statement reads."""
+    wanted: set[str] = set()
+    result: list[Statement] = []
+    for s in reversed([*body]):
+        if not isinstance(s, Let | Position) or s.name in wanted:
+            wanted.update(refs(s))
+            result.append(s)
+    return result[::-1]
 
 
 def positions_of(e: Index) -> tuple[str, ...]:
@@ -293,23 +331,17 @@ def axes_used(kernel: Kernel) -> set[str]:
     for state in states(kernel).values():
         axes.update(state.axes)
     for s in statements(kernel):
-        if isinstance(s, Store):
-            axes.update(a for e in s.index for a in axes_of(e))
-        for root in values_of(s):
-            for v in visit(root):
-                axes.update(_direct_axes(v))
+        axes.update(a for e in indices_of(s) for a in axes_of(e))
+        axes.update(a for v in visit_statement(s) for a in joined_axes(v))
     return axes
 
 
-def _direct_axes(value: Value) -> tuple[str, ...]:
+def joined_axes(value: Value) -> tuple[str, ...]:
+    """Return the axes along which a value combines elements."""
     match value:
-        case Load(index=index):
-            return tuple(a for e in index for a in axes_of(e))
-        case IndexValue(index=index):
-            return axes_of(index)
         case Reduce(over=over) | Dot(over=over):
             return over
-        case Scan(along=axis):
-            return (axis,)
+        case Scan(along=along):
+            return (along,)
         case _:
             return ()

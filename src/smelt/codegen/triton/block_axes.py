@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import (
-    Axes,
-    axes_of_body,
-    axes_of_index,
-    axes_of_value,
-    with_state_axes,
-)
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -35,7 +29,8 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children, statements, stores, values_of, visit
+from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
@@ -49,8 +44,7 @@ WHOLE_SUM = 256
 
 def dots_of(body: Iterable[Statement]) -> list[Dot]:
     """Return every contraction in statements."""
-    roots = [root for s in statements(body) for root in values_of(s)]
-    return [v for root in roots for v in visit(root) if isinstance(v, Dot)]
+    return [v for v in visit_body(body) if isinstance(v, Dot)]
 
 
 def power_of_two(n: int) -> int:
@@ -147,10 +141,10 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
             result |= _read_whole(s.body, inside)
             result |= Axes(a for t in s.states for a in t.axes) - visited
             continue
-        values = [v for root in values_of(s) for v in visit(root)]
+        values = [*visit_statement(s)]
         read = Axes().union(*(axes_of_value(v, names) for v in values))
         if isinstance(s, Store):
-            read |= Axes().union(*(axes_of_index(e, names) for e in s.index))
+            read |= axes_of_index(s.index, names)
         result |= read - visited
     return result
 
@@ -163,7 +157,7 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
         for a in kernel.axes
         if a.name not in blocked and (sizes or isinstance(a.extent, int))
     }
-    values = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)]
+    values = [*visit_body(kernel)]
     result = {a for v in values if isinstance(v, Dot) for a in v.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
     for together in _axes_together(kernel, values):
@@ -186,7 +180,7 @@ def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
         operands = children(v) if over else (v,)
         yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
     for s in stores(kernel):
-        yield Axes().union(*(axes_of_index(e, names) for e in s.index))
+        yield axes_of_index(s.index, names)
 
 
 # ---- streams that only add contractions ----------------------------------------------------------
@@ -215,7 +209,7 @@ def _widened(stream: Statement) -> Statement:
     is_plain = all(isinstance(s, Let | Position) for s in others) and not stream.bounds
     bound = {s.name for s in others if isinstance(s, Let | Position)}
     states = {t.name for t in stream.states}
-    reads = [v for s in others for root in values_of(s) for v in visit(root)]
+    reads = [v for s in others for v in visit_statement(s)]
     reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
     if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
         return stream

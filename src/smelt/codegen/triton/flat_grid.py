@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.schedule import is_atomic
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Axis,
@@ -28,6 +28,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
 )
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import (
     loads,
     map_statement,
@@ -35,8 +36,7 @@ from smelt.kernel.walk import (
     stores,
     substitute,
     substitute_index,
-    values_of,
-    visit,
+    visit_statement,
 )
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Index, axes_of, floordiv, mod, product
@@ -98,7 +98,7 @@ def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
 
 def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes of a block, by axes."""
-    every = [v for root in values_of(s) for v in visit(root)]
+    every = [*visit_statement(s)]
     if any(isinstance(v, Partial | Extreme) for v in every):
         return True
     if any(isinstance(v, Reduce) and axes & set(v.over) for v in every):
