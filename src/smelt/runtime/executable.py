@@ -50,6 +50,10 @@ def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int
     return frame
 
 
+MIN_TABLED_STEPS, MAX_TABLED_STEPS = 8, 256
+"""Steps of a loop from which they are one native call, and most of them in one, an even number."""
+
+
 class RepeatedKernels:
     """Kernels of a plan that run repeatedly, on parts of some arrays."""
 
@@ -84,6 +88,41 @@ class RepeatedKernels:
             frame[slot] = address + t * stride
         for chunks, launches, count in self.segments:
             self.run_addresses(chunks, launches, count, self.entries[side], self.p.scratch)
+
+    def run_steps(self, steps: range, stacked: Mapping[int, tuple[int, Array]]) -> None:
+        """Run on one part after another, from the first list's arrays to the next list's and back.
+
+        Many steps are one native call: each has a frame of its own in one table. `stacked` has
+        for some inputs the result that the next step reads as that input, and the array whose
+        parts hold it.
+        """
+        if not self.segments:
+            return
+        (segment,) = self.p.segments
+        words, most = len(self.frames[0]), min(len(steps), MAX_TABLED_STEPS)
+        frames = np.empty((-(-most // 2), 2, words), np.int64)
+        frames[:] = self.frames
+        frames = frames.reshape(-1, words)[:most]
+        chunks, launches = (np.repeat(t[None], most, axis=0) for t in segment.tables)
+        chunks[..., 1] += 8 * words * np.arange(most)[:, None]
+        launches[..., 0] += len(segment.tables[0]) * np.arange(most)[:, None]
+        moving, lag = self.moving[:], list[tuple[int, int, int]]()
+        for number, (result, array) in stacked.items():
+            for slot, source, offset in self.p.addresses:
+                if source in (number, result):
+                    row = slot, address_of(array) + offset, array.strides[0]
+                    (lag if source == number else moving).append(row)
+        for first in range(0, len(steps), most):
+            part = np.array(steps[first : first + most])
+            for slot, address, stride in moving:
+                frames[: len(part), slot] = address + stride * part
+            for slot, address, stride in lag:  # the first step of all reads what the loop is given
+                start = 1 if first == 0 else 0
+                frames[start : len(part), slot] = address + stride * (part[start:] - steps.step)
+            places = (address_of(t) for t in (chunks, launches, frames))
+            at, launch, frame = places
+            count = segment.count * len(part)
+            self.run_addresses(at, launch, count, frame, self.p.scratch)
 
 
 def _view_inside(host: Array, x: Operand) -> Array:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.runtime.executable import Executable, RepeatedKernels
+from smelt.runtime.executable import MIN_TABLED_STEPS, Executable, RepeatedKernels
 from smelt.runtime.launch_table import Prepared
 from smelt.runtime.memory import Block, allocate
 from smelt.runtime.steps import Sizes
@@ -79,6 +79,8 @@ class LoopCall:
         saved = [(k, targets[s.results + k]) for k in range(count) if s.results + k in targets]
         side = 0
         moments = s.moments(sizes)
+        if isinstance(run, _NativeSteps) and moments is not None and not saved:
+            moments, side = run.run_all(moments)
         for t in count_up() if moments is None else moments:
             if not s.length and not buffers[side][0]:
                 break
@@ -111,7 +113,7 @@ class LoopCall:
         if step.prelude is None and all(s.call is None for s in p.segments):
             inputs = [[*buffers[side], *sequences, *constants] for side in (0, 1)]
             targets = [[*buffers[1 - side], *stacked] for side in (0, 1)]
-            return self._native_runner(p, block, inputs, targets)
+            return _NativeSteps(self.shape, step, p, block, inputs, targets)
 
         def run(t: int, side: int) -> None:
             operands = [*buffers[side], *(_slice(x, t) for x in sequences), *constants]
@@ -120,53 +122,75 @@ class LoopCall:
 
         return run
 
-    def _native_runner(
-        self,
-        p: Prepared,
-        block: Block | None,
-        inputs: list[list[Array]],
-        targets: list[list[Array]],
-    ) -> RunStep:
-        """Return a function that runs kernels on the inputs and targets of either side.
-
-        A result that is an operand of the step, or another result again, is copied.
-        """
-        count, slices, values = self.shape.carries, self.shape.slices, self.step.outputs
-        computed = [values.index(v) for v, *_ in p.results]
-        first = len(inputs[0])
-        arrays = [[*inputs[side], *(targets[side][k] for k in computed)] for side in (0, 1)]
-        moving = [*range(count, count + slices)]
-        moving += [first + n for n, k in enumerate(computed) if k >= count]
-        kernels = RepeatedKernels(p, block, arrays, moving)
-        copied: list[tuple[int, bool, int]] = []
-        """Targets, and where their values are: in the inputs or in the targets."""
-        for k, v in enumerate(values):
-            value = self.step.values[v]
-            if value.place == "input":
-                copied.append((k, True, value.number))
-            elif values.index(v) != k:
-                copied.append((k, False, values.index(v)))
-        if not copied:
-            return kernels.run
-
-        def run(t: int, side: int) -> None:
-            kernels.run(t, side)
-            for k, from_input, n in copied:
-                if from_input:
-                    source = inputs[side][n]
-                    source = _slice(source, t) if count <= n < count + slices else source
-                else:
-                    source = targets[side][n]
-                    source = _slice(source, t) if n >= count else source
-                target = targets[side][k]
-                (_slice(target, t) if k >= count else target)[...] = source
-
-        return run
-
     def prepare(self, sizes: Sizes) -> int:
         """Prepare a step at these sizes; return the bytes that the loop needs besides results."""
         p = self.step.prepared(self.shape.step_sizes(sizes, self.step.size_names))
         return p.arena_bytes + 2 * sum(nbytes for *_, nbytes, _ in p.results)
+
+
+class _NativeSteps:
+    """Steps of kernels alone: native calls on tables of addresses.
+
+    A result that is an operand of the step, or another result again, is copied.
+    """
+
+    def __init__(
+        self,
+        shape: LoopShape,
+        step: Executable,
+        p: Prepared,
+        block: Block | None,
+        inputs: list[list[Array]],
+        targets: list[list[Array]],
+    ) -> None:
+        """Prepare steps that read the inputs and write the targets of either side."""
+        self.shape, self.inputs, self.targets = shape, inputs, targets
+        count, slices, values = shape.carries, shape.slices, step.outputs
+        self.computed = [values.index(v) for v, *_ in p.results]
+        first = len(inputs[0])
+        arrays = [[*inputs[side], *(targets[side][k] for k in self.computed)] for side in (0, 1)]
+        moving = [*range(count, count + slices)]
+        moving += [first + n for n, k in enumerate(self.computed) if k >= count]
+        self.kernels = RepeatedKernels(p, block, arrays, moving)
+        self.copied: list[tuple[int, bool, int]] = []
+        """Targets, and where their values are: in the inputs or in the targets."""
+        for k, v in enumerate(values):
+            value = step.values[v]
+            if value.place == "input":
+                self.copied.append((k, True, value.number))
+            elif values.index(v) != k:
+                self.copied.append((k, False, values.index(v)))
+
+    def __call__(self, t: int, side: int) -> None:
+        """Run step t from the carries of one side."""
+        count, slices = self.shape.carries, self.shape.slices
+        self.kernels.run(t, side)
+        for k, from_input, n in self.copied:
+            if from_input:
+                source = self.inputs[side][n]
+                source = _slice(source, t) if count <= n < count + slices else source
+            else:
+                source = self.targets[side][n]
+                source = _slice(source, t) if n >= count else source
+            target = self.targets[side][k]
+            (_slice(target, t) if k >= count else target)[...] = source
+
+    def run_all(self, steps: range) -> tuple[range, int]:
+        """Run steps as native calls of many; return those that are left, and the side after it.
+
+        A carry that is also a stacked result is read where the step before stacked it.
+        """
+        count, first = self.shape.carries, len(self.inputs[0])
+        stacked = {n: k for k, from_input, n in self.copied if not from_input and n < count <= k}
+        if len(steps) < MIN_TABLED_STEPS or len(stacked) < len(self.copied):
+            return steps, 0
+        arrays = {n: self.targets[0][k] for n, k in stacked.items()}
+        results = {n: (first + self.computed.index(n), a) for n, a in arrays.items()}
+        self.kernels.run_steps(steps, results)
+        side = len(steps) % 2
+        for n, array in arrays.items():
+            self.targets[1 - side][n][...] = _slice(array, steps[-1])
+        return range(0), side
 
 
 def _slice(x: Array, t: int) -> Array:

@@ -200,8 +200,8 @@ class Contraction:
 
     @property
     def reads_past_end(self) -> bool:
-        """Whether tiles read packed operands past what was packed: full vectors of a row."""
-        return self.is_gemv
+        """Whether tiles read packed operands past what was packed: rows of a GEMV by tiles."""
+        return self.reads_right_rows()
 
     @property
     def unroll_of_packing(self) -> int:
