@@ -158,10 +158,10 @@ class IntegerWeights:
         """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
         if zero is not None and zero.ndim == 1:
             zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
-        zero = None if zero is None else sm.astype(zero, sm.int32)
-        result = Array.of(matmul(a.node, self.bytes.node, i32))
+        left, zero = _signed(a, zero)
+        result = Array.of(matmul(left.node, self.bytes.node, i32))
         if self.zero is not None:
-            rows = sm.sum(sm.astype(a, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
+            rows = sm.sum(sm.astype(left, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
             result = result - rows * self.zero
         return result if zero is None else result - zero * self.columns
 

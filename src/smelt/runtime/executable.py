@@ -51,7 +51,7 @@ def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int
 
 
 MIN_TABLED_STEPS, MAX_TABLED_STEPS = 8, 256
-"""Steps of a loop from which they are one native call, and most of them in one, an even number."""
+"""Minimum and maximum steps of a loop in one native call; the maximum is even."""
 
 
 class RepeatedKernels:
@@ -90,7 +90,7 @@ class RepeatedKernels:
             self.run_addresses(chunks, launches, count, self.entries[side], self.p.scratch)
 
     def run_steps(self, steps: range, stacked: Mapping[int, tuple[int, Array]]) -> None:
-        """Run on one part after another, from the first list's arrays to the next list's and back.
+        """Run on part after part, on the arrays of the two lists in turn.
 
         Many steps are one native call: each has a frame of its own in one table. `stacked` has
         for some inputs the result that the next step reads as that input, and the array whose
@@ -107,10 +107,10 @@ class RepeatedKernels:
         chunks[..., 1] += 8 * words * np.arange(most)[:, None]
         launches[..., 0] += len(segment.tables[0]) * np.arange(most)[:, None]
         moving, lag = self.moving[:], list[tuple[int, int, int]]()
-        for number, (result, array) in stacked.items():
+        for number, (result, parts) in stacked.items():
             for slot, source, offset in self.p.addresses:
                 if source in (number, result):
-                    row = slot, address_of(array) + offset, array.strides[0]
+                    row = slot, address_of(parts) + offset, parts.strides[0]
                     (lag if source == number else moving).append(row)
         for first in range(0, len(steps), most):
             part = np.array(steps[first : first + most])
@@ -119,10 +119,9 @@ class RepeatedKernels:
             for slot, address, stride in lag:  # the first step of all reads what the loop is given
                 start = 1 if first == 0 else 0
                 frames[start : len(part), slot] = address + stride * (part[start:] - steps.step)
-            places = (address_of(t) for t in (chunks, launches, frames))
-            at, launch, frame = places
+            chunks_at, launches_at, frames_at = map(address_of, (chunks, launches, frames))
             count = segment.count * len(part)
-            self.run_addresses(at, launch, count, frame, self.p.scratch)
+            self.run_addresses(chunks_at, launches_at, count, frames_at, self.p.scratch)
 
 
 def _view_inside(host: Array, x: Operand) -> Array:

@@ -176,7 +176,7 @@ class _NativeSteps:
             (_slice(target, t) if k >= count else target)[...] = source
 
     def run_all(self, steps: range) -> tuple[range, int]:
-        """Run steps as native calls of many; return those that are left, and the side after it.
+        """Run many steps a native call; return what is left, and the side then.
 
         A carry that is also a stacked result is read where the step before stacked it.
         """

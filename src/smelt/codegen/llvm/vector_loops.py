@@ -28,6 +28,7 @@ from smelt.loop.walk import (
     atom_index,
     bound,
     loads,
+    rename,
     replace_loop,
     statements,
     substitute,
@@ -199,9 +200,8 @@ def _copy(
     s: loop.For, var: str, low: Index, high: Index, names: Names, *, nontemporal: bool = False
 ) -> loop.For:
     """Return a copy of a loop over another range."""
-    new = {n: names.new(n) for n in bound(s.body)}
-    rewriter = Rewriter(names=new)
-    body = substitute(rewriter.body(s.body), {s.var: axis(var, s.high)})
+    copied = rename(s.body, {n: names.new(n) for n in bound(s.body)})
+    body = substitute(copied, {s.var: axis(var, s.high)})
     if nontemporal:
         body = tuple(replace(t, nontemporal=True) if isinstance(t, loop.Store) else t for t in body)
     return loop.For(s.kind, var, low, high, body)
