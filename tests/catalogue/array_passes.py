@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Load
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
@@ -63,7 +63,7 @@ def _walked(nest: Nest, s: Schedule, sizes: Mapping[str, int], name: str) -> int
     return sum(
         prod(int(evaluate(s.phase.axes[a], sizes)) for a in i.axes)
         for i in items
-        if isinstance(i.payload, Access) and i.payload.buffer == name
+        if isinstance(i, Load) and i.access.buffer == name
     )
 
 
@@ -72,10 +72,10 @@ def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
     results: dict[str, int] = {}
     items = [i for part in (nest, *nest.packs) for i in part.items]
     for item in items:
-        if isinstance(item.payload, Access):
+        if isinstance(item, Load):
             walked = [s.local[a] for a in item.axes if a in s.local]
             nbytes = item.dtype.itemsize
             for extent in walked:
                 nbytes *= int(evaluate(extent, sizes))
-            results[item.payload.buffer] = results.get(item.payload.buffer, 0) + nbytes
+            results[item.access.buffer] = results.get(item.access.buffer, 0) + nbytes
     return results

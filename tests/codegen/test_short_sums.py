@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
+from smelt.codegen.llvm.loopir.items import Dot
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
@@ -53,7 +54,7 @@ def test_rows_that_are_found_are_rows_too(row: str, place: str) -> None:
     for k, left in ((12, False), (16, True), (64, True)):
         (phase,) = program(parse(PICKED.format(k=k, row=row, place=place))).phases
         phase = unroll_short_dots(phase)
-        assert any(i.kind == "dot" for i in phase.items) == left
+        assert any(isinstance(i, Dot) for i in phase.items) == left
 
 
 @pytest.mark.parametrize("rows", [1, 5, 17])

@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 
 from smelt.codegen.llvm.describe import schedule_text
-from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import Dot, Phase
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
@@ -18,6 +18,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import plan_contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.journal import progress
+from smelt.kernel import ir as k
 from smelt.kernel.artifact import (
     Candidate,
     CompiledKernel,
@@ -26,7 +27,7 @@ from smelt.kernel.artifact import (
     Variants,
     select_variant,
 )
-from smelt.kernel.ir import Dot, Kernel
+from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel
 from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
@@ -183,7 +184,7 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
     if _short_dots(phases) < short_dots:
         return False
     if all(
-        _is_small_and_long(phase, i) for phase in phases for i in phase.items if i.kind == "dot"
+        _is_small_and_long(phase, i) for phase in phases for i in phase.items if isinstance(i, Dot)
     ):
         return False
     drafts = [Draft(phase) for phase in phases]  # a plan may have axes that its phase gets by it
@@ -194,10 +195,10 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
 def _short_dots(phases: Sequence[Phase]) -> int:
     """Return the number of contractions that sum few terms, of a constant number."""
     counts = [
-        product(phase.axes[a] for a in item.payload.over)
+        product(phase.axes[a] for a in item.over)
         for phase in phases
         for item in phase.items
-        if item.kind == "dot" and isinstance(item.payload, Reduction)
+        if isinstance(item, Dot)
     ]
     return sum(isinstance(n, int) and n <= UNROLLED_TERMS for n in counts)
 
@@ -207,17 +208,15 @@ def _contraction_sizes(kernel: Kernel) -> set[str]:
     phases = program(kernel).phases
     sizes: set[str] = set()
     for phase in phases:
-        for dot in (i for i in phase.items if i.kind == "dot"):
-            assert isinstance(dot.payload, Reduction)
-            for a in {*dot.payload.over}.union(*(x.axes for x in dot.args)):
+        for dot in (i for i in phase.items if isinstance(i, Dot)):
+            for a in {*dot.over}.union(*(x.axes for x in dot.args)):
                 sizes |= {*sizes_of(phase.axes[a])}
     return sizes
 
 
-def _is_small_and_long(phase: Phase, dot: Item) -> bool:
+def _is_small_and_long(phase: Phase, dot: Dot) -> bool:
     """Return whether few terms are summed for each of many rows."""
-    assert isinstance(dot.payload, Reduction)
-    terms = product(phase.axes[a] for a in dot.payload.over)
+    terms = product(phase.axes[a] for a in dot.over)
     unshared_axes = {*dot.args[0].axes ^ dot.args[1].axes}
     is_long = any(not isinstance(phase.axes[a], int) for a in unshared_axes)
     return isinstance(terms, int) and terms <= FEW_TERMS and is_long
@@ -239,7 +238,7 @@ def panels(
 
 def _has_contractions(kernel: Kernel) -> bool:
     roots = (root for s in statements(kernel) for root in values_of(s))
-    return any(isinstance(v, Dot) for root in roots for v in visit(root))
+    return any(isinstance(v, k.Dot) for root in roots for v in visit(root))
 
 
 def llvm_text(kernel: Kernel, target: Target) -> str:

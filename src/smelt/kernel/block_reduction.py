@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.kernel import ir as k
-from smelt.kernel.walk import refs, statements, visit
+from smelt.kernel.walk import children, refs, statements, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 
 ReductionValue = k.Reduce | k.Dot
+
+
+def row_of(reduction: ReductionValue) -> Combine:
+    """Return the operator that combines the elements of a reduction."""
+    return COMBINES[reduction.combine if isinstance(reduction, k.Reduce) else SUM_OF_PRODUCTS[0]]
+
+
+def accumulated(
+    name: str, reduction: ReductionValue, axes: tuple[str, ...] = ()
+) -> tuple[k.State, k.Update]:
+    """Return a stream's state for a reduction, and its update in a block."""
+    row, dtype = row_of(reduction), reduction.dtype.compute
+    first = k.Const(row.identity(reduction.dtype), dtype)
+    update = k.Update(name, k.Apply(row.scalar, (k.Ref(name), reduction)))
+    return k.State(name, first, axes, dtype), update
 
 
 def block_reduction(state: k.State, update: k.Update, stream: k.Stream) -> ReductionValue | None:
@@ -30,15 +45,12 @@ def block_reduction(state: k.State, update: k.Update, stream: k.Stream) -> Reduc
         reduction = bound.get(reduction.name, reduction)
     if not isinstance(reduction, k.Reduce | k.Dot):
         return None
-    row = COMBINES[reduction.combine if isinstance(reduction, k.Reduce) else SUM_OF_PRODUCTS[0]]
+    row = row_of(reduction)
     if row.scalar != value.op or not _starts_at_identity(state, row, reduction):
         return None
     states = {s.state for s in statements((stream,)) if isinstance(s, k.Update)}
     visited = {b.axis for b in stream.blocks}
-    inside = (
-        [reduction.arg] if isinstance(reduction, k.Reduce) else [reduction.left, reduction.right]
-    )
-    values = [v for x in inside for v in values_behind(x, bound)]
+    values = [v for x in children(reduction) for v in values_behind(x, bound)]
     return reduction if all(_is_block_independent(v, states, visited) for v in values) else None
 
 

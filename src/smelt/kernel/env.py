@@ -15,11 +15,11 @@ varies along from the names bound so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import TypeAlias
 
 from smelt.errors import VerifyError
+from smelt.kernel.axes import Axes, value_axes
 from smelt.kernel.ir import (
     Apply,
     Cast,
@@ -43,15 +43,11 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index
-
-Axes: TypeAlias = frozenset[str]
-NO_AXES: Axes = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,31 +184,6 @@ def axes_of(value: Value, env: Env | Kernel) -> Axes:
     """
     scope = Env.after(env) if isinstance(env, Kernel) else env
     return value_axes(value, lambda name, new: scope.lookup(name, new=new).axes)
-
-
-def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
-    """Return the axes that a value varies along.
-
-    `of(name, new)` are those of a bound name, or of a state's new value.
-    """
-    match value:
-        case Const() | Partial() | Extreme():
-            return NO_AXES
-        case Ref(name=name, next=new):
-            return of(name, new)
-        case IndexValue(index=index):
-            return dependent_axes((index,), lambda name: of(name, False))
-        case _:
-            inside = NO_AXES.union(*(value_axes(c, of) for c in children(value)))
-    match value:
-        case Load(index=index):
-            return inside | dependent_axes(index, lambda name: of(name, False))
-        case Reduce(over=over) | Dot(over=over):
-            return inside - set(over)
-        case Scan(along=along):
-            return inside | {along}
-        case _:
-            return inside
 
 
 def index_axes(index: Iterable[Index], env: Env) -> Axes:

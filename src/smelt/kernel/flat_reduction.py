@@ -30,13 +30,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.canonical import canonical_kernel, names_of, unused_name
 from smelt.kernel.flat_map import flat_map, flat_value, is_every_element, is_plain
 from smelt.kernel.ir import (
-    Apply,
     Axis,
     Block,
-    Const,
     IndexValue,
     Kernel,
     Let,
@@ -46,13 +45,13 @@ from smelt.kernel.ir import (
     Reduce,
     Ref,
     Split,
-    State,
     Statement,
     Store,
     Stream,
     Update,
 )
-from smelt.kernel.walk import loads, refs, transform, visit
+from smelt.kernel.transform.stream_to_reduction import reductions_of
+from smelt.kernel.walk import live, loads, refs, stores, transform, visit_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum, product, size
@@ -91,11 +90,10 @@ def flat_kernels(kernel: Kernel) -> tuple[FlatKernel, ...]:
 class _WholeReduction(NamedTuple):
     """Statements of a kernel by what they wait for.
 
-    `place` is the index of the elements; `late` and `results` wait for `reductions`.
+    `late` and `results` wait for `reductions`.
     """
 
     kernel: Kernel
-    place: tuple[Index, ...]
     early: tuple[Let, ...]
     stores: tuple[Store, ...]
     reductions: Mapping[str, Reduce]
@@ -118,42 +116,32 @@ class _WholeReduction(NamedTuple):
         first = chunks.index * CHUNK
         stop = minimum(first + CHUNK, whole.extent)
         block = Block(whole.name, LOADED, IndexValue(stop, i64), None, IndexValue(first, i64))
-        updates = [_update(n, replace(r, over=(whole.name,))) for n, r in self.reductions.items()]
+        flat = ((n, replace(r, over=(whole.name,))) for n, r in self.reductions.items())
+        states, updates = zip(*(accumulated(n, r) for n, r in flat), strict=True)
         body = [_flat(s, whole) for s in (*self.early, *self.stores, *updates)]
-        stream = Stream((block,), _states(self.reductions), tuple(_live(body)))
+        stream = Stream((block,), states, tuple(live(body)))
         kept = [Store(p.name, (chunks.index,), Ref(n)) for n, p in parts.items()]
-        flat = Kernel(
-            self.kernel.name,
-            (),
-            tuple(parts.values()),
-            (whole, chunks),
-            (Block(chunks.name, 1),),
-            (stream, *kept),
-        )
-        return self._with_params(flat, whole.extent, parts)
+        axes, grid = (whole, chunks), (Block(chunks.name, 1),)
+        kernel = Kernel(self.kernel.name, (), (*parts.values(),), axes, grid, (stream, *kept))
+        return self._with_params(kernel, whole.extent, parts)
 
     def _merge(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
-        body = [
-            _update(
-                n, Reduce(r.combine, Load(parts[n].name, (chunks.index,)), (chunks.name,), r.dtype)
-            )
+        loaded = {n: Load(p.name, (chunks.index,)) for n, p in parts.items()}
+        merged = (
+            accumulated(n, replace(r, arg=loaded[n], over=(chunks.name,)))
             for n, r in self.reductions.items()
-        ]
-        stream = Stream((Block(chunks.name, MERGED),), _states(self.reductions), tuple(body))
-        after = _live([_flat(s, whole) for s in (*self.early, *self.late, *self.results)])
-        flat = Kernel(
-            self.kernel.name,
-            tuple(parts.values()),
-            (),
-            (chunks,),
-            (),
-            (stream, *after),
         )
-        return self._with_params(flat, 1, parts)
+        states, updates = zip(*merged, strict=True)
+        stream = Stream((Block(chunks.name, MERGED),), states, updates)
+        after = live([_flat(s, whole) for s in (*self.early, *self.late, *self.results)])
+        inputs, body = tuple(parts.values()), (stream, *after)
+        return self._with_params(
+            Kernel(self.kernel.name, inputs, (), (chunks,), (), body), 1, parts
+        )
 
     def _with_params(self, flat: Kernel, extent: Index, parts: Mapping[str, Param]) -> FlatKernel:
         """Return a kernel with the parameters that it reads and writes, and canonical names."""
-        used = {v.param for v in loads(flat)} | {s.param for s in _stores(flat.body)}
+        used = {v.param for v in loads(flat)} | {s.param for s in stores(flat)}
         numbers = {p.name: -1 - k for k, p in enumerate(parts.values())}
         params = self.kernel.inputs, self.kernel.outputs
         numbers |= {p.name: k for k, p in enumerate((*params[0], *params[1]))}
@@ -169,38 +157,10 @@ class _WholeReduction(NamedTuple):
         return FlatKernel(canonical_kernel(whole)[0].kernel, columns)
 
 
-def _states(reductions: Mapping[str, Reduce]) -> tuple[State, ...]:
-    return tuple(
-        State(n, Const(COMBINES[r.combine].identity(r.dtype), r.dtype.compute), (), r.dtype.compute)
-        for n, r in reductions.items()
-    )
-
-
-def _update(name: str, r: Reduce) -> Update:
-    return Update(name, Apply(COMBINES[r.combine].scalar, (Ref(name), r)))
-
-
 def _flat(s: Let | Store | Update, whole: Axis) -> Let | Store | Update:
     changed = replace(s, value=transform(s.value, lambda v: flat_value(v, whole)))
     is_array = isinstance(changed, Store) and changed.index
     return replace(changed, index=(whole.index,)) if is_array else changed
-
-
-def _live(body: Iterable[Statement]) -> list[Statement]:
-    """Return statements without bindings that no later one reads."""
-    needed: set[str] = set()
-    live: list[Statement] = []
-    for s in reversed([*body]):
-        if isinstance(s, Store | Update) or (isinstance(s, Let) and s.name in needed):
-            live.append(s)
-            needed |= {*refs(s.value)}
-    return live[::-1]
-
-
-def _stores(body: Iterable[Statement]) -> list[Store]:
-    return [
-        x for s in body for x in (s.body if isinstance(s, Stream) else (s,)) if isinstance(x, Store)
-    ]
 
 
 # ---- recognition ---------------------------------------------------------------------------------
@@ -234,15 +194,15 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
     grid = tuple(Block(a.name) for a in kernel.axes)
     plain = replace(kernel, grid=grid)
     count = product(shape := shapes.pop())
-    if len(places) != 1 or not is_every_element(plain, place := places.pop(), shape):
+    if len(places) != 1 or not is_every_element(plain, places.pop(), shape):
         return None
-    outside = _live([*early.values(), *late.values(), *results])
+    outside = live([*early.values(), *late.values(), *results])
     if not reductions or not _are_plain([*inside, *outside], count):
         return None
     if any(s.index for s in results) or any(v.index for s in outside for v in loads(s)):
         return None
     return _WholeReduction(
-        kernel, place, (*early.values(),), (*stores,), reductions, (*late.values(),), (*results,)
+        kernel, (*early.values(),), (*stores,), reductions, (*late.values(),), (*results,)
     )
 
 
@@ -250,27 +210,14 @@ def _unsplit(kernel: Kernel) -> Sequence[Let | Store] | None:
     """Return the statements of a kernel without a grid, or without its split."""
     match kernel.grid, kernel.body:
         case (), _:
-            body: list[Statement | None] = [*kernel.body]
-        case [Split()], [Stream(blocks=[Block(part=str())], where=None) as s, Merge(), *after]:
-            inside = [_reduction(x, s.states) if isinstance(x, Update) else x for x in s.body]
-            body = [*dict.fromkeys([*inside, *after])]
+            body = [*kernel.body]
+        case [Split()], [Stream(blocks=[Block(part=str()) as block]) as s, Merge(), *after]:
+            inside = reductions_of(replace(s, blocks=(replace(block, part=None),)))
+            body = [*dict.fromkeys([*inside, *after])] if inside else [s]
         case _:
             return None
     result = [s for s in body if isinstance(s, Let | Store)]
     return result if len(result) == len(body) else None
-
-
-def _reduction(update: Update, states: Sequence[State]) -> Let | None:
-    """Return the reduction that a stream's state has at the end; None for other states."""
-    (state,) = (s for s in states if s.name == update.state)
-    match update.value:
-        case Apply(op=op, args=(Ref(name=name, next=False), Reduce(combine=combine) as r)) if (
-            name == state.name and op == COMBINES[combine].scalar and not state.axes
-        ):
-            first = Const(COMBINES[combine].identity(r.dtype), r.dtype.compute)
-            return Let(name, r) if state.init == first else None
-        case _:
-            return None
 
 
 def _is_whole(r: Reduce, kernel: Kernel) -> bool:
@@ -279,7 +226,6 @@ def _is_whole(r: Reduce, kernel: Kernel) -> bool:
 
 def _are_plain(body: Iterable[Statement], count: Index) -> bool:
     """Return whether statements compute with elements, without reductions and positions."""
-    values = (v for s in body if isinstance(s, Let | Store) for v in visit(s.value))
-    stores = (s for s in body if isinstance(s, Store))
-    is_whole = all(s.where is None and not s.join for s in stores)
-    return is_whole and all(is_plain(v, count) for v in values)
+    body = [*body]
+    is_whole = all(s.where is None and not s.join for s in body if isinstance(s, Store))
+    return is_whole and all(is_plain(v, count) for v in visit_body(body))

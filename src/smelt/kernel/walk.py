@@ -93,6 +93,18 @@ def with_children(value: Value, new: tuple[Value, ...]) -> Value:
             return value
 
 
+def visit_statement(statement: Statement) -> Iterator[Value]:
+    """Yield every value inside those that a statement itself evaluates (`values_of`)."""
+    for value in values_of(statement):
+        yield from visit(value)
+
+
+def visit_body(body: Kernel | Iterable[Statement]) -> Iterator[Value]:
+    """Yield every value inside statements and the bodies of their streams."""
+    for s in statements(body):
+        yield from visit_statement(s)
+
+
 def transform(value: Value, change: Callable[[Value], Value]) -> Value:
     """Apply `change` to every value inside `value`, operands first."""
     return change(with_children(value, tuple(transform(c, change) for c in children(value))))
@@ -235,15 +247,28 @@ def refs(part: Kernel | Statement | Value) -> list[str]:
     return list(names)
 
 
-def bindings_of(before: Sequence[Statement], after: Iterable[Statement]) -> list[Statement]:
-    """Return the bindings among `before` that statements read, directly or not, in order."""
+def bindings_of(
+    before: Sequence[Statement], after: Iterable[Statement | Value]
+) -> list[Let | Position]:
+    """Return the bindings among `before` that others read, directly or not, in order."""
     wanted = {name for s in after for name in refs(s)}
-    result: list[Statement] = []
+    result: list[Let | Position] = []
     for s in reversed(before):
         if isinstance(s, Let | Position) and s.name in wanted:
             wanted |= set(refs(s))
             result.insert(0, s)
     return result
+
+
+def live(body: Iterable[Statement]) -> list[Statement]:
+    """Return statements without the bindings that no later statement reads."""
+    wanted: set[str] = set()
+    result: list[Statement] = []
+    for s in reversed([*body]):
+        if not isinstance(s, Let | Position) or s.name in wanted:
+            wanted.update(refs(s))
+            result.append(s)
+    return result[::-1]
 
 
 def positions_of(e: Index) -> tuple[str, ...]:

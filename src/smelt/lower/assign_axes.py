@@ -9,39 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.errors import InternalError
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value, joined_axes
+from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.ir import (
-    Apply,
     Axis,
     Block,
-    Cast,
-    Const,
     Dot,
-    IndexValue,
     Kernel,
     Let,
     Load,
     Merge,
     Position,
     Reduce,
-    Ref,
     Scan,
     Split,
     State,
     Statement,
     Store,
     Stream,
-    Update,
     Value,
 )
+from smelt.kernel.walk import bindings_of, live, refs
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.machine.tiling import ReducedAxis, Tiling, split_axis
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
-from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, product
+from smelt.types.expr import Index, axes_of, evaluate, mul, product
 
 ELEMENTWISE_BLOCK = 4096
 """Grid block size of the innermost axis of elementwise kernels; back ends choose their own."""
@@ -55,52 +49,15 @@ class AxisFacts:
     reduced: set[str]
 
 
-def value_axes(value: Value, axes_of_name: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the axes that a value varies along."""
-    match value:
-        case Const():
-            return frozenset()
-        case Ref(name=name):
-            return axes_of_name[name]
-        case IndexValue(index=index):
-            return index_axes((index,), axes_of_name)
-        case Load(index=index):
-            return index_axes(index, axes_of_name)
-        case Apply(args=args):
-            return frozenset[str]().union(*(value_axes(a, axes_of_name) for a in args))
-        case Cast(arg=arg) | Scan(arg=arg):
-            return value_axes(arg, axes_of_name)
-        case Reduce(arg=arg, over=over):
-            return value_axes(arg, axes_of_name) - set(over)
-        case Dot(left=left, right=right, over=over):
-            return (value_axes(left, axes_of_name) | value_axes(right, axes_of_name)) - set(over)
-        case _:
-            raise InternalError(f"lowering makes no {type(value).__name__}")
-
-
-def index_axes(
-    index: tuple[Index, ...], axes_of_name: Mapping[str, frozenset[str]]
-) -> frozenset[str]:
-    """Return the axes of index expressions, following computed positions."""
-    return dependent_axes(index, axes_of_name.__getitem__)
-
-
-def analyse(body: list[Statement]) -> AxisFacts:
+def analyse(body: Sequence[Statement]) -> AxisFacts:
     """Return the axes of each name in straight-line statements."""
-    facts = AxisFacts({}, set())
-    for s in body:
-        if isinstance(s, (Let, Position)):
-            facts.axes[s.name] = value_axes(s.value, facts.axes)
-            if isinstance(s.value, (Reduce, Dot)):
-                facts.reduced.update(s.value.over)
-            if isinstance(s.value, Scan):
-                facts.reduced.add(s.value.along)
-    return facts
+    bound = (s.value for s in body if isinstance(s, Let))
+    return AxisFacts(axes_of_body(body), {a for v in bound for a in joined_axes(v)})
 
 
 def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Build the kernel of a definition, giving every axis its role."""
-    d.body = remove_dead(d.body)
+    d.body = live(d.body)
     facts = analyse(d.body)
     grid = independent_axes(d, facts)
     split = _split_axis(d, facts, grid, hints, tiling)
@@ -123,7 +80,7 @@ def independent_axes(d: Definition, facts: AxisFacts) -> list[Axis]:
     common = frozenset(d.axes)
     for s in d.body:
         if isinstance(s, Store):
-            common &= index_axes(s.index, facts.axes)
+            common &= axes_of_index(s.index, facts.axes)
     reductions = [s for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
     contractions = [s for s in reductions if isinstance(s.value, Dot)]
     for s in contractions or reductions:  # or they would be recomputed along axes they lack
@@ -354,7 +311,7 @@ def _product_tasks(
     dot: Dot, facts: AxisFacts, grid: Sequence[Axis], hints: Mapping[str, int], tiling: Tiling
 ) -> int:
     """Return the tiles of a contraction's results."""
-    left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
+    left, right = (axes_of_value(v, facts.axes) for v in (dot.left, dot.right))
     tasks = 1
     for a in grid:
         n = estimate_size(a.extent, hints)
@@ -404,7 +361,7 @@ def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
     late: set[str] = set()
     for s in d.body:
         if isinstance(s, (Let, Position)):
-            names = names_in(s.value)
+            names = refs(s)
             waits = any(n in late for n in names)
             if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
                 if waits or not _parts_merge(s.value, axis):
@@ -415,8 +372,8 @@ def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
                     return False
                 late.add(s.name)
         elif isinstance(s, Store):
-            waits = any(n in late for n in names_in(s.value))
-            if waits and axis in index_axes(s.index, facts.axes):
+            waits = any(n in late for n in refs(s))
+            if waits and axis in axes_of_index(s.index, facts.axes):
                 return False
     return True
 
@@ -430,34 +387,11 @@ def _parts_merge(reduction: Reduce | Dot, axis: str) -> bool:
 
 
 def _is_positional(reduction: Reduce | Dot) -> bool:
-    return _combine(reduction).positional
+    return row_of(reduction).positional
 
 
 def _reduces(value: Value, axis: str) -> bool:
     return isinstance(value, (Reduce, Dot)) and axis in value.over
-
-
-def _combine(reduction: Reduce | Dot) -> Combine:
-    return COMBINES[SUM_OF_PRODUCTS[0] if isinstance(reduction, Dot) else reduction.combine]
-
-
-def names_in(value: Value) -> list[str]:
-    """Return the bound names that a value reads."""
-    match value:
-        case Ref(name=name):
-            return [name]
-        case Load(index=index):
-            return [a.name for e in index for a in atoms(e) if a.kind == "value"]
-        case IndexValue(index=index):
-            return [a.name for a in atoms(index) if a.kind == "value"]
-        case Apply(args=args):
-            return [n for a in args for n in names_in(a)]
-        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg):
-            return names_in(arg)
-        case Dot(left=left, right=right):
-            return names_in(left) + names_in(right)
-        case _:
-            return []
 
 
 def _split_kernel(
@@ -484,33 +418,26 @@ def _split_kernel(
             and isinstance(reduction := s.value, (Reduce, Dot))
             and _reduces(reduction, axis.name)
         ):
-            combine, dtype = _combine(reduction), reduction.dtype
             late.add(s.name)
             axes = tuple(sorted(facts.axes[s.name] - {a.name for a in grid}))
-            if combine.positional:
+            if _is_positional(reduction):
                 (best_state, position_state), steps = argreduce_states(d, s, axis, axes)
                 states += [best_state, position_state]
                 inside += steps
                 continue
-            if isinstance(reduction, Dot):
-                dtype = dtype.compute
-            states.append(
-                State(s.name, Const(combine.identity(reduction.dtype), dtype), axes, dtype)
-            )
-            inside.append(Update(s.name, Apply(combine.scalar, (Ref(s.name), reduction))))
-        elif (
-            any(n in late for n in names_in(s.value))
-            if isinstance(s, (Let, Position, Store))
-            else False
-        ):
+            state, update = accumulated(s.name, reduction, axes)
+            states.append(state)
+            inside.append(update)
+        elif isinstance(s, (Let, Position, Store)) and any(n in late for n in refs(s)):
             after.append(s)
             if isinstance(s, (Let, Position)):
                 late.add(s.name)
-        elif isinstance(s, Store) and axis.name not in index_axes(s.index, facts.axes):
+        elif isinstance(s, Store) and axis.name not in axes_of_index(s.index, facts.axes):
             after.append(s)
         else:
             inside.append(s)
-    inside, after = _copy_needed(inside, after)
+    after = [*bindings_of(inside, after), *after]
+    inside = live(inside)
     if parts is None:
         parts = part_count(d, facts, grid, axis, rows, tiling)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
@@ -554,35 +481,3 @@ def _elements_per_position(
             visited |= axes if axis.name in axes else set()
     others = {a.name for a in grid} | {axis.name}
     return product(a.extent for a in d.axes.values() if a.name in visited - others)
-
-
-def _copy_needed(
-    inside: list[Statement], after: list[Statement]
-) -> tuple[list[Statement], list[Statement]]:
-    """Copy statements that `after` reads from `inside`, and remove dead ones from `inside`.
-
-    Only values without the split axis are copied.
-    """
-    defined = {s.name: s for s in inside if isinstance(s, (Let, Position))}
-    needed: list[str] = []
-    pending = [n for s in after if isinstance(s, (Let, Position, Store)) for n in names_in(s.value)]
-    while pending:
-        n = pending.pop()
-        if n in defined and n not in needed:
-            needed.append(n)
-            pending.extend(names_in(defined[n].value))
-    copies: list[Statement] = [
-        s for s in inside if isinstance(s, (Let, Position)) and s.name in needed
-    ]
-    return remove_dead(inside), copies + after
-
-
-def remove_dead(body: list[Statement]) -> list[Statement]:
-    """Remove statements whose values nobody reads."""
-    names: set[str] = set()
-    live_statements: list[Statement] = []
-    for s in reversed(body):
-        if isinstance(s, (Store, Update)) or (isinstance(s, (Let, Position)) and s.name in names):
-            live_statements.append(s)
-            names.update(names_in(s.value))
-    return live_statements[::-1]

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
+from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store
 from smelt.lower import assign_axes
 from smelt.lower.to_terms import TermReader
@@ -46,9 +47,7 @@ def visible_ranges(
     `written` are the stores of the pass; a block has one position of each `fixed` axis.
     """
     axes_of_name = read.facts.axes
-    stored = frozenset[str]().union(
-        *(assign_axes.index_axes(s.index, axes_of_name) for s in written)
-    )
+    stored = axes_of_index((e for s in written for e in s.index), axes_of_name)
     roots = [a for s in states for a in s.block.args] + [read.term(s.value) for s in written]
     terms = {t for root in roots for t in cone(root)}
     for axis in read.d.axes:
@@ -84,7 +83,7 @@ def _reductions(
             continue
         v = s.value
         parts = (v.left, v.right) if isinstance(v, Dot) else (v.arg,)
-        axes = frozenset[str]().union(*(assign_axes.value_axes(p, axes_of_name) for p in parts))
+        axes = frozenset[str]().union(*(axes_of_value(p, axes_of_name) for p in parts))
         if isinstance(v, Scan):
             if axis in axes:
                 return None
@@ -130,7 +129,7 @@ def unit_block_axes(
         if axis == read.axis or axis in grid or not short:
             continue
         ended = all(axis in s.block.over and read.axis in s.block.over for s in pass_states)
-        indexed = all(axis in assign_axes.index_axes(s.index, axes_of_name) for s in written)
+        indexed = all(axis in axes_of_index(s.index, axes_of_name) for s in written)
         inner = (t.value for t in terms if t.kind == "opaque")
         is_reduced = any(axis in v.over for v in inner if isinstance(v, (Reduce, Dot)))
         if ended and indexed and not is_reduced:

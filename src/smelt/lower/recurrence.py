@@ -35,8 +35,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import transform, visit
-from smelt.lower.assign_axes import remove_dead
+from smelt.kernel.walk import live, transform, visit
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
 from smelt.ops.create import Input
@@ -91,7 +90,7 @@ class _Recurrence:
         inputs = tuple(x for x in graph.inputs if x in read)
         d = define(Cluster(graph.name, inside, inputs, outputs), rounding)
         number = {p.name: graph.inputs.index(x) for p, x in zip(d.inputs, inputs, strict=True)}
-        d.body = remove_dead(d.body)
+        d.body = live(d.body)
         stores = tuple(s for s in d.body if isinstance(s, Store))
         return _Step(d, number, stores)
 

@@ -16,10 +16,11 @@ are shared: as separate grid blocks before the computed positions, as whole tile
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
+from smelt.kernel.axes import axes_of_value
 from smelt.kernel.ir import (
     PUT,
     Apply,
@@ -38,8 +39,8 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import refs, substitute
-from smelt.lower.assign_axes import analyse, value_axes
+from smelt.kernel.walk import bindings_of, refs, substitute
+from smelt.lower.assign_axes import analyse
 from smelt.lower.define import Definition, ScatterReduce
 from smelt.machine.tiling import Tiling
 from smelt.ops.contract import bare_axis
@@ -52,13 +53,13 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
     """Build the kernel of a definition that scatters values into its single result."""
     (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
-    initial_lets = _statements_read(lets, [first.value], first.index)
+    initial_lets = bindings_of(lets, [first])
     along = _shared_axes(d, joined, lets, first.index)
     lets, joined = _rename_shared(d, joined, lets, along)
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
     definitions: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
     bound = {s.name for s in initial_lets}
-    needed = _statements_read(lets, [joined.value, *(v for v, _ in joined.positions)], ())
+    needed = bindings_of(lets, [joined.value, *(v for v, _ in joined.positions)])
     steps: list[Statement] = [s for s in needed if s.name not in bound]
     index = list(first.index)
     computed: list[tuple[int, Value]] = []
@@ -76,8 +77,9 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
     fixed_axes = {*leading, *joined.over}
     statements: list[Statement] = [*lets]
     names = analyse(statements).axes
+    gathered = {s.name for s in lets if isinstance(s, Position)}  # known inside a visit only
     varies_in_visit = any(
-        value_axes(position, names) - fixed_axes or _is_gathered(position, lets)
+        axes_of_value(position, names) - fixed_axes or gathered.intersection(refs(position))
         for _, position in computed
     )
     parts: Index = 1
@@ -171,26 +173,6 @@ def _expand(value: Value, definitions: Mapping[str, Value]) -> Value:
     while (expanded := substitute(value, names=definitions)) != value:
         value = expanded
     return value
-
-
-def _is_gathered(value: Value, lets: Sequence[Let | Position]) -> bool:
-    """Return whether a value reads computed positions, which are known inside a visit only."""
-    computed = {s.name for s in lets if isinstance(s, Position)}
-    return not computed.isdisjoint(refs(Store("", (), value)))
-
-
-def _statements_read(
-    lets: Sequence[Let | Position], values: Iterable[Value], index: Iterable[Index]
-) -> list[Let | Position]:
-    """Return the statements that the values and indices read, in order."""
-    probe = Store("", tuple(index), Const(0, i64))
-    names = {*refs(probe), *(n for v in values for n in refs(v))}
-    needed: list[Let | Position] = []
-    for s in reversed(lets):
-        if s.name in names:
-            needed.append(s)
-            names.update(refs(s))
-    return needed[::-1]
 
 
 def _fresh_name(base: str, taken: set[str]) -> str:

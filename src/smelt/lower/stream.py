@@ -29,6 +29,7 @@ from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.states import state_row_bytes
 from smelt.fusion.cascade.term import Term
+from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -55,12 +56,12 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import refs, transform
+from smelt.kernel.walk import live, refs, transform
 from smelt.lower import assign_axes
 from smelt.lower.argreduce import global_position, merge_positions
 from smelt.lower.define import Definition
 from smelt.lower.mask_bounds import unit_block_axes, visible_ranges
-from smelt.lower.substitute import drop_unread, fix_axes, replace_names
+from smelt.lower.substitute import fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.machine.tiling import Tiling, rows_axis
 from smelt.ops.combine import CHOICE, COMBINES
@@ -85,7 +86,7 @@ def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int], tiling
     The axis is split into parts over the grid if only independent reductions are carried and the
     grid has few tasks at the sizes `hints`.
     """
-    d.body = assign_axes.remove_dead(d.body)
+    d.body = live(d.body)
     return _Streamed(d, axis, tiling).kernel(name, hints)
 
 
@@ -153,7 +154,7 @@ class _Streamed:
             tuple(d.outputs),
             tuple(d.axes.values()),
             tuple(blocks),
-            drop_unread(self.top.body),
+            tuple(live(self.top.body)),
         )
 
     def _terms_read(self, s: Store) -> list[Term]:
@@ -167,7 +168,7 @@ class _Streamed:
         return max(self.cascade.pass_of(t), finished)
 
     def _index_axes(self, s: Store) -> frozenset[str]:
-        return assign_axes.index_axes(s.index, self.read.facts.axes)
+        return axes_of_index(s.index, self.read.facts.axes)
 
     # ---- passes --------------------------------------------------------------------------------
 
@@ -260,7 +261,7 @@ class _Streamed:
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        return tuple(states), drop_unread(inner.body)
+        return tuple(states), tuple(live(inner.body))
 
     def _update_position(self, number: int, s: Carried, best: Term, inner: _Scope) -> Value:
         """Return a positional state's new value; the part's best is searched once."""
@@ -509,9 +510,7 @@ class _Streamed:
         axes_of_name = self.read.facts.axes
         for s in self.d.body:
             if isinstance(s, Let) and isinstance(s.value, Dot):
-                sides = [
-                    assign_axes.value_axes(v, axes_of_name) for v in (s.value.left, s.value.right)
-                ]
+                sides = [axes_of_value(v, axes_of_name) for v in (s.value.left, s.value.right)]
                 if self.axis not in sides[0] | sides[1]:
                     continue
                 for side, other_side in (sides, sides[::-1]):

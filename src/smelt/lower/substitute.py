@@ -1,24 +1,13 @@
-"""Substitute names and axes in statements and values, and remove unread statements."""
+"""Substitute names and axes in values."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.kernel.ir import IndexValue, Let, Load, Position, Ref, Statement, Value
-from smelt.kernel.walk import refs, substitute_index, transform
+from smelt.kernel.ir import IndexValue, Load, Ref, Value
+from smelt.kernel.walk import substitute_index, transform
 from smelt.types.expr import Atom, Expr, Index, map_variables
 from smelt.types.expr import value as position_index
-
-
-def drop_unread(body: list[Statement]) -> tuple[Statement, ...]:
-    """Remove bindings that nobody reads."""
-    names: set[str] = set()
-    read_statements: list[Statement] = []
-    for s in reversed(body):
-        if not isinstance(s, (Let, Position)) or s.name in names:
-            read_statements.append(s)
-            names.update(refs(s))
-    return tuple(read_statements[::-1])
 
 
 def replace_names(value: Value, names: dict[str, Value]) -> Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from smelt.errors import InternalError
 from smelt.fusion.cascade.term import Term, Terms
+from smelt.kernel.axes import axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Cast,
@@ -78,7 +79,7 @@ class TermReader:
                 return self._opaque(v)
 
     def _opaque(self, v: Value) -> Term:
-        axes = assign_axes.value_axes(v, self.facts.axes)
+        axes = axes_of_value(v, self.facts.axes)
         args = tuple(self.term_of[n] for n in refs(v))
         v = transform(v, self._use_term_name)
         if isinstance(v, Load):

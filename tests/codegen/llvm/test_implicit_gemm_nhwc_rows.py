@@ -13,7 +13,7 @@ from tests.codegen.llvm.test_implicit_gemm_nhwc import AROUND, LINE, SHORTCUT, c
 from smelt import lower
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.loopir.clone import dependencies
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Load
 from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
@@ -187,11 +187,11 @@ def test_rows_of_colour_images_are_packed_in_their_layout() -> None:
         (c,) = uprights(kernel, Target.for_isa("avx512"))
         assert c.right_order()[-1] == c.row_axis
         assert c.pitch == 3 * s
-        (image,) = (i for i in dependencies(c.right, {c.row_axis}) if i.kind == "load")
+        (image,) = (i for i in dependencies(c.right, {c.row_axis}) if isinstance(i, Load))
         for item, along in ((c.left, c.flat), (image, c.row_axis)):
-            assert isinstance(item.payload, Access)
-            assert coefficient(item.payload.offset, along) == 1
-            assert all(coefficient(e, along) in (0, 1) for e, _ in item.payload.limits)
+            assert isinstance(item, Load)
+            assert coefficient(item.access.offset, along) == 1
+            assert all(coefficient(e, along) in (0, 1) for e, _ in item.access.limits)
 
 
 def test_tiles_are_as_even_as_may_be() -> None:

@@ -25,6 +25,7 @@ from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
 from smelt.codegen.build import Variant, asm_text, llvm_text
+from smelt.codegen.llvm.loopir.items import Apply
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
@@ -277,7 +278,11 @@ def test_what_rows_are_divided_by_is_computed_for_many_rows_at_once() -> None:
     (stored,) = (n for n in s.nests if n.stores)
     before = [n for n in s.nests if n.time == stored.time and n is not stored]
     assert before and all(n.order == (n.vector,) and n.saves for n in before)
-    assert not any(i.payload in ("exp_over", "div") for i in stored.items if not i.axes & {"n5"})
+    assert not any(
+        i.op in ("exp_over", "div")
+        for i in stored.items
+        if isinstance(i, Apply) and not i.axes & {"n5"}
+    )
 
 
 def test_what_is_left_of_a_row_takes_half_of_the_vectors_that_go_together() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
-from smelt.codegen.llvm.loopir.items import Clamp
+from smelt.codegen.llvm.loopir.items import Position
 from smelt.codegen.llvm.program import program
 
 HEAD = "graph f(x: T[k{d}], u: T[m{d}], i: i64[m]{more}) {{\n"
@@ -27,7 +27,7 @@ RNG = np.random.default_rng(7)
 def positions(kernel: Any) -> list[bool]:
     """Of each computed position of a kernel, whether it is taken as it is."""
     items = [item for phase in program(kernel.kernel).phases for item in phase.items]
-    return [item.payload.inside for item in items if isinstance(item.payload, Clamp)]
+    return [item.inside for item in items if isinstance(item, Position)]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -240,6 +240,8 @@ def test_real_numbers_become_complex_by_the_table() -> None:
     assert (single.astype("complex64") * 2.5).dtype is sm.complex64
     assert sm.where(sm.asarray([True, False]), single, 1j).dtype is sm.complex64
     assert sm.concat([single, sm.asarray([1j])]).dtype is sm.complex128
+    narrow = single.astype("complex64")
+    assert (np.float32(2) * narrow).dtype is (narrow / np.float32(2)).dtype is sm.complex64
     assert sm.asarray(1.5, dtype=complex).dtype is sm.asarray([1j, True]).dtype is sm.complex128
 
 

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.reductions import (
     replace_first_lanes,
 )
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
+from smelt.codegen.llvm.loopir.items import Item, Reduction, Scan, visited_axes
 from smelt.codegen.llvm.loops.batched_reduce import hold_row
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
@@ -52,12 +52,12 @@ class ReductionEmitter:
         """Reductions without loops of which no element has been reduced yet."""
         """The batch of rows whose reductions end together with the current one, if any."""
 
-    def _opens_at(self, reduction: Item) -> int:
+    def _opens_at(self, reduction: Reduction) -> int:
         """Return how many loops are open where a reduction in registers starts."""
         order = self.env.nest.order
         return max((order.index(a) + 1 for a in reduction.axes if a in order), default=0)
 
-    def _in_registers(self, reduction: Item) -> bool:
+    def _in_registers(self, reduction: Reduction) -> bool:
         return self.env.nest.in_registers(reduction)
 
     # ---- around the nest -------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class ReductionEmitter:
             for reduction in nest.reductions:
                 self._finish(reduction, self.env.top)
 
-    def _initialise_scratch(self, reduction: Item) -> None:
+    def _initialise_scratch(self, reduction: Reduction) -> None:
         """Initialise the accumulators of this task's positions of the outermost axis.
 
         There may be room for many more.
@@ -129,18 +129,15 @@ class ReductionEmitter:
         visited = visited_axes(self.env.s.phase.segments[nest.time])
         if nest.vector not in visited or not power_of_two(wide):
             return lanes
-        sums = [
-            f for f in nest.reductions if isinstance(f.payload, Reduction) and f.payload.row.wide
-        ]
+        sums = [f for f in nest.reductions if f.row.wide]
         return wide if sums else lanes
 
-    def _widths(self, reduction: Item) -> list[int]:
+    def _widths(self, reduction: Reduction) -> list[int]:
         """Return the numbers of lanes for which a reduction has accumulators."""
         nest = self.env.nest
-        assert isinstance(reduction.payload, Reduction)
         if (
             nest.vector is None
-            or nest.vector not in reduction.payload.over
+            or nest.vector not in reduction.over
             or self.has_threshold(reduction)
         ):
             return [1]
@@ -149,25 +146,24 @@ class ReductionEmitter:
         lanes = {self.tail_lanes(), self.env.s.lanes * nest.unroll}
         return sorted({self._state_lanes(reduction, n) for n in lanes})
 
-    def has_threshold(self, reduction: Item) -> bool:
+    def has_threshold(self, reduction: Reduction) -> bool:
         """Return whether few vectors of an argmax or argmin need more than a comparison.
 
         They are contiguous along the positions, and many follow one another.
         """
-        nest, folding = self.env.nest, reduction.payload
+        nest = self.env.nest
         acc = self.env.storage.accumulator_of(reduction)
-        assert isinstance(folding, Reduction)
         if (
             not isinstance(acc, ArgAccumulator)
             or not acc.in_order
-            or nest.vector not in folding.over
+            or nest.vector not in reduction.over
         ):
             return False
         if not self._in_registers(reduction) or is_fully_unrolled(self.env.s, nest):
             return False
-        return nest.vector is not None and coefficient(folding.positions, nest.vector) == 1
+        return nest.vector is not None and coefficient(reduction.positions, nest.vector) == 1
 
-    def _state_lanes(self, reduction: Item, lanes: int) -> int:
+    def _state_lanes(self, reduction: Reduction, lanes: int) -> int:
         """Return the lanes of a state for elements in `lanes` lanes.
 
         Fewer if vectors are added in pairs first.
@@ -178,7 +174,7 @@ class ReductionEmitter:
         )
         return lanes // PAIRED_VECTORS if paired else lanes
 
-    def _start(self, reduction: Item) -> None:
+    def _start(self, reduction: Reduction) -> None:
         """Allocate and initialise the accumulators of a reduction in registers."""
         if argreduce_with_value(self.env.nest, reduction) is not None:
             return
@@ -204,7 +200,7 @@ class ReductionEmitter:
                 addresses.append(address)
             self.registers[reduction][lanes] = addresses
 
-    def _finish(self, reduction: Item, scope: Scope) -> None:
+    def _finish(self, reduction: Reduction, scope: Scope) -> None:
         """Combine the accumulators of a reduction, and publish its result."""
         if argreduce_with_value(self.env.nest, reduction) is not None:
             return
@@ -248,14 +244,14 @@ class ReductionEmitter:
 
         env.loop(*env.ranges[rows], 1, row)
 
-    def values_of_argreduce(self, reduction: Item) -> list[Item]:
+    def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
         """Return the extremes whose value an argmax or argmin provides."""
         nest = self.env.nest
         return [
             other for other in nest.reductions if argreduce_with_value(nest, other) is reduction
         ]
 
-    def _publish(self, reduction: Item, result: Value, scope: Scope) -> None:
+    def _publish(self, reduction: Reduction, result: Value, scope: Scope) -> None:
         """Store a result in scratch, or make it available to the task."""
         env = self.env
         if reduction in env.s.materialised:
@@ -265,16 +261,15 @@ class ReductionEmitter:
 
     # ---- one step --------------------------------------------------------------------------------
 
-    def step(self, reduction: Item, scope: Scope) -> None:
+    def step(self, reduction: Reduction, scope: Scope) -> None:
         """Accumulate one more element (in every lane) at the innermost position."""
-        assert isinstance(reduction.payload, Reduction)
         if argreduce_with_value(self.env.nest, reduction) is not None:
             return
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
         vector = scope.lanes is not None
         in_registers = self._in_registers(reduction)
         if vector and in_registers and scope.lanes is not None:
-            vector = scope.lanes.axis in reduction.payload.over
+            vector = scope.lanes.axis in reduction.over
         m = env.machine(scope, vector)
         if reduction in self.thresholds:
             self._step_with_threshold(reduction, scope)
@@ -315,11 +310,10 @@ class ReductionEmitter:
         for address, value in zip(addresses[state_lanes], new, strict=True):
             self.b.store(value, address)
 
-    def _step_with_threshold(self, reduction: Item, scope: Scope) -> None:
+    def _step_with_threshold(self, reduction: Reduction, scope: Scope) -> None:
         """Accumulate one more vector, of which few elements pass the threshold."""
         b, acc = self.b, self.env.storage.accumulator_of(reduction)
         assert isinstance(acc, ArgAccumulator)
-        assert isinstance(reduction.payload, Reduction)
         assert scope.lanes is not None
         m, scalar = self.env.machine(scope, True), self.env.machine(scope, False)
         element, mask = self.env.get(reduction.args[0], scope, True), scope.lanes.mask
@@ -330,12 +324,12 @@ class ReductionEmitter:
         if mask is not None:
             element = m.select(mask, element, bars)
         with b.if_then(m.any(acc.may_win(m, element, bars)), likely=False):
-            position = self.env.index(reduction.payload.positions, scope)
+            position = self.env.index(reduction.positions, scope)
             state, bar = acc.take_vector(m, element, position, state)
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
-    def step_rows(self, reduction: Item, scopes: list[Scope]) -> None:
+    def step_rows(self, reduction: Reduction, scopes: list[Scope]) -> None:
         """Accumulate one more element of each row, in order, into states in scratch."""
         m = self.env.machine(scopes[0], True)
         elements = [(s, *self._element(reduction, s, m)) for s in scopes]
@@ -344,19 +338,23 @@ class ReductionEmitter:
             elements = [(scopes[0], element, elements[0][2]) for element in added]
         self._step_in_scratch(reduction, m, elements)
 
-    def _element(self, reduction: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
+    def _element(
+        self, reduction: Reduction, scope: Scope, m: LLVMMachine
+    ) -> tuple[Value, Value | None]:
         """Return a reduction's element at the innermost position, and its position if needed."""
-        assert isinstance(reduction.payload, Reduction)
         env, position = self.env, None
         element = env.get(reduction.args[0], scope, m.lanes is not None)
-        if reduction.payload.row.positional:
-            position = env.index(reduction.payload.positions, scope, lanes=True)
+        if reduction.row.positional:
+            position = env.index(reduction.positions, scope, lanes=True)
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)
         return element, position
 
     def _step_in_scratch(
-        self, reduction: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
+        self,
+        reduction: Reduction,
+        m: LLVMMachine,
+        elements: list[tuple[Scope, Value, Value | None]],
     ) -> None:
         """Load a state from scratch, accumulate elements, and store it."""
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
@@ -370,7 +368,7 @@ class ReductionEmitter:
         for k, value in enumerate(state):
             store_kept(env, (reduction, k), axes, value, scope)
 
-    def finished(self, reduction: Item, scope: Scope) -> Value:
+    def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
         axes = env.s.materialised[reduction]
@@ -380,12 +378,11 @@ class ReductionEmitter:
 
     # ---- scans -----------------------------------------------------------------------------------
 
-    def scan(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+    def scan(self, item: Scan, scope: Scope, m: LLVMMachine) -> Value:
         """Return the scan up to this position; its axis is walked in order."""
-        assert isinstance(item.payload, Reduction)
         env, acc = self.env, self.env.storage.accumulator_of(item)
         axes = scan_state_axes(env.s, item)
-        along = item.payload.over[0]
+        along = item.over[0]
         first = self.b.icmp_signed("==", scope.axis(along), env.ranges[along][0])
         if scope.lanes is not None and scope.lanes.axis == along:
             return self._scan_lanes(item, scope, first)
@@ -402,7 +399,7 @@ class ReductionEmitter:
             store_kept(env, (item, SCAN_STATE_KEY + k), axes, value, scope)
         return acc.finish(m, new)
 
-    def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
+    def _scan_lanes(self, item: Scan, scope: Scope, first: Value) -> Value:
         """Return the scan of a vector's lanes, by recursive doubling.
 
         Each step combines lanes twice as far apart as the one before (W. D. Hillis and G. L.

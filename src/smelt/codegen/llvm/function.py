@@ -18,7 +18,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Program
+from smelt.codegen.llvm.loopir.items import Program
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
@@ -30,7 +30,7 @@ from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Expr, Index, add, atoms, floordiv, mul, product, sub
+from smelt.types.expr import Index, add, atoms, floordiv, mul, product, sub
 
 Value = ir.Value
 PTR = ir.PointerType()
@@ -60,14 +60,7 @@ def _indices(s: Schedule) -> Iterable[Index]:
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     for item in s.phase.items:
-        payload = item.payload
-        if isinstance(payload, Access):
-            yield payload.offset
-            yield from (e for pair in payload.limits for e in pair)
-        elif isinstance(payload, Expr):
-            yield payload
-        elif hasattr(payload, "extent"):
-            yield payload.extent  # type: ignore[union-attr]
+        yield from item.indices
     yield from (st.access.offset for st in s.phase.stores)
 
 

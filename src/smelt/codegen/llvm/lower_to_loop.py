@@ -25,15 +25,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.reductions import CompensatedSum, PlainAccumulator
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
-    Clamp,
-    Conversion,
-    Edge,
     Item,
     Program,
-    Reduction,
     Region,
     StateUpdate,
     StoreItem,
@@ -79,14 +76,14 @@ _MAX_NESTING = 32
 
 def refusal(s: Schedule) -> str:
     """Return why a schedule has no loop form yet; empty if it has one."""
-    kinds = {i.kind for i in s.phase.items}
-    if s.products or "dot" in kinds:
+    kinds = {type(i) for i in s.phase.items}
+    if s.products or ssa.Dot in kinds:
         return "a product"
-    if "window" in kinds or s.phase.window_positions:
+    if ssa.WindowRead in kinds or s.phase.window_positions:
         return "windows"
-    if "unit" in kinds or s.phase.aliases:
+    if ssa.KPair in kinds or s.phase.aliases:
         return "pairs of short numbers"
-    scans = [i for i in s.phase.items if i.kind == "scan"]
+    scans = [i for i in s.phase.items if isinstance(i, ssa.Scan)]
     if not all(isinstance(lay_out(s).accumulator_of(i), PlainAccumulator) for i in scans):
         return "a scan that carries more than a number"
     return "loops that scan and reduce" if any(map(_scans_and_reduces, s.nests)) else ""
@@ -440,12 +437,7 @@ def _read(name: str, dtype: DType) -> loop.Value:
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
 
 
-def _reduced(item: Item) -> tuple[str, ...]:
-    assert isinstance(item.payload, Reduction)
-    return item.payload.over
-
-
-def _ended(reduction: Item, nest: Nest) -> frozenset[str]:
+def _ended(reduction: ssa.Reduction, nest: Nest) -> frozenset[str]:
     return frozenset(a for a in nest.order if a not in reduction.axes)
 
 
@@ -539,11 +531,13 @@ class _Loops:
 
     def _is_bound(self, item: Item) -> bool:
         """Return whether an item becomes a Let rather than a part of what reads it."""
-        if item.kind == "const" or (item.kind in ("index", "edge") and item.dtype == i64):
+        if isinstance(item, ssa.Const) or (
+            isinstance(item, (ssa.IndexValue, ssa.BlockEdge)) and item.dtype == i64
+        ):
             return False
-        if item.kind == "position" or self.uses[item] > 1:
+        if isinstance(item, ssa.Position) or self.uses[item] > 1:
             return True
-        if len(self.stores) + len(self.updates) > 1 and item.kind in ("load", "state"):
+        if len(self.stores) + len(self.updates) > 1 and isinstance(item, (ssa.Load, ssa.StateRead)):
             return True  # before anything is stored
         at = self.depth(item)
         readers = [i for i in self.items if not self._is_kept(i) and item in i.args]
@@ -555,7 +549,7 @@ class _Loops:
             if self.depth(item) != depth:
                 continue
             register = self._make(item)
-            if item.kind == "scan":
+            if isinstance(item, ssa.Scan):
                 inner = self._scan_type(item)
                 name = self.running[item] = self.lowering.fresh("v")
                 yield loop.Let(name, register)
@@ -580,8 +574,8 @@ class _Loops:
         opened = [r for r in self.reductions if self._opens_at(r) == depth]
         carry = tuple(self._carry(r) for r in opened)
         low, high = self.lowering.ranges[name]
-        scans = [i for i in self.items if i.kind == "scan" and not self._is_kept(i)]
-        scans = [i for i in scans if name in _reduced(i)]
+        scans = [i for i in self.items if isinstance(i, ssa.Scan) and not self._is_kept(i)]
+        scans = [i for i in scans if name in i.over]
         starts = tuple(self._scan_start(i) for i in scans)
         inner = (*self._enter(depth + 1), *self._loops(depth + 1))
         inner += tuple(
@@ -595,24 +589,22 @@ class _Loops:
             body += self._publish(r, c)
         return tuple(body)
 
-    def _opens_at(self, reduction: Item) -> int:
+    def _opens_at(self, reduction: ssa.Reduction) -> int:
         return self.depth(reduction)
 
-    def _scan_type(self, scan: Item) -> DType:
+    def _scan_type(self, scan: ssa.Scan) -> DType:
         """Return the type in which a scan adds up."""
         (dtype,) = self.lowering.storage.accumulator_of(scan).parts
         return dtype
 
-    def _scan_start(self, scan: Item) -> loop.Carry:
+    def _scan_start(self, scan: ssa.Scan) -> loop.Carry:
         """Return the carry of a scan."""
-        assert isinstance(scan.payload, Reduction)
         name = self.carries[scan] = self.lowering.fresh("s")
-        return loop.Carry(name, loop.identity(scan.payload.row.name, self._scan_type(scan)))
+        return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
 
-    def _carry(self, reduction: Item) -> loop.Carry:
+    def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
         """Return the carry that a reduction folds into."""
-        assert isinstance(reduction.payload, Reduction)
-        row, source = reduction.payload.row, reduction.args[0].dtype
+        row, source = reduction.row, reduction.args[0].dtype
         name = self.carries[reduction] = self.lowering.fresh("s")
         if row.positional:
             position = self.lowering.fresh("p")
@@ -628,7 +620,7 @@ class _Loops:
             mode = "pairs" if adds_pairs(reduction, self.nest) else "f64"
         return loop.Carry(name, loop.identity(row.name, reduction.dtype), row.name, mode)
 
-    def _publish(self, reduction: Item, carry: loop.Carry) -> Iterator[loop.Statement]:
+    def _publish(self, reduction: ssa.Reduction, carry: loop.Carry) -> Iterator[loop.Statement]:
         """Store the result of a reduction, or make it available to the task."""
         result: loop.Value
         if carry.position:
@@ -648,10 +640,9 @@ class _Loops:
             loop.Store(self._element(item), self.value(item)) for item in self.saves
         ]
         for r in self.reductions:
-            assert isinstance(r.payload, Reduction)
             element, position = self.value(r.args[0]), None
-            if r.payload.row.positional:
-                position = loop.position(self._index(r.payload.positions))
+            if r.row.positional:
+                position = loop.position(self._index(r.positions))
             elif r.args[0].dtype != r.dtype:
                 element = loop.Cast(element, r.dtype)
             body.append(loop.Fold(self.carries[r], element, position))
@@ -705,40 +696,42 @@ class _Loops:
 
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""
-        payload = item.payload
         if self._is_kept(item):
             return loop.Load(self._element(item))
-        if item.kind == "const":
-            assert isinstance(payload, (int, float, bool))
-            if item.dtype == i64:
-                return loop.position(int(payload))
-            return loop.Const(payload, item.dtype)
-        if item.kind == "index":
-            assert isinstance(payload, (int, Expr))
-            return loop.IndexValue(self._index(payload), item.dtype)
-        if isinstance(payload, Access):
-            return self._load(payload)
-        if isinstance(payload, StreamState):
-            return loop.Load(self._element(payload))
-        if isinstance(payload, Edge):
-            low, high = self.lowering.ranges[payload.axis]
-            ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
-            return loop.position(ends[payload.what])
-        args = tuple(self.value(a) for a in item.args)
-        if isinstance(payload, Clamp):
-            if payload.inside:
+        match item:
+            case ssa.Const(value=number, dtype=dtype):
+                return loop.position(int(number)) if dtype == i64 else loop.Const(number, dtype)
+            case ssa.IndexValue(index=index, dtype=dtype):
+                return loop.IndexValue(self._index(index), dtype)
+            case ssa.Load(access=access):
+                return self._load(access)
+            case ssa.StateRead(state=state):
+                return loop.Load(self._element(state))
+            case ssa.BlockEdge(what=what, axis=name):
+                low, high = self.lowering.ranges[name]
+                ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
+                return loop.position(ends[what])
+            case _:
+                return self._applied(item, tuple(self.value(a) for a in item.args))
+
+    def _applied(self, item: Item, args: tuple[loop.Value, ...]) -> loop.Value:
+        """Return the value of an item that is a function of its operands."""
+        match item:
+            case ssa.Position(inside=True):
                 return args[0]
-            last = loop.position(sub(self._index(payload.extent), 1))
-            least, largest = (COMBINES[name].scalar for name in EXTREMES)
-            return loop.apply(largest, loop.apply(least, args[0], last), loop.position(0))
-        if isinstance(payload, Reduction):
-            inner, source = self._scan_type(item), item.args[0].dtype
-            element = args[0] if source == inner else loop.Cast(args[0], inner)
-            return _applied(payload.row.scalar, (_read(self.carries[item], inner), element))
-        if isinstance(payload, Conversion):
-            return loop.cast(args[0], payload.dtype)
-        assert isinstance(payload, str), item.kind
-        return _applied(payload, args)
+            case ssa.Position(extent=extent):
+                last = loop.position(sub(self._index(extent), 1))
+                least, largest = (COMBINES[name].scalar for name in EXTREMES)
+                return loop.apply(largest, loop.apply(least, args[0], last), loop.position(0))
+            case ssa.Scan(row=row):
+                inner, source = self._scan_type(item), item.args[0].dtype
+                element = args[0] if source == inner else loop.Cast(args[0], inner)
+                return _applied(row.scalar, (_read(self.carries[item], inner), element))
+            case ssa.Cast(to=dtype):
+                return loop.cast(args[0], dtype)
+            case _:
+                assert isinstance(item, ssa.Operation), item
+                return _applied(item.op, args)
 
     def _load(self, access: Access) -> loop.Value:
         """Return a load, masked by the bounds checks that are not proven."""
@@ -773,7 +766,7 @@ def _identifier(name: str) -> str:
 
 
 def _buffers_of(s: Schedule) -> set[str]:
-    loads = {i.payload.buffer for i in s.phase.items if isinstance(i.payload, Access)}
+    loads = {i.access.buffer for i in s.phase.items if isinstance(i, ssa.Load)}
     return loads | {x.access.buffer for x in s.phase.stores}
 
 
@@ -783,13 +776,5 @@ def _indices(s: Schedule) -> Iterator[Index]:
     yield from (length for _, length in s.phase.cut.values())
     yield from s.block.values()
     for item in s.phase.items:
-        payload = item.payload
-        if isinstance(payload, Access):
-            yield from (payload.offset, *(e for pair in payload.limits for e in pair))
-        elif isinstance(payload, Expr):
-            yield payload
-        elif isinstance(payload, Clamp):
-            yield payload.extent
-        elif isinstance(payload, Reduction) and isinstance(payload.positions, Expr):
-            yield payload.positions
+        yield from item.indices
     yield from (store.access.offset for store in s.phase.stores)

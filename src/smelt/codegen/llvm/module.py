@@ -8,7 +8,7 @@ from itertools import chain
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.function import ArgumentOrder, argument_order, emit_function, task_count
-from smelt.codegen.llvm.loopir.items import Access, Program
+from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load, Program
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -36,7 +36,7 @@ from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import SMALL_DEPTH
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Expr, Index, sizes_of
+from smelt.types.expr import Index, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
         subphases = split_disjoint(phase)
         short = _common([_numbered(few_column_variants(p, target), FEW) for p in subphases])
         fused = _common([_numbered(fused_variants(p, target), OTHERS) for p in subphases])
-        products = [i for i in phase.items if i.kind == "dot"]
+        products = [i for i in phase.items if isinstance(i, Dot)]
         epilogue = cost_of(epilogue_items(phase, products)) if fused else 0.0
         s = schedule(phase, target)
         prepacked = any(c.prepacked for c in s.blocked)
@@ -167,9 +167,9 @@ def sizes_in_code(kernel: Kernel, names: Collection[str]) -> set[str]:
     """
     sizes: set[str] = set()
     for phase in program(kernel).phases:
-        accesses = [i.payload for i in phase.items if isinstance(i.payload, Access)]
+        accesses = [i.access for i in phase.items if isinstance(i, Load)]
         accesses += [s.access for s in phase.stores]
-        indices = [i.payload for i in phase.items if isinstance(i.payload, Expr)]
+        indices = [i.index for i in phase.items if isinstance(i, IndexValue)]
         indices += [e for x in accesses for e in (x.offset, *chain.from_iterable(x.limits))]
         sizes |= {a for e in indices for a in sizes_of(e) if a in names}
         for n in phase.axes.values():

@@ -36,15 +36,8 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Clamp,
-    Conversion,
-    Edge,
-    Item,
-    StoreItem,
-    StreamState,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
 from smelt.codegen.llvm.loops.distribute import run_stages
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
@@ -93,7 +86,7 @@ from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index
+from smelt.types.expr import Atom, Index
 
 Value = ir.Value
 
@@ -311,24 +304,27 @@ class NestEmitter(Environment):
             return self.reload(item, scope)
         vector = self.is_vector(item, scope)
         m = self.machine(scope, vector)
-        if item.kind == "const":
-            assert isinstance(item.payload, (int, float, bool))
-            return m.const(item.dtype, item.payload)
-        if item.kind == "index":
-            assert isinstance(item.payload, (int, Expr))
-            value = self.index(item.payload, scope, lanes=vector)
-            return cast(m, value, i64, item.dtype)
-        if item.kind == "load":
-            return self._load(item, scope, m)
-        if isinstance(item.payload, StreamState):
-            axes = self.storage.state_axes(item.payload)
-            return load_kept(self, (item.payload, 0), axes, scope)
-        if item.kind == "window":
-            return load_window(self, item, scope)
-        if isinstance(item.payload, Edge):
-            return edge(self, item.payload)
-        if item.kind == "scan":
-            return self._reductions.scan(item, scope, m)
+        match item:
+            case ssa.Const(value=value):
+                return m.const(item.dtype, value)
+            case ssa.IndexValue(index=index):
+                return cast(m, self.index(index, scope, lanes=vector), i64, item.dtype)
+            case ssa.Load():
+                return self._load(item, scope, m)
+            case ssa.StateRead(state=state):
+                return load_kept(self, (state, 0), self.storage.state_axes(state), scope)
+            case ssa.WindowRead():
+                return load_window(self, item, scope)
+            case ssa.BlockEdge():
+                return edge(self, item)
+            case ssa.Scan():
+                return self._reductions.scan(item, scope, m)
+            case _:
+                return self._compute_from_operands(item, scope, m)
+
+    def _compute_from_operands(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+        """Emit an item that is a function of its operands."""
+        vector = self.is_vector(item, scope)
         if self.known_conditions and is_select(item) and item.args[0] in self.known_conditions:
             return self.get(
                 item.args[1 if self.known_conditions[item.args[0]] else 2], scope, vector
@@ -336,23 +332,20 @@ class NestEmitter(Environment):
         if vector and (value := compare_lanes(self, item, scope)) is not None:
             return value
         args = [self.get(a, scope, vector) for a in item.args]
-        if item.kind in ("apply", "branch"):
-            assert isinstance(item.payload, str)
-            return emit(SCALARS[item.payload], m, [a.dtype for a in item.args], args)
-        if isinstance(item.payload, Conversion):
-            return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
-        if item.kind == "unit":
+        if isinstance(item, ssa.Operation):
+            return emit(SCALARS[item.op], m, [a.dtype for a in item.args], args)
+        if isinstance(item, ssa.Cast):
+            return cast(m, args[0], item.args[0].dtype, item.to)
+        if isinstance(item, ssa.KPair):
             return read_pairs(self, item, scope, m) or pack_pairs(m, args)
-        clamp = item.payload
-        assert isinstance(clamp, Clamp), item.kind
-        return args[0] if clamp.inside else clamp_position(self, m, args[0], clamp, scope)
+        assert isinstance(item, ssa.Position), item
+        return args[0] if item.inside else clamp_position(self, m, args[0], item, scope)
 
     # ---- memory ----------------------------------------------------------------------------------
 
-    def _load(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
+    def _load(self, item: ssa.Load, scope: Scope, m: LLVMMachine) -> Value:
         """Emit a load: transposed, scalar, from a gather cache, or of all lanes."""
-        access = item.payload
-        assert isinstance(access, Access)
+        access = item.access
         dtype, base = self.frame.dtypes[access.buffer], self.frame.buffers[access.buffer]
         vector = self.is_vector(item, scope)
         if item in self.nest.transposed:

@@ -19,23 +19,25 @@ from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
     Item,
+    Load,
     Phase,
     Program,
     StoreItem,
     StreamState,
     Visit,
+    apply,
 )
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
 from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.loopir.split_axis import split_axes
 from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel
-from smelt.codegen.llvm.loopir.stream_to_reduce import streams_to_reductions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
-from smelt.kernel.block_reduction import block_reduction
+from smelt.kernel.block_reduction import ReductionValue, block_reduction
 from smelt.kernel.merge import MergeRule, merge_rules
+from smelt.kernel.transform.stream_to_reduction import reads_reduction, reductions_of
 from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import SCALARS
@@ -49,7 +51,7 @@ def program(kernel: k.Kernel) -> Program:
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
-    kernel = replace(kernel, body=streams_to_reductions(kernel.body))
+    kernel = replace(kernel, body=tuple(_without_plain_streams(kernel.body)))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p), p.strides is None) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = tuple(
@@ -72,6 +74,23 @@ def program(kernel: k.Kernel) -> Program:
         for p in out.phases
     )
     return Program(kernel.name, (*buffers, *out.partials), strides, phases, tuple(out.partials))
+
+
+def _without_plain_streams(body: Iterable[k.Statement]) -> Iterator[k.Statement]:
+    """Yield statements with reductions in place of streams that only reduce.
+
+    A stream that reduces what is itself a reduction (the result of a contraction, say) is left
+    alone: its blocks keep those results in fast memory.
+    """
+    for s in body:
+        new: list[k.Statement] = []
+        if isinstance(s, k.Stream) and all(isinstance(x, k.Let | k.Update) for x in s.body):
+            new = reductions_of(s)
+            states = {t.name for t in s.states}
+            ends = [x.value for x in new if isinstance(x, k.Let) and x.name in states]
+            if any(isinstance(v, ReductionValue) and reads_reduction(v, s.body) for v in ends):
+                new = []
+        yield from new or [s]
 
 
 class _Pieces:
@@ -235,7 +254,7 @@ def _store_partial(
     access = out.add_parts(state.name, parts.axes, order, split, dtype)
     axes = frozenset((split.name, *order))
     parts.add_store(StoreItem(access, partial, None, axes))
-    partials = merged.item("load", access, (), axes, dtype.compute)
+    partials = merged.item(Load((), axes, dtype.compute, access))
     total = merged.reduce(row, partials, (split.name,), partials.dtype)
     merged.define(state.name, merged.convert(total, reduction.dtype.compute))
 
@@ -277,16 +296,16 @@ def _split_stream(
         part_axes = frozenset((*order, split.name))
         parts.add_store(StoreItem(access, final, None, part_axes, parts.now))
         if name in independent:
-            partials[name] = merged.item("load", access, (), part_axes, final.dtype)
+            partials[name] = merged.item(Load((), part_axes, final.dtype, access))
             continue
         earliest = Access(access.buffer, _at_first_part(access.offset, split))
         starts.append(
             (
                 merged.carried(name, frozenset(order), final.dtype),
-                merged.item("load", earliest, (), order, final.dtype),
+                merged.item(Load((), frozenset(order), final.dtype, earliest)),
             )
         )
-        states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
+        states[name] = starts[-1][0], merged.item(Load((), part_axes, final.dtype, access))
     for name, x in partials.items():
         merged.define(name, merged.reduce(independent[name], x, (split.name,), x.dtype))
     if starts:
@@ -300,7 +319,7 @@ def _split_stream(
             sides.append(merged.value(rule.rescaled))
         merged.define_all(merged.old)
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
-        combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
+        combined = merged.item(apply(rule.op, tuple(sides), dtype))
         merged.update(name, combined)
     if starts:
         merged.close()
@@ -333,7 +352,3 @@ def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) ->
 
 def _at_first_part(offset: Index, split: k.Split) -> Index:
     return substitute_index(offset, {split.name: 0})
-
-
-def _axes_of(items: list[Item]) -> frozenset[str]:
-    return frozenset[str]().union(*(i.axes for i in items))

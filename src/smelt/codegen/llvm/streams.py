@@ -12,7 +12,7 @@ from typing import Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Edge, Region, Visit
+from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit
 from smelt.codegen.llvm.loops.poll import stream_loop
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
@@ -147,7 +147,7 @@ def _max(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
 
 
-def edge(env: Environment, e: Edge) -> Value:
+def edge(env: Environment, e: BlockEdge) -> Value:
     """Return the first position, last position or length of an axis' current block.
 
     The block may be a single position.

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES, PREFETCH_ROWS
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
+from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase, is_short, refusal
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.loop import ir as loop
@@ -37,7 +39,7 @@ from smelt.loop.walk import (
     with_body,
     with_func_body,
 )
-from smelt.ops.combine import BOTH, CHOICE
+from smelt.ops.combine import BOTH
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
@@ -68,7 +70,11 @@ def why_not(s: Schedule, *, streaming: bool) -> str:
     if len(s.nests) != 1 or s.phase.regions() or s.phase.cut:
         return "more than one nest"
     nest = s.nests[0]
-    if nest.reductions or nest.saves or any(i.kind in ("scan", "branch") for i in nest.items):
+    if (
+        nest.reductions
+        or nest.saves
+        or any(isinstance(i, (ssa.UniformSelect, ssa.Scan)) for i in nest.items)
+    ):
         return "no map"
     if any(s.phase.axes[a] == 0 for a in nest.order):
         return "no elements"
@@ -79,9 +85,9 @@ def why_not(s: Schedule, *, streaming: bool) -> str:
     if has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(i.kind in ("index", "position") for i in moving):
+    if any(isinstance(i, (ssa.IndexValue, ssa.Position)) for i in moving):
         return "positions along the vectors"
-    if any(i.payload == CHOICE and nest.vector not in i.args[0].axes for i in moving):
+    if any(is_select(i) and nest.vector not in i.args[0].axes for i in moving):
         return "a choice for whole rows"
     steps = [_step(a, nest.vector) for a in _accesses(s, moving)]
     if not all(step in (0, 1) for step in steps):
@@ -98,7 +104,7 @@ def why_not(s: Schedule, *, streaming: bool) -> str:
 
 
 def _accesses(s: Schedule, items: Iterable[Item]) -> Iterator[Access]:
-    yield from (i.payload for i in items if isinstance(i.payload, Access))
+    yield from (i.access for i in items if isinstance(i, ssa.Load))
     yield from (x.access for x in s.phase.stores)
 
 

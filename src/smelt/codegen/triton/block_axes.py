@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import (
-    Axes,
-    axes_of_body,
-    axes_of_index,
-    axes_of_value,
-    with_state_axes,
-)
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -35,6 +29,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import children, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
@@ -150,7 +145,7 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
         values = [v for root in values_of(s) for v in visit(root)]
         read = Axes().union(*(axes_of_value(v, names) for v in values))
         if isinstance(s, Store):
-            read |= Axes().union(*(axes_of_index(e, names) for e in s.index))
+            read |= axes_of_index(s.index, names)
         result |= read - visited
     return result
 
@@ -186,7 +181,7 @@ def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
         operands = children(v) if over else (v,)
         yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
     for s in stores(kernel):
-        yield Axes().union(*(axes_of_index(e, names) for e in s.index))
+        yield axes_of_index(s.index, names)
 
 
 # ---- streams that only add contractions ----------------------------------------------------------

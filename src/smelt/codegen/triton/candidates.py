@@ -13,7 +13,6 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.launch_time import (
     block_count,
     floor_ns,
@@ -36,7 +35,9 @@ from smelt.codegen.triton.schedule import (
 from smelt.codegen.triton.source import prepare
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.widen_columns import has_several_rows
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import loads, stores
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass

@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
 from smelt.codegen.triton.schedule import ATOMICS, Policy, is_atomic
+from smelt.kernel.axes import axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -32,7 +32,8 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import axes_used, bindings_of, transform, values_of, visit
+from smelt.kernel.transform.part import without_unused
+from smelt.kernel.walk import bindings_of, transform, values_of, visit
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -72,9 +73,7 @@ def combining_launches(
     grid = _column_blocks(kernel, parts, sizes)
     if parts.rows is not None:
         rest = (replace(kernel.body[0], body=rest),)
-    update = replace(kernel, grid=(*kernel.grid, *grid), body=rest)
-    used = axes_used(update)
-    return first, replace(update, axes=tuple(a for a in kernel.axes if a.name in used))
+    return first, without_unused(replace(kernel, grid=(*kernel.grid, *grid), body=rest))
 
 
 def _column_blocks(kernel: Kernel, parts: _Parts, sizes: Mapping[str, int]) -> tuple[Block, ...]:
@@ -209,18 +208,8 @@ def _launch(
 ) -> Kernel:
     """Return a launch with a grid over sources and the elements that it stores."""
     names = axes_of_body(body)
-    stored = Axes().union(
-        *(axes_of_index(e, names) for s in body if isinstance(s, Store) for e in s.index)
-    )
+    stored = axes_of_index((e for s in body if isinstance(s, Store) for e in s.index), names)
     order = [*(b.axis for b in fixed), *sources]
     order += [a.name for a in kernel.axes if a.name in stored and a.name not in order]
-    used = Axes(order).union(*names.values())
-    written = {s.param for s in body if isinstance(s, Store)}
-    return replace(
-        kernel,
-        name=name,
-        axes=tuple(a for a in kernel.axes if a.name in used),
-        grid=tuple(Block(a, 1) for a in order),
-        outputs=tuple(p for p in kernel.outputs if p.name in written),
-        body=tuple(body),
-    )
+    grid = tuple(Block(a, 1) for a in order)
+    return without_unused(replace(kernel, name=name, grid=grid, body=tuple(body)))

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.schedule import is_atomic
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Axis,
@@ -28,6 +28,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
 )
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import (
     loads,
     map_statement,

@@ -26,10 +26,10 @@ from smelt.backend.gpu import (
     tile_share,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.free_axes import Axes
 from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
+from smelt.kernel.axes import Axes
 
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its

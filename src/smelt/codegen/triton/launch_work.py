@@ -16,7 +16,6 @@ import numpy as np
 
 from smelt.backend.gpu import SECTOR_BYTES
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.indices import known_offset
 from smelt.codegen.triton.lane_work import (
     LaneWork,
@@ -28,6 +27,7 @@ from smelt.codegen.triton.lane_work import (
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import (
     Block,
@@ -143,9 +143,9 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     accesses: list[Access] = []
     most: dict[str, int] = {}
     for x in (*loads(launch), *stores(launch)):
-        axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
+        axes = axes_of_index(x.index, names)
         param = params[x.param]
-        last = axes_of_index(x.index[-1], names) if x.index else Axes()
+        last = axes_of_index(x.index[-1:], names)
         is_combined = isinstance(x, Store) and bool(x.join)
         if is_combined and any(map(positions_of, x.index[-1:])):
             last = Axes()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body
+from smelt.kernel.axes import Axes, axes_of_body
 from smelt.kernel.env import Env
 from smelt.kernel.ir import (
     Cast,

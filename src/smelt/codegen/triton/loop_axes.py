@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.env import Bound, Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
@@ -42,7 +43,14 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
+from smelt.kernel.walk import (
+    children,
+    refs,
+    statements,
+    values_of,
+    visit_statement,
+    with_children,
+)
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
@@ -233,7 +241,7 @@ class _Scope:
             where=None if s.where is None else self.hoist(s.where),
         )
         names = self.looper.names
-        along = Axes().union(*(axes_of_index(e, names) for e in s.index))
+        along = axes_of_index(s.index, names)
         along = (along | self.values_along(s)) & self.looped
         if along:
             self.wait(s, along)
@@ -307,7 +315,7 @@ class _Scope:
             return v
         condition = reduce(lambda a, b: Apply(BOTH, (a, b)), conditions)
         over = {v.along} if isinstance(v, Scan) else set(v.over)
-        row = COMBINES[SUM_OF_PRODUCTS[0] if isinstance(v, Dot) else v.combine]
+        row = COMBINES[v.combine] if isinstance(v, Scan) else row_of(v)
         if self.looper.axes_of(condition) & over or row.positional:
             raise CannotLoop
 
@@ -360,7 +368,7 @@ class _Scope:
         prefix = self.needed({n for i in items for n in i.needs})
         if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
             axes = (self.outermost(axes, prefix),)
-        has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
+        has_dots = any(isinstance(v, Dot) for i in items for v in visit_statement(i.statement))
         size = SUMMED_LANES if has_dots else ROW_STEP
         longest = self.looper.longest(axes)
         blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
@@ -378,7 +386,8 @@ class _Scope:
         for item in items:
             s = item.statement
             if isinstance(s, Let) and isinstance(s.value, Reduce | Dot):
-                state, update = self.accumulated(s.name, s.value)
+                axes_of_state = self.looper.order(self.looper.names[s.name])
+                state, update = accumulated(s.name, s.value, axes_of_state)
                 states.append(state)
                 updates.append(update)
             else:
@@ -397,14 +406,6 @@ class _Scope:
                 return axis
         raise CannotLoop
 
-    def accumulated(self, name: str, v: Reduce | Dot) -> tuple[State, Update]:
-        """Return the state of a reduction, and how a block changes it."""
-        row = COMBINES[v.combine if isinstance(v, Reduce) else SUM_OF_PRODUCTS[0]]
-        dtype = v.dtype.compute
-        first = Const(row.identity(dtype), dtype)
-        state = State(name, first, self.looper.order(self.looper.names[name]), dtype)
-        return state, Update(name, Apply(row.scalar, (Ref(name), v)))
-
     def carried(self, name: str, v: Scan) -> tuple[State, list[Statement], Update]:
         """Return the state that a scan carries, its value in a block, and its update."""
         row, dtype = COMBINES[v.combine], v.dtype.compute
@@ -412,10 +413,9 @@ class _Scope:
         axes = self.looper.order(self.looper.names[name] - {v.along})
         self.looper.names[carry] = Axes(axes)
         self.looper.env.names[carry] = Bound(dtype, Axes())
-        state = State(carry, Const(row.identity(dtype), dtype), axes, dtype)
         scanned = Let(name, Apply(row.scalar, (Ref(carry), v)))
-        total = Reduce(v.combine, v.arg, (v.along,), v.dtype)
-        return state, [scanned], Update(carry, Apply(row.scalar, (Ref(carry), total)))
+        state, update = accumulated(carry, Reduce(v.combine, v.arg, (v.along,), v.dtype), axes)
+        return state, [scanned], update
 
 
 def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
@@ -423,13 +423,9 @@ def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
 
     The innermost loop carries scans along its axis.
     """
-    for v in _values(s):
+    for v in visit_statement(s):
         if isinstance(v, Reduce | Dot) and axis in v.over:
             return True
         if isinstance(v, Scan) and v.along == axis and not is_last:
             return True
     return False
-
-
-def _values(s: Statement) -> Iterable[Value]:
-    return (v for root in values_of(s) for v in visit(root))

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
 from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.schedule import MIN_DOT, Schedule, least_dot
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel, Stream
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import statements
 from smelt.types.dtype import f32
 

@@ -15,8 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body
-from smelt.codegen.triton.launch_parts import is_free, part_of
+from smelt.kernel.axes import Axes, axes_of_body, is_free
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Block,
@@ -32,6 +31,7 @@ from smelt.kernel.ir import (
     Stream,
     Update,
 )
+from smelt.kernel.transform.part import part_of
 from smelt.kernel.walk import refs, stores
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -68,7 +68,7 @@ def merge_rows(merge: Kernel, sizes: Mapping[str, int] | None) -> tuple[Kernel, 
     """
     if sizes is None or merge.grid:
         return (merge,)
-    needed = part_of(merge, frozenset(stores(merge)))
+    needed = part_of(merge, [*stores(merge)])
     streams = [k for k, s in enumerate(needed.body) if isinstance(s, Stream)]
     rows = _long_rows(needed, streams[0], sizes) if len(streams) == 1 else []
     alone = with_grid(needed)
@@ -115,7 +115,7 @@ def _row_launch(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel:
         outputs=tuple(x.param for x in rows),
         body=(*merge.body[: k + 1], *stored),
     )
-    return with_grid(part_of(launch, frozenset(stored)))
+    return with_grid(part_of(launch, stored))
 
 
 def _rest(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel | None:
@@ -140,7 +140,7 @@ def _rest(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel | None:
             *merge.body[k + 1 :],
         ),
     )
-    return part_of(launch, frozenset(stores(merge)))
+    return part_of(launch, [*stores(merge)])
 
 
 def state_type(state: State) -> DType:

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
+from smelt.kernel.axes import axes_of_body, axes_of_value
 from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
 from smelt.python.dataclass import dataclass

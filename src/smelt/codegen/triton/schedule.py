@@ -14,8 +14,8 @@ from dataclasses import field
 from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.codegen.triton.writer import refuse
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS

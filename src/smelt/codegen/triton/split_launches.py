@@ -18,9 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
-from smelt.codegen.triton.launch_parts import without_unused_axes
 from smelt.codegen.triton.merge_launches import state_type, with_grid
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Apply,
@@ -46,6 +45,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.merge import MergeRule, merge_rules
+from smelt.kernel.transform.part import without_unused
 from smelt.kernel.walk import bindings_of, refs, splits, statements, substitute, visit
 from smelt.ops.combine import COMBINES, EXTREMES
 from smelt.python.dataclass import dataclass
@@ -99,7 +99,7 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         )
         for number, rest in enumerate(_late_groups(kernel, kernel.body[k + 1 :]))
     ]
-    return parts, *(with_grid(without_unused_axes(m)) for m in merges)
+    return parts, *(with_grid(without_unused(m)) for m in merges)
 
 
 def _stored_params(body: Iterable[Statement]) -> set[str]:
@@ -116,7 +116,7 @@ def _late_groups(kernel: Kernel, after: Sequence[Statement]) -> Iterable[tuple[S
     groups: dict[Axes, list[Statement]] = {}
     for s in after:
         if isinstance(s, Store):
-            axes = Axes().union(*(axes_of_index(e, names) for e in s.index))
+            axes = axes_of_index(s.index, names)
             groups.setdefault(axes, []).append(s)
     cones = [(*bindings_of(after, group), *group) for group in groups.values()]
     reducing = Counter(

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
-from smelt.kernel.ir import Block, Dot, Kernel, Let, Position, Reduce, Scan, Statement, Store
-from smelt.kernel.walk import bindings_of, splits, values_of, visit
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, joined_axes
+from smelt.kernel.ir import Block, Kernel, Let, Position, Statement, Store
+from smelt.kernel.transform.part import part_of
+from smelt.kernel.walk import splits, visit_body
 from smelt.types.expr import evaluate
 
 MAX_COLUMNS = 256
@@ -41,7 +42,7 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
     rows = Axes(b.axis for b in kernel.grid if isinstance(b, Block))
     groups: dict[Axes, list[Store]] = {}
     for s in stores:
-        columns = Axes().union(*(axes_of_index(e, names) for e in s.index)) - rows
+        columns = axes_of_index(s.index, names) - rows
         groups.setdefault(columns, []).append(s)
     extents = {a.name: power_of_two(int(evaluate(a.extent, sizes))) for a in kernel.axes}
     together = sum(math.prod(extents[a] for a in columns) for columns in groups)
@@ -50,10 +51,9 @@ def split_products(kernel: Kernel, sizes: Mapping[str, int] | None) -> tuple[Ker
     is_map = sum(map(bool, groups)) > 1 and not _reduces(kernel.body)
     launches: list[Kernel] = []
     for columns, group in groups.items():
-        body = [*bindings_of(rest, group), *group]
-        if not is_map and not (columns and _is_blocked(body, columns)):
+        launches.append(_launch(kernel, len(launches), columns, group))
+        if not is_map and not (columns and _is_blocked(launches[-1].body, columns)):
             return ()
-        launches.append(_launch(kernel, len(launches), columns, body))
     return tuple(launches)
 
 
@@ -64,35 +64,20 @@ def _pairs(groups: Iterable[Axes]) -> Iterable[tuple[Axes, Axes]]:
 
 def _is_blocked(body: Sequence[Statement], columns: Axes) -> bool:
     """Return whether columns are computed by contractions, each without the others."""
-    values = [v for s in body for root in values_of(s) for v in visit(root)]
-    over = {a for v in values if isinstance(v, Reduce | Dot) for a in v.over}
-    along = {v.along for v in values if isinstance(v, Scan)}
-    return bool(dots_of(body)) and not columns & (over | along)
+    joined = {a for v in visit_body(body) for a in joined_axes(v)}
+    return bool(dots_of(body)) and not columns & joined
 
 
 def _reduces(body: Iterable[Statement]) -> bool:
-    values = (v for s in body for root in values_of(s) for v in visit(root))
-    return any(isinstance(v, Reduce | Dot | Scan) for v in values)
+    return any(map(joined_axes, visit_body(body)))
 
 
-def _launch(kernel: Kernel, number: int, columns: Axes, body: Sequence[Statement]) -> Kernel:
-    stored = {s.param for s in body if isinstance(s, Store)}
-    names = axes_of_body(body)
+def _launch(kernel: Kernel, number: int, columns: Axes, group: Sequence[Store]) -> Kernel:
     rows = tuple(b for b in kernel.grid if isinstance(b, Block))
-    values = [v for s in body for root in values_of(s) for v in visit(root)]
-    used = Axes(b.axis for b in rows).union(columns, *names.values())
-    used |= {a for v in values if isinstance(v, Reduce | Dot) for a in v.over}
-    axes = tuple(a for a in kernel.axes if a.name in used)
-    grid = (*rows, *(Block(a.name, 1) for a in axes if a.name in columns))
-    if not _reduces(body):  # neighbouring programs store neighbouring elements
-        first = next(s for s in body if isinstance(s, Store))
-        order = {a: k for k, e in enumerate(first.index) for a in axes_of_index(e, names)}
-        grid = tuple(sorted(grid, key=lambda b: order.get(b.axis, -1)))
-    return replace(
-        kernel,
-        name=f"{kernel.name}_{number}",
-        axes=axes,
-        grid=grid,
-        outputs=tuple(p for p in kernel.outputs if p.name in stored),
-        body=tuple(body),
-    )
+    grid = (*rows, *(Block(a.name, 1) for a in kernel.axes if a.name in columns))
+    part = part_of(replace(kernel, name=f"{kernel.name}_{number}", grid=grid), group)
+    if _reduces(part.body):
+        return part
+    names, place = axes_of_body(part.body), group[0].index  # neighbouring programs: neighbours
+    order = {a: k for k, e in enumerate(place) for a in axes_of_index((e,), names)}
+    return replace(part, grid=tuple(sorted(grid, key=lambda b: order.get(b.axis, -1))))

@@ -23,8 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index, axes_of_value
-from smelt.codegen.triton.launch_parts import joined_axes, without_unused_axes
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value, joined_axes
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Apply,
@@ -47,6 +46,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
+from smelt.kernel.transform.part import without_unused
 from smelt.kernel.walk import bindings_of, refs, values_of, visit
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.types.dtype import i64
@@ -115,7 +115,7 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
         joined = [v for v in values if along.intersection(joined_axes(v))]
         waits = not waiting.isdisjoint(refs(s))
         if isinstance(s, Store):
-            stored = {a for e in s.index for a in axes_of_index(e, names)}
+            stored = axes_of_index(s.index, names)
             if s.join or joined or not stored >= along:
                 return False
         elif not isinstance(s, Let | Position):
@@ -163,7 +163,7 @@ def _launches(
         inputs=(*launch.inputs, *(x.parts for x in splits)),
         body=tuple(_scanned(launch.body, axis, block, splits, (part, before), place)),
     )
-    return without_unused_axes(sums), without_unused_axes(scanned)
+    return without_unused(sums), without_unused(scanned)
 
 
 def _totals(

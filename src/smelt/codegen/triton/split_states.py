@@ -23,27 +23,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import block_axes, dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value, with_state_axes
-from smelt.codegen.triton.launch_parts import is_free, joined_axes, part_of, without_unused_axes
 from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.widen_columns import COLUMN_LANES
 from smelt.errors import DeviceKernelError
-from smelt.kernel.block_reduction import block_reduction
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, is_free
 from smelt.kernel.ir import (
     Block,
-    Extreme,
     Kernel,
     Let,
-    Partial,
     Position,
     Statement,
-    Store,
     Stream,
-    Update,
     Value,
 )
-from smelt.kernel.walk import axes_used, refs, statements, stores, values_of, visit
+from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.part import part_of, without_unused
+from smelt.kernel.transform.stream_to_reduction import reductions_of
+from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
 PROCESSOR_REGISTERS = 1 << 16
@@ -67,7 +64,7 @@ def split_states(
     for axis in sorted(_carried(launch), key=lambda a: (-extents[a], a)):
         columns = _columns(launch, axis) if extents[axis] > COLUMN_LANES else None
         if columns is not None:
-            rest = part_of(launch, frozenset(stores(launch)) - frozenset(stores(columns)))
+            rest = part_of(launch, {*stores(launch)} - {*stores(columns)})
             rest = _without_parts(rest)
             return (*split_states(rest, sizes, registers), columns) if rest.body else (columns,)
     return (launch,)
@@ -110,7 +107,7 @@ def _without_short_streams(
     for s in body:
         new = [s]
         if isinstance(s, Stream) and math.prod(extents[b.axis] for b in s.blocks) <= SHORT_SUM:
-            new = _reductions(s) or [s]
+            new = reductions_of(s) or [s]
         bindings = {x.name: x.value for x in new if isinstance(x, Let | Position)}
         if any(bound.get(n, v) != v for n, v in bindings.items()):
             new, bindings = [s], {}
@@ -118,49 +115,16 @@ def _without_short_streams(
         bound |= bindings
 
 
-def _reductions(s: Stream) -> list[Statement]:
-    """Return what a stream computes, as reductions of its axes; none where steps differ."""
-    states = {t.name: t for t in s.states}
-    is_cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
-    if is_cut or s.where is not None or s.bounds:
-        return []
-    result: list[Statement] = []
-    for x in s.body:
-        if isinstance(x, Update):
-            reduction = block_reduction(states.pop(x.state), x, s)
-            if reduction is None:
-                return []
-            axes = tuple(b.axis for b in s.blocks if b.axis not in reduction.over)
-            result.append(Let(x.state, replace(reduction, over=(*reduction.over, *axes))))
-        elif isinstance(x, Let | Position | Store) and not _reads_blocks(x, s):
-            result.append(x)
-        else:
-            return []
-    return [] if states else result
-
-
-def _reads_blocks(x: Let | Position | Store, s: Stream) -> bool:
-    """Return whether a statement depends on the blocks of a stream, or on those before."""
-    values = [v for root in values_of(x) for v in visit(root)]
-    visited = {b.axis for b in s.blocks}
-    return (
-        bool({t.name for t in s.states}.intersection(refs(x)))
-        or (isinstance(x, Store) and bool(x.join))
-        or any(isinstance(v, Partial | Extreme) for v in values)
-        or any(visited.intersection(joined_axes(v)) for v in values)
-    )
-
-
 # ---- launches with few columns -------------------------------------------------------------------
 
 
 def _columns(launch: Kernel, axis: str) -> Kernel | None:
     """Return a launch of the results that are computed apart along an axis."""
-    every = frozenset(stores(launch))
-    apart = [s for s in every if is_free(part_of(launch, frozenset({s})).body, axis)]
+    every = {*stores(launch)}
+    apart = [s for s in every if is_free(part_of(launch, [s]).body, axis)]
     if not apart:
         return None
-    part = part_of(launch, frozenset(apart))
+    part = part_of(launch, apart)
     body = with_state_axes(part.body, Axes({axis}), axes_of_body(part.body))
     name = launch.name if len(apart) == len(every) else f"{launch.name}_{axis}"
     grid = (*launch.grid, Block(axis, COLUMN_LANES))
@@ -185,4 +149,4 @@ def _without_parts(launch: Kernel) -> Kernel:
     is_shared = len(ends) == 2 and len(parts) == 1 and len(grid) == len(launch.grid) - 1
     if not is_shared or last.where is not None or parts & axes_used(replace(whole, grid=())):
         return launch
-    return without_unused_axes(whole) if is_free(body, block.axis) else launch
+    return without_unused(whole) if is_free(body, block.axis) else launch

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
 from smelt.codegen.triton.narrow_products import operand_loads
+from smelt.kernel.axes import axes_of_body, axes_of_index
 from smelt.kernel.ir import Kernel, Load, Param, Store, Stream
 from smelt.kernel.walk import statements
 from smelt.ops.contract import bare_axis
@@ -97,7 +97,7 @@ def _block_axes(
     names, cut = axes_of_body(launch.body), _cut_axes(launch)
     result: list[str | None] = []
     for e, extent in zip(access.index, launch.param(access.param).shape, strict=True):
-        along = [a for a in axes_of_index(e, names) if lanes.get(a, 1) > 1]
+        along = [a for a in axes_of_index((e,), names) if lanes.get(a, 1) > 1]
         name = bare_axis(e)
         is_whole = name is not None and name not in cut and launch.axis(name).extent == extent
         if along and not is_whole:

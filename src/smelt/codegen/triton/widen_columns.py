@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import (
-    Axes,
-    axes_of_body,
-    axes_of_value,
-    with_state_axes,
-)
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import (
     Block,
     Extreme,
@@ -20,6 +15,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
 )
+from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import statements, values_of, visit
 
 COLUMN_LANES = 128

@@ -13,7 +13,6 @@ Array([1., 3., 5.])
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 import weakref
@@ -62,7 +61,14 @@ from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value, number
 from smelt.frontends.array.small_results import numpys_own
-from smelt.frontends.array.subscript import get, hashable_key, is_element, plain_key
+from smelt.frontends.array.subscript import (
+    VIEWING,
+    copied_elements,
+    get,
+    hashable_key,
+    is_element,
+    plain_key,
+)
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
     STATE,
@@ -460,11 +466,10 @@ class Array(Operators):
         return _for_caller(self.part(key, is_view), frame)
 
     def _few(self, key: Any) -> Any:
-        """Return an element or a few rows of a computed array; None for other keys."""
-        kind = key.__class__
-        is_rows = kind is list or (kind is np.ndarray and key.dtype.kind in "iu")
-        indices = key if kind is tuple else (key,)
-        if not is_element(key if kind is list else () if is_rows else indices):
+        """Return an element of a computed array, or few that a key copies, else None."""
+        indices = key if key.__class__ is tuple else (key,)
+        is_one = is_element(indices)
+        if not is_one and all(i.__class__ in VIEWING for i in indices):
             return None
         place = self.place
         node = self.node if place is None else place.memory.node
@@ -473,10 +478,10 @@ class Array(Operators):
             return None
         try:
             data = data if place is None else place.of(data)
-            if is_rows:
-                count = np.size(key) * math.prod(data.shape[1:])
-                return data[key] if data.ndim and count <= STATE.small_elements else None
-            return data[key] if data.ndim == len(indices) else None
+            if is_one:
+                return data[key] if data.ndim == len(indices) else None
+            few = 0 <= copied_elements(data.shape, key) <= STATE.small_elements
+            return data[key] if few else None
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 

@@ -31,6 +31,7 @@ from smelt.frontends.array.complex_array import (
 from smelt.frontends.array.complex_calls import COMPLEX
 from smelt.frontends.array.complex_library import call_power, call_unary
 from smelt.frontends.array.manipulation import broadcast_arrays
+from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, number
 from smelt.types.dtype import f32, f64
 
@@ -48,7 +49,7 @@ def _parts(x: Any) -> tuple[Part, Part]:
 def _real(x: Any) -> Part:
     if isinstance(x, (int, float)):
         return float(x)
-    return Array.of(value(x, "complex")) if isinstance(x, (list, tuple, np.ndarray)) else x
+    return x if isinstance(x, (Array, Number)) else Array.of(value(x, "complex"))
 
 
 def _both(x: Any, y: Any) -> tuple[Part, Part, Part, Part]:
@@ -61,15 +62,15 @@ def _both(x: Any, y: Any) -> tuple[Part, Part, Part, Part]:
 def add(x: Any, y: Any) -> ComplexArray:
     """Return x + y."""
     a, b, c, d = _both(x, y)
-    return pair(el.add(a, c), b if d is None else d if b is None else el.add(b, d))
+    return pair(a + c, b if d is None else d if b is None else b + d)
 
 
 def subtract(x: Any, y: Any) -> ComplexArray:
     """Return x - y."""
     a, b, c, d = _both(x, y)
     if d is None:
-        return pair(el.subtract(a, c), b)
-    return pair(el.subtract(a, c), el.negative(_as_array(d)) if b is None else el.subtract(b, d))
+        return pair(a - c, b)
+    return pair(a - c, -_as_array(d) if b is None else b - d)
 
 
 def _as_array(x: Part) -> Array:
@@ -80,13 +81,10 @@ def multiply(x: Any, y: Any) -> ComplexArray:
     """Return x · y."""
     a, b, c, d = _both(x, y)
     if d is None:
-        return pair(el.multiply(a, c), el.multiply(b, c))
+        return pair(a * c, b * c)
     if b is None:
-        return pair(el.multiply(a, c), el.multiply(a, d))
-    return pair(
-        el.subtract(el.multiply(a, c), el.multiply(b, d)),
-        el.add(el.multiply(a, d), el.multiply(b, c)),
-    )
+        return pair(a * c, a * d)
+    return pair(a * c - b * d, a * d + b * c)
 
 
 def divide(x: Any, y: Any) -> ComplexArray:
@@ -99,17 +97,16 @@ def divide(x: Any, y: Any) -> ComplexArray:
         a, b = (_as_typed(part, c, d) for part in (a, b))
     else:
         c, d = (_as_typed(part, a, b) for part in (c, d))
-    first = el.greater_equal(el.abs(c), el.abs(d))
+    first = el.abs(c) >= el.abs(d)
     large, small = el.where(first, c, d), el.where(first, d, c)
-    ratio = el.divide(small, large)
-    scale = el.divide(1.0, el.add(large, el.multiply(small, ratio)))
+    ratio = small / large
+    scale = 1.0 / (large + small * ratio)
     near, far = el.where(first, a, b), el.where(first, b, a)
-    real = el.multiply(el.add(near, el.multiply(far, ratio)), scale)
-    swapped = el.multiply(el.subtract(far, el.multiply(near, ratio)), scale)
-    imag = el.where(first, swapped, el.negative(swapped))
-    zero = el.logical_and(el.equal(c, 0.0), el.equal(d, 0.0))
-    size = el.abs(c)
-    return pair(el.where(zero, el.divide(a, size), real), el.where(zero, el.divide(b, size), imag))
+    swapped = (far - near * ratio) * scale
+    imag = el.where(first, swapped, -swapped)
+    zero, size = (c == 0.0) & (d == 0.0), el.abs(c)
+    real = el.where(zero, a / size, (near + far * ratio) * scale)
+    return pair(real, el.where(zero, b / size, imag))
 
 
 def _as_typed(x: Part, *others: Part) -> Array:
@@ -171,19 +168,18 @@ def angle(x: Any) -> Array:
 def sign(x: Any) -> ComplexArray:
     """Return x / |x|, and 0 for 0; two infinite parts have no direction."""
     re, im = complex_array(x).parts
-    ends, both = el.isinf(el.hypot(re, im)), el.logical_and(el.isinf(re), el.isinf(im))
+    infinite, both = el.isinf(re) | el.isinf(im), el.isinf(re) & el.isinf(im)
 
     def bounded(part: Array) -> Array:
         halves = el.where(el.isinf(part), el.copysign(1.0, part), el.copysign(0.0, part))
-        return el.where(el.isfinite(el.add(el.abs(re), el.abs(im))), part, halves)
+        return el.where(el.isfinite(el.abs(re) + el.abs(im)), part, halves)
 
-    infinite = el.logical_or(el.isinf(re), el.isinf(im))
-    huge = el.logical_and(ends, el.logical_not(infinite))
+    huge = el.isinf(el.hypot(re, im)) & ~infinite
     re, im = (el.where(infinite, bounded(p), el.where(huge, p * 0.25, p)) for p in (re, im))
     size = el.hypot(re, im)
-    zero = el.equal(size, 0.0)
+    zero = size == 0.0
     size = el.where(both, math.nan, el.where(zero, 1.0, size))
-    return pair(*(el.where(zero, part, el.divide(part, size)) for part in (re, im)))
+    return pair(*(el.where(zero, part, part / size) for part in (re, im)))
 
 
 def round_(x: Any, decimals: int = 0) -> ComplexArray:
@@ -201,14 +197,12 @@ def _each(function: Callable[[Array], Array], x: Any) -> ComplexArray:
 def equal(x: Any, y: Any) -> Array:
     """Return whether both parts are equal."""
     a, b, c, d = _both(x, y)
-    return el.logical_and(
-        el.equal(a, c), el.equal(0.0 if b is None else b, 0.0 if d is None else d)
-    )
+    return el.equal(a, c) & el.equal(0.0 if b is None else b, 0.0 if d is None else d)
 
 
 def not_equal(x: Any, y: Any) -> Array:
     """Return whether either part differs."""
-    return el.logical_not(equal(x, y))
+    return ~equal(x, y)
 
 
 def _either(name: str, join: Callable[[Any, Any], Array]) -> Callable[[Any], Array]:
@@ -245,36 +239,30 @@ def _limit(x: Array) -> float:
 def _times_exp(x: Array, exponent: Array) -> Array:
     """Return x · exp(exponent), which may be finite where exp(exponent) is not."""
     limit = _limit(exponent)
-    first = el.exp(el.minimum(exponent, limit))
-    return el.multiply(el.multiply(x, first), el.exp(el.maximum(el.subtract(exponent, limit), 0.0)))
+    rest = el.maximum(exponent - limit, 0.0)
+    return x * el.exp(el.minimum(exponent, limit)) * el.exp(rest)
 
 
 def exp(x: Any) -> ComplexArray:
     """Return the exponential function."""
     re, im = complex_array(x).parts
-    ends, finite = el.isinf(re), el.isfinite(im)
-    cosine, sine = el.cos(im), el.sin(im)
-    real, imag = _times_exp(cosine, re), _times_exp(sine, re)
+    real, imag = _times_exp(el.cos(im), re), _times_exp(el.sin(im), re)
     # exp(-inf) is 0 at any angle, exp(inf) is infinite in an unknown direction
-    without = el.logical_and(ends, el.logical_not(finite))
+    without = el.isinf(re) & ~el.isfinite(im)
     real = el.where(without, el.exp(re), real)
-    imag = el.where(el.logical_and(without, el.less(re, 0.0)), 0.0, imag)
-    return pair(real, el.where(el.equal(im, 0.0), im, imag))
+    imag = el.where(without & (re < 0.0), 0.0, imag)
+    return pair(real, el.where(im == 0.0, im, imag))
 
 
 def expm1(x: Any) -> ComplexArray:
     """Return exp(x) - 1, accurate near zero."""
     re, im = complex_array(x).parts
-    half = el.sin(el.multiply(im, 0.5))
-    real = el.subtract(
-        el.multiply(el.expm1(re), el.cos(im)), el.multiply(2.0, el.multiply(half, half))
-    )
-    whole = exp(complex_array(x))
-    unsafe = el.logical_not(el.logical_and(el.less(re, _limit(re)), el.isfinite(im)))
-    unsafe = el.logical_or(unsafe, el.equal(re, -math.inf))
-    plain = el.equal(im, 0.0)
-    real = el.where(plain, el.expm1(re), el.where(unsafe, el.subtract(whole.parts[0], 1.0), real))
-    return pair(real, whole.parts[1])
+    half = el.sin(im * 0.5)
+    real = el.expm1(re) * el.cos(im) - 2.0 * (half * half)
+    whole = exp(pair(re, im))
+    unsafe = ~((re < _limit(re)) & el.isfinite(im)) | (re == -math.inf)
+    real = el.where(unsafe, whole.parts[0] - 1.0, real)
+    return pair(el.where(im == 0.0, el.expm1(re), real), whole.parts[1])
 
 
 def _choice(condition: Array, yes: float, no: Any, like: Array) -> Array:
@@ -286,14 +274,11 @@ def _log_abs(re: Array, im: Array) -> Array:
     """Return log |x|, accurate where |x| is near 1."""
     a, b = el.abs(re), el.abs(im)
     large, small = el.maximum(a, b), el.minimum(a, b)
-    near = el.logical_and(el.greater(large, 0.5), el.less(large, 1.5))
-    product = el.multiply(el.subtract(large, 1.0), el.add(large, 1.0))
-    near_log = el.multiply(0.5, el.log1p(el.add(product, el.multiply(small, small))))
-    info = np.finfo(re.dtype.numpy)
-    huge = el.greater(large, float(info.max) / 4)
+    near = (large > 0.5) & (large < 1.5)
+    near_log = 0.5 * el.log1p((large - 1.0) * (large + 1.0) + small * small)
+    huge = large > float(np.finfo(re.dtype.numpy).max) / 4
     scale = _choice(huge, 0.25, 1.0, re)
-    size = el.hypot(el.multiply(re, scale), el.multiply(im, scale))
-    far_log = el.add(el.log(size), _choice(huge, math.log(4.0), 0.0, re))
+    far_log = el.log(el.hypot(re * scale, im * scale)) + _choice(huge, math.log(4.0), 0.0, re)
     return el.where(near, near_log, far_log)
 
 
@@ -306,16 +291,15 @@ def log(x: Any) -> ComplexArray:
 def log1p(x: Any) -> ComplexArray:
     """Return log(1 + x), accurate near zero."""
     re, im = complex_array(x).parts
-    moved = el.add(re, 1.0)
-    size = el.add(el.abs(re), el.abs(im))
-    inner = el.add(el.multiply(re, el.add(re, 2.0)), el.multiply(im, im))
-    near = el.multiply(0.5, el.log1p(inner))
-    return pair(el.where(el.less(size, 0.5), near, _log_abs(moved, im)), el.atan2(im, moved))
+    moved = re + 1.0
+    near = 0.5 * el.log1p(re * (re + 2.0) + im * im)
+    real = el.where(el.abs(re) + el.abs(im) < 0.5, near, _log_abs(moved, im))
+    return pair(real, el.atan2(im, moved))
 
 
 def _log_to(base: float) -> Callable[[Any], ComplexArray]:
     def function(x: Any) -> ComplexArray:
-        return _each(lambda part: el.multiply(part, 1.0 / math.log(base)), log(x))
+        return _each(lambda part: part * (1.0 / math.log(base)), log(x))
 
     return function
 
@@ -325,24 +309,20 @@ def sqrt(x: Any) -> ComplexArray:
     re, im = complex_array(x).parts
     info = np.finfo(re.dtype.numpy)
     large = el.maximum(el.abs(re), el.abs(im))
-    huge, tiny = el.greater(large, float(info.max) / 4), el.less(large, float(info.tiny) * 4)
+    huge, tiny = large > float(info.max) / 4, large < float(info.tiny) * 4
     up = 2.0 ** (2 * (info.nmant // 2 + 1))
     scale = _choice(huge, 1 / 16, _choice(tiny, up, 1.0, re), re)
     back = _choice(huge, 4.0, _choice(tiny, up**-0.5, 1.0, re), re)
-    a, b = el.multiply(re, scale), el.multiply(im, scale)
-    root = el.sqrt(el.multiply(0.5, el.add(el.abs(a), el.hypot(a, b))))
-    other = el.divide(el.abs(b), el.multiply(2.0, root))
-    right = el.logical_not(el.signbit(re))
-    real = el.multiply(el.where(right, root, other), back)
-    imag = el.multiply(el.where(right, other, root), back)
-    zero = el.logical_and(el.equal(re, 0.0), el.equal(im, 0.0))
-    real, imag = el.where(zero, 0.0, real), el.where(zero, 0.0, imag)
-    ends = el.logical_and(el.isinf(re), el.logical_not(el.isinf(im)))
-    rest = el.subtract(im, im)  # 0, or NaN
-    real = el.where(ends, el.where(right, math.inf, el.abs(rest)), real)
-    imag = el.where(ends, el.where(right, el.abs(rest), math.inf), imag)
-    real = el.where(el.isinf(im), math.inf, real)
-    imag = el.where(el.isinf(im), math.inf, imag)
+    a, b = re * scale, im * scale
+    root = el.sqrt(0.5 * (el.abs(a) + el.hypot(a, b)))
+    other = el.abs(b) / (2.0 * root)
+    right, zero = ~el.signbit(re), (re == 0.0) & (im == 0.0)
+    real = el.where(zero, 0.0, el.where(right, root, other) * back)
+    imag = el.where(zero, 0.0, el.where(right, other, root) * back)
+    ends, rest = el.isinf(re) & ~el.isinf(im), el.abs(im - im)  # 0, or NaN
+    real = el.where(ends, el.where(right, math.inf, rest), real)
+    imag = el.where(ends, el.where(right, rest, math.inf), imag)
+    real, imag = (el.where(el.isinf(im), math.inf, part) for part in (real, imag))
     return pair(real, el.copysign(imag, im))
 
 
@@ -352,25 +332,30 @@ def sqrt(x: Any) -> ComplexArray:
 def _hyperbolic(re: Array, im: Array) -> tuple[Array, Array, Array, Array]:
     """Return the products sinh·cos, cosh·sin, cosh·cos and sinh·sin of the parts."""
     cosine, sine = el.cos(im), el.sin(im)
-    far = el.greater(el.abs(re), 22.0 if re.dtype is f64 else 10.0)
+    far = _is_far(re)
     half = el.abs(re)
 
     def product(factor: Array, circular: Array, odd: bool) -> Array:
-        large = _times_exp(el.multiply(circular, 0.5), half)
+        large = _times_exp(circular * 0.5, half)
         if odd:
-            large = el.multiply(large, el.copysign(1.0, re))
-        return el.where(far, large, el.multiply(factor, circular))
+            large = large * el.copysign(1.0, re)
+        return el.where(far, large, factor * circular)
 
     # no NaN of a zero times an infinity
-    flat, straight = el.equal(re, 0.0), el.equal(im, 0.0)
-    unknown = el.logical_and(el.isinf(re), el.logical_not(el.isfinite(im)))
+    flat, straight = re == 0.0, im == 0.0
+    unknown = el.isinf(re) & ~el.isfinite(im)
     sinh, cosh = el.sinh(re), el.cosh(re)
     sc = el.where(flat, re, el.where(unknown, re, product(sinh, cosine, True)))
     cs = el.where(straight, im, product(cosh, sine, False))
     cc = el.where(unknown, math.inf, product(cosh, cosine, False))
-    zero = el.multiply(el.copysign(1.0, re), el.copysign(0.0, im))
-    ss = el.where(el.logical_or(flat, straight), zero, product(sinh, sine, True))
+    zero = el.copysign(1.0, re) * el.copysign(0.0, im)
+    ss = el.where(flat | straight, zero, product(sinh, sine, True))
     return sc, cs, cc, ss
+
+
+def _is_far(re: Array) -> Array:
+    """Return whether exp(-|re|) is lost beside exp(|re|)."""
+    return el.abs(re) > (22.0 if re.dtype is f64 else 10.0)
 
 
 def sinh(x: Any) -> ComplexArray:
@@ -390,22 +375,18 @@ def cosh(x: Any) -> ComplexArray:
 def tanh(x: Any) -> ComplexArray:
     """Return the hyperbolic tangent."""
     re, im = complex_array(x).parts
-    far = el.greater(el.abs(re), 22.0 if re.dtype is f64 else 10.0)
-    near = el.where(far, 0.0, re)
-    t, s = el.tan(im), el.sinh(near)
-    beta = el.add(1.0, el.multiply(t, t))
-    rho = el.sqrt(el.add(1.0, el.multiply(s, s)))
-    bottom = el.add(1.0, el.multiply(beta, el.multiply(s, s)))
-    real = el.divide(el.multiply(el.multiply(beta, rho), s), bottom)
-    imag = el.divide(t, bottom)
-    decay = el.exp(el.multiply(-2.0, el.abs(re)))
-    far_imag = el.multiply(el.multiply(4.0, el.multiply(el.sin(im), el.cos(im))), decay)
-    far_imag = el.where(el.isinf(re), el.where(el.isfinite(im), far_imag, 0.0), far_imag)
-    has_sign = el.logical_or(el.isfinite(im), el.isinf(re))
+    far = _is_far(re)
+    t, s = el.tan(im), el.sinh(el.where(far, 0.0, re))
+    beta, rho = 1.0 + t * t, el.sqrt(1.0 + s * s)
+    bottom = 1.0 + beta * (s * s)
+    decay = el.exp(-2.0 * el.abs(re))
+    far_imag = 4.0 * (el.sin(im) * el.cos(im)) * decay
+    far_imag = el.where(el.isinf(re) & ~el.isfinite(im), 0.0, far_imag)
+    has_sign = el.isfinite(im) | el.isinf(re)
     far_real = el.where(has_sign, el.copysign(1.0, re), math.nan)
-    real = el.where(far, far_real, el.where(el.equal(re, 0.0), re, real))
-    imag = el.where(far, far_imag, imag)
-    return pair(real, el.where(el.equal(im, 0.0), im, imag))
+    real = el.where(far, far_real, el.where(re == 0.0, re, beta * rho * s / bottom))
+    imag = el.where(far, far_imag, t / bottom)
+    return pair(real, el.where(im == 0.0, im, imag))
 
 
 def _times_i(z: Any) -> ComplexArray:

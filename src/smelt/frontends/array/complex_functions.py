@@ -10,8 +10,7 @@ Matrix decompositions and products over an axis are library calls.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +38,7 @@ from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.value import leaf
-from smelt.frontends.array.views import axes_of, axis_of, shape_of
+from smelt.frontends.array.views import axes_of, axis_of
 from smelt.types.dtype import DType, bool_
 
 
@@ -125,20 +124,6 @@ def full_like(x: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any =
     return make.full(like.shape, fill_value, dtype=dtype or like.dtype, device=device)
 
 
-def _constant(fill: int) -> tuple[Callable[..., Array], Callable[..., Array]]:
-    def of_shape(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
-        return full(shape, fill, dtype=dtype, device=device)
-
-    def like(x: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
-        return full_like(x, fill, dtype=dtype, device=device)
-
-    return of_shape, like
-
-
-_ZEROS, _ZEROS_LIKE = _constant(0)
-_ONES, _ONES_LIKE = _constant(1)
-
-
 def eye(
     n_rows: Any, n_cols: Any = None, k: int = 0, dtype: DTypeLike = None, *, device: Any = None
 ) -> Array:
@@ -172,14 +157,11 @@ def linspace(start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **opti
 # Shapes
 
 
-def _structural(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that applies another to both parts of its first argument."""
-
-    def on_parts(x: Any, *args: Any, **options: Any) -> Any:
-        results = [function(part, *args, **options) for part in complex_array(x).parts]
-        return _joined(*results)
-
-    return on_parts
+def _part(x: Any, k: int) -> Any:
+    """Return one part of an array, or of each array of a list."""
+    if isinstance(x, (list, tuple)):
+        return [complex_array(item).parts[k] for item in x]
+    return None if x is None else complex_array(x).parts[k]
 
 
 def _joined(real: Any, imag: Any) -> Any:
@@ -188,22 +170,27 @@ def _joined(real: Any, imag: Any) -> Any:
     return pair(real, imag)
 
 
-def _of_list(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that applies another to both parts of a list of arrays."""
+def _linear(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Apply a function that moves or adds elements to both parts."""
 
-    def on_parts(arrays: Sequence[Any], **options: Any) -> Any:
-        parts = [complex_array(x).parts for x in arrays]
-        return _joined(*(function(list(side), **options) for side in zip(*parts, strict=True)))
+    def on_parts(x: Any, *args: Any, **options: Any) -> Any:
+        def side(k: int) -> Any:
+            more = {n: _part(options[n], k) for n in ("prepend", "append") if n in options}
+            return function(_part(x, k), *args, **options | more)
+
+        return _joined(side(0), side(1))
 
     return on_parts
 
 
-def _concat(arrays: Sequence[Any], axis: int | None = 0) -> Any:
-    return _of_list(shapes.concat)(arrays, axis=axis)
+def _sum(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the sum of complex numbers, in a requested dtype, from one of real numbers."""
+    of_parts = _linear(function)
 
+    def total(x: Any, axis: Any = None, dtype: DTypeLike = None, **options: Any) -> Any:
+        return of_parts(_converted(x, dtype), axis, **options)
 
-def _stack(arrays: Sequence[Any], axis: int = 0) -> Any:
-    return _of_list(shapes.stack)(arrays, axis=axis)
+    return total
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,18 +203,6 @@ def _each(function: Callable[..., Any]) -> Callable[..., Any]:
         return [r if z is None else pair(r, i) for r, i, z in zip(real, imag, pairs, strict=True)]
 
     return on_arrays
-
-
-def _diff(x: Any, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None) -> Any:
-    def side(y: Any, k: int) -> Any:
-        return None if y is None else complex_array(y).parts[k]
-
-    return pair(
-        *(
-            stat.diff(part, n=n, axis=axis, prepend=side(prepend, k), append=side(append, k))
-            for k, part in enumerate(complex_array(x).parts)
-        )
-    )
 
 
 # Reductions
@@ -243,22 +218,11 @@ def _converted(x: Any, dtype: DTypeLike) -> ComplexArray:
     return result
 
 
-def sm_sum(x: Any, axis: Any = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
-    """Return the sum over `axis`."""
-    parts = _converted(x, dtype).parts
-    return pair(*(stat.sum(p, axis=axis, keepdims=keepdims) for p in parts))
-
-
 def prod(x: Any, axis: Any = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, by a library call."""
     z = _converted(x, dtype)
     axes = axes_of(axis, z.ndim, "prod")
     return call_stacked("complex_prod", *z.parts, axis=axes, keepdims=bool(keepdims))
-
-
-def mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Array:
-    """Return the mean over `axis`."""
-    return pair(*(stat.mean(p, axis=axis, keepdims=keepdims) for p in complex_array(x).parts))
 
 
 def var(x: Any, axis: Any = None, **options: Any) -> Array:
@@ -281,18 +245,6 @@ def _of_truth(function: Callable[..., Any]) -> Callable[..., Any]:
     return on_truth
 
 
-def cumulative_sum(
-    x: Any, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
-) -> Array:
-    """Return prefix sums along `axis`."""
-    return pair(
-        *(
-            stat.cumulative_sum(p, axis=axis, include_initial=include_initial)
-            for p in _converted(x, dtype).parts
-        )
-    )
-
-
 def cumulative_prod(
     x: Any, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
@@ -305,7 +257,7 @@ def cumulative_prod(
     if not include_initial:
         return result
     shape = tuple(1 if a == dim else d for a, d in enumerate(z.shape))
-    return _concat([make.ones(shape, dtype=z.dtype), result], axis=dim)
+    return shapes.concat([make.ones(shape, dtype=z.dtype), result], axis=dim)
 
 
 # Products
@@ -333,22 +285,9 @@ def _sides(x: Any) -> tuple[Any, Any]:
     return complex_array(x).parts if is_complex_like(x) else (x, None)
 
 
-matmul = _bilinear(linalg.matmul)
-
-
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     """Return the dot products of vectors, the first one conjugated."""
     return _bilinear(linalg.vecdot)(cl.conj(x) if is_complex_like(x) else x, y, axis=axis)
-
-
-def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
-    """Sum products over pairs of axes of two arrays."""
-    return _bilinear(linalg.tensordot)(x, y, axes=axes)
-
-
-def cross(x: Any, y: Any, axis: int = -1) -> Any:
-    """Return the cross product of vectors along an axis of size 3."""
-    return _bilinear(linalg.cross)(x, y, axis=axis)
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = True) -> Any:
@@ -365,151 +304,6 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = True) -> Any:
         kind = sum(bits) % 2
         totals[kind] = term if totals[kind] is None else totals[kind] + term
     return pair(*totals)
-
-
-# Linear algebra by LAPACK
-
-
-def _matrices(x: Any, what: str, square: bool = True) -> ComplexArray:
-    z = complex_array(x)
-    check = linalg.square_matrices if square else linalg.matrices
-    check(z.parts[0], what)
-    return z
-
-
-def _factors(name: str, z: ComplexArray, *sizes: Any, **options: Any) -> list[Any]:
-    """Return the factors of a decomposition, of the given shapes."""
-    packed = call_stacked(f"complex_linalg_{name}", *z.parts, **options)
-    sides = [linalg.split_factors(p.node, *sizes) for p in packed.parts]
-    return [pair(a, b) for a, b in zip(*sides, strict=True)]
-
-
-def eigh(x: Any) -> Any:
-    """Return eigenvalues and eigenvectors of Hermitian matrices."""
-    z = _matrices(x, "eigh")
-    n = shape_of(z.parts[0].node)[-1]
-    values, vectors = _factors("eigh", z, (n,), (n, n))
-    return linalg.Eigen(values.parts[0], vectors)
-
-
-def eigvalsh(x: Any) -> Any:
-    """Return the eigenvalues of Hermitian matrices."""
-    return eigh(x).eigenvalues
-
-
-def qr(x: Any, *, mode: str = "reduced") -> Any:
-    """Factor x = Q @ R."""
-    if mode not in ("reduced", "complete"):
-        raise ArgumentError(
-            op="qr", argument="mode", value=repr(mode), expected="'reduced' or 'complete'"
-        )
-    z = _matrices(x, "qr", square=False)
-    m, n, k, wide = _sizes(z)
-    if mode == "reduced":
-        return linalg.QR(*_factors("qr", z, (m, k), (k, n), wide=wide))
-    return linalg.QR(*_factors("qr_complete", z, (m, m), (m, n), wide=wide))
-
-
-def _sizes(z: ComplexArray) -> tuple[Any, Any, Any, bool]:
-    node = z.parts[0].node
-    k, wide = linalg.shorter_side(node)
-    m, n = shape_of(node)[-2:]
-    return m, n, k, wide
-
-
-def svd(x: Any, *, full_matrices: bool = True) -> Any:
-    """Factor x = U @ diag(S) @ Vh."""
-    z = _matrices(x, "svd", square=False)
-    m, n, k, wide = _sizes(z)
-    if full_matrices and m != n:
-        u, s, vh = _factors("svd_full", z, (m, m), (k,), (n, n), wide=wide)
-    else:
-        u, s, vh = _factors("svd", z, (m, k), (k,), (k, n), wide=wide)
-    return linalg.Singular(u, s.parts[0], vh)
-
-
-def svdvals(x: Any) -> Any:
-    """Return the singular values of each matrix."""
-    z = _matrices(x, "svdvals", square=False)
-    return call_stacked("complex_linalg_svdvals", *z.parts, wide=_sizes(z)[3]).parts[0]
-
-
-def slogdet(x: Any) -> Any:
-    """Return the sign, on the unit circle, and the logarithm of each determinant."""
-    sign, logarithm = _factors("slogdet", _matrices(x, "slogdet"), (), ())
-    return linalg.SignedLogarithm(sign, logarithm.parts[0])
-
-
-def _adjoint(z: Any) -> Any:
-    return COMPLEX["matrix_transpose"](cl.conj(z))
-
-
-def pinv(x: Any, *, rtol: Any = None) -> Any:
-    """Return the Moore-Penrose pseudo-inverse of each matrix."""
-    u, s, vh = svd(x, full_matrices=False)
-    large = el.greater(s, linalg.threshold(complex_array(x).parts[0], s, rtol, "pinv"))
-    inverse = el.where(large, 1.0 / el.where(large, s, 1.0), 0.0)
-    return matmul(_adjoint(vh), shapes.expand_dims(inverse, axis=-1) * _adjoint(u))
-
-
-def matrix_rank(x: Any, *, rtol: Any = None) -> Any:
-    """Return the number of singular values above `rtol` times the largest."""
-    s = svdvals(x)
-    limit = linalg.threshold(complex_array(x).parts[0], s, rtol, "matrix_rank")
-    return stat.count_nonzero(el.greater(s, limit), axis=-1)
-
-
-def matrix_power(x: Any, n: int) -> Any:
-    """Return the product of `n` copies of each square matrix."""
-    z = _matrices(x, "matrix_power")
-    base: Any = inv(z) if n < 0 else z
-    result, count = None, abs(n)
-    while count:
-        if count % 2:
-            result = base if result is None else matmul(result, base)
-        count //= 2
-        base = matmul(base, base) if count else base
-    if result is None:
-        return shapes.broadcast_to(make.eye(z.shape[-1], dtype=z.dtype), z.shape)
-    return result
-
-
-def _lapack(name: str) -> Callable[[Any], Any]:
-    def function(x: Any) -> Any:
-        return call_stacked(f"complex_linalg_{name}", *_matrices(x, name).parts)
-
-    return function
-
-
-inv = _lapack("inv")
-
-
-def cholesky(x: Any, *, upper: bool = False) -> Any:
-    """Return the Cholesky factor of each Hermitian positive definite matrix."""
-    lower = _lapack("cholesky")(x)
-    return _adjoint(lower) if upper else lower
-
-
-def solve(x1: Any, x2: Any) -> Any:
-    """Solve x1 @ y = x2; leading dimensions broadcast."""
-    sides = zip(complex_array(x1).parts, complex_array(x2).parts, strict=True)
-    (a, c, _), (b, d, is_vector) = (linalg.align_system(p, q) for p, q in sides)
-    result = call_stacked("complex_linalg_solve", *map(Array.of, (a, b, c, d)))
-    return shapes.squeeze(result, -1) if is_vector else result
-
-
-def vector_norm(x: Any, **options: Any) -> Any:
-    """Return the norm of vectors, which is that of the absolute values."""
-    return linalg.vector_norm(cl.absolute(x), **options)
-
-
-def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Return the norm of each matrix, from absolute or from singular values."""
-    if ord not in ("nuc", 2, -2):
-        return linalg.matrix_norm(cl.absolute(x), keepdims=keepdims, ord=ord)
-    order = {"nuc": 1, 2: math.inf, -2: -math.inf}[ord]
-    norm = linalg.vector_norm(svdvals(x), axis=-1, ord=order)
-    return shapes.expand_dims(norm, axis=(-2, -1)) if keepdims else norm
 
 
 # Functions of elements that are known
@@ -534,42 +328,33 @@ def _unique(ours: type, *more: str) -> Callable[[Any], Any]:
     return function
 
 
-_STRUCTURAL: Final[dict[str, Callable[..., Any]]] = {
-    **{
-        f.__name__: f
-        for f in (
-            shapes.broadcast_to,
-            shapes.expand_dims,
-            shapes.flip,
-            shapes.moveaxis,
-            shapes.permute_dims,
-            shapes.matrix_transpose,
-            shapes.repeat,
-            shapes.reshape,
-            shapes.roll,
-            shapes.squeeze,
-            shapes.tile,
-            shapes.unstack,
-            searching.take,
-            searching.take_along_axis,
-            make.tril,
-            make.triu,
-            linalg.diagonal,
-        )
-    },
-}
-"""Functions that move elements, of one array."""
-
-
-def trace(x: Any, offset: int = 0, *, dtype: DTypeLike = None) -> Any:
-    """Return the sum of the diagonal of each matrix."""
-    diagonal = COMPLEX["diagonal"](_converted(x, dtype), offset=offset)
-    return sm_sum(diagonal, axis=-1)
-
-
-def outer(x1: Any, x2: Any) -> Any:
-    """Return the outer product of two vectors."""
-    return _bilinear(linalg.outer)(x1, x2)
+_LINEAR: Final = (
+    shapes.broadcast_to,
+    shapes.concat,
+    shapes.expand_dims,
+    shapes.flip,
+    shapes.moveaxis,
+    shapes.permute_dims,
+    shapes.matrix_transpose,
+    shapes.repeat,
+    shapes.reshape,
+    shapes.roll,
+    shapes.squeeze,
+    shapes.stack,
+    shapes.tile,
+    shapes.unstack,
+    searching.take,
+    searching.take_along_axis,
+    make.tril,
+    make.triu,
+    linalg.diagonal,
+    stat.diff,
+    stat.mean,
+)
+"""Functions that move or add elements, of one array or a list."""
+_TRUTH: Final = (stat.all, stat.any, stat.count_nonzero, searching.nonzero)
+"""Functions of a mask of nonzero elements."""
+_BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 
 
 COMPLEX.update(
@@ -579,57 +364,25 @@ COMPLEX.update(
         "from_dlpack": from_dlpack,
         "full": full,
         "full_like": full_like,
-        "zeros": _ZEROS,
-        "zeros_like": _ZEROS_LIKE,
-        "empty": _ZEROS,
-        "empty_like": _ZEROS_LIKE,
-        "ones": _ONES,
-        "ones_like": _ONES_LIKE,
         "eye": eye,
         "arange": arange,
         "linspace": linspace,
-        "concat": _concat,
-        "stack": _stack,
         "broadcast_arrays": _each(shapes.broadcast_arrays),
         "meshgrid": _each(make.meshgrid),
-        "diff": _diff,
-        "sum": sm_sum,
+        "sum": _sum(stat.sum),
         "prod": prod,
-        "mean": mean,
         "var": var,
         "std": std,
-        "cumulative_sum": cumulative_sum,
+        "cumulative_sum": _sum(stat.cumulative_sum),
         "cumulative_prod": cumulative_prod,
-        "all": _of_truth(stat.all),
-        "any": _of_truth(stat.any),
-        "count_nonzero": _of_truth(stat.count_nonzero),
-        "nonzero": _of_truth(searching.nonzero),
-        "matmul": matmul,
         "vecdot": vecdot,
-        "tensordot": tensordot,
-        "cross": cross,
-        "outer": outer,
         "einsum": einsum,
-        "trace": trace,
-        "eigh": eigh,
-        "eigvalsh": eigvalsh,
-        "qr": qr,
-        "svd": svd,
-        "svdvals": svdvals,
-        "slogdet": slogdet,
-        "pinv": pinv,
-        "matrix_rank": matrix_rank,
-        "matrix_power": matrix_power,
-        "inv": inv,
-        "det": _lapack("det"),
-        "cholesky": cholesky,
-        "solve": solve,
-        "vector_norm": vector_norm,
-        "matrix_norm": matrix_norm,
         "unique_all": _unique(sorting.UniqueAll, "index", "inverse", "counts"),
         "unique_counts": _unique(sorting.UniqueCounts, "counts"),
         "unique_inverse": _unique(sorting.UniqueInverse, "inverse"),
         "unique_values": _unique(tuple),
-        **{name: _structural(function) for name, function in _STRUCTURAL.items()},
+        **{function.__name__: _linear(function) for function in _LINEAR},
+        **{function.__name__: _of_truth(function) for function in _TRUTH},
+        **{function.__name__: _bilinear(function) for function in _BILINEAR},
     }
 )

@@ -211,26 +211,23 @@ def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = 
 
 
 @cache_call
-@takes_complex
 def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of zeros, float64 unless `dtype` is given.
 
     Raises OverflowSizeError, DTypeError.
     """
-    return full(shape, 0, dtype=as_dtype(dtype, f64), device=device)
+    return full(shape, 0, dtype=f64 if dtype is None else dtype, device=device)
 
 
 @cache_call
-@takes_complex
 def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of ones, float64 unless `dtype` is given.
 
     Raises OverflowSizeError, DTypeError.
     """
-    return full(shape, 1, dtype=as_dtype(dtype, f64), device=device)
+    return full(shape, 1, dtype=f64 if dtype is None else dtype, device=device)
 
 
-@takes_complex
 def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array whose elements are unspecified (they are zeros)."""
     return zeros(shape, dtype=dtype, device=device)
@@ -247,19 +244,16 @@ def full_like(x: Any, /, fill_value: Any, dtype: DTypeLike = None, *, device: An
     return full(shape, fill_value, dtype=as_dtype(dtype, node.type.dtype), device=device)
 
 
-@takes_complex
 def zeros_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return zeros in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-@takes_complex
 def ones_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return ones in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-@takes_complex
 def empty_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array like `x` whose elements are unspecified (they are zeros)."""
     return full_like(x, 0, dtype=dtype, device=device)

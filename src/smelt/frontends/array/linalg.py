@@ -29,13 +29,26 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array import product as products
 from smelt.frontends.array.array import Array, value
-from smelt.frontends.array.complex_calls import takes_complex
+from smelt.frontends.array.complex_array import (
+    ComplexArray,
+    complex_array,
+    is_complex_like,
+    pair,
+)
+from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
+from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.creation import arange, eye
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.elementwise import abs as absolute
-from smelt.frontends.array.elementwise import greater, multiply, pow, sqrt, square, where
+from smelt.frontends.array.elementwise import conj, greater, multiply, pow, sqrt, square, where
 from smelt.frontends.array.library import call
-from smelt.frontends.array.manipulation import broadcast_to, expand_dims, matrix_transpose, stack
+from smelt.frontends.array.manipulation import (
+    broadcast_to,
+    expand_dims,
+    matrix_transpose,
+    squeeze,
+    stack,
+)
 from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import cast_to_float
@@ -108,43 +121,66 @@ class Singular(NamedTuple):
     Vh: Array
 
 
-def matrices(x: Any, what: str) -> Value:
-    """Return the `Value` of an array of rank 2 or more.
-
-    Raises ShapeError.
-    """
-    node = value(x, what)
-    if node.type.rank < 2:
-        raise ShapeError(op=what, operands=node.type_text, reason="it has fewer than 2 dimensions")
-    return node
+Parts = tuple[Value, ...]
+"""An array of real numbers, or the real and imaginary parts of complex ones."""
 
 
-def _float_matrices(x: Any, what: str) -> Value:
-    """Return matrices of float32 or float64; integers become float64.
+def _parts(x: Any, what: str) -> Parts:
+    try:
+        return (value(x, what),)
+    except ComplexOperand:
+        return tuple(part.node for part in complex_array(x).parts)
+
+
+def _real(x: Array) -> Array:
+    """Return a result that is real, of complex operands too."""
+    return x.parts[0] if isinstance(x, ComplexArray) else x
+
+
+def _adjoint(x: Array) -> Array:
+    return matrix_transpose(conj(x))
+
+
+def _matrices(x: Any, what: str, *, square: bool = False) -> Parts:
+    """Return matrices in float32 or float64, which LAPACK accepts; integers become float64.
 
     Raises ShapeError, DTypeError for half types.
     """
-    node = matrices(x, what)
+    parts = _parts(x, what)
+    node = parts[0]
+    _check_rank(node, what)
     if node.type.dtype.is_float and node.type.dtype.bits == 16:
         raise DTypeError(f"{what}({node.type_text}): half types have no linear algebra")
-    return node if node.type.dtype.is_float else cast(node, f64)
-
-
-def square_matrices(x: Any, what: str) -> Value:
-    """Return square matrices of float32 or float64, which LAPACK accepts.
-
-    Raises ShapeError, DTypeError for half types.
-    """
-    node = _float_matrices(x, what)
     n, m = shape_of(node)[-2:]
-    if n != m and (node.scope is None or not node.scope.same(n, m)):
+    if square and n != m and (node.scope is None or not node.scope.same(n, m)):
         raise ShapeError(op=what, operands=node.type_text, reason="its matrices are not square")
-    return node
+    return tuple(p if p.type.dtype.is_float else cast(p, f64) for p in parts)
 
 
-@takes_complex
+def _check_rank(node: Value, what: str) -> None:
+    if node.type.rank < 2:
+        raise ShapeError(op=what, operands=node.type_text, reason="it has fewer than 2 dimensions")
+
+
+def _lapack(name: str, *operands: Parts, **options: Any) -> Array:
+    """Record a call of LAPACK on operands that are all real or all complex."""
+    values = [part for parts in operands for part in parts]
+    if len(values) == len(operands):
+        return Array.of(call(f"linalg_{name}", *values, **options))
+    return call_stacked(f"complex_linalg_{name}", *map(Array.of, values), **options)
+
+
+def _factors(name: str, x: Parts, *shapes: Shape, **options: Any) -> list[Array]:
+    """Return the factors of a decomposition, of the given shapes."""
+    packed = _lapack(name, x, **options)
+    if not isinstance(packed, ComplexArray):
+        return _split_factors(packed.node, *shapes)
+    sides = [_split_factors(part.node, *shapes) for part in packed.parts]
+    return [pair(re, im) for re, im in zip(*sides, strict=True)]
+
+
 def eigh(x: Any, /) -> Eigen:
-    """Return eigenvalues and eigenvectors of symmetric matrices.
+    """Return eigenvalues and eigenvectors of symmetric or Hermitian matrices.
 
     Eigenvalues are in ascending order, eigenvectors in columns.  Only the lower triangle of x is
     read.
@@ -152,18 +188,17 @@ def eigh(x: Any, /) -> Eigen:
     Raises ShapeError, DTypeError for half types; ExternError, when run, if LAPACK does not
     converge.
     """
-    node = square_matrices(x, "eigh")
-    n = shape_of(node)[-1]
-    return Eigen(*split_factors(call("linalg_eigh", node), (n,), (n, n)))
+    parts = _matrices(x, "eigh", square=True)
+    n = shape_of(parts[0])[-1]
+    values, vectors = _factors("eigh", parts, (n,), (n, n))
+    return Eigen(_real(values), vectors)
 
 
-@takes_complex
 def eigvalsh(x: Any, /) -> Array:
     """Return the eigenvalues of symmetric matrices in ascending order; see `eigh`."""
     return eigh(x).eigenvalues
 
 
-@takes_complex
 def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     """Factor x = Q @ R, Q with orthonormal columns and R upper triangular.
 
@@ -176,15 +211,14 @@ def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
         raise ArgumentError(
             op="qr", argument="mode", value=repr(mode), expected="'reduced' or 'complete'"
         )
-    node = _float_matrices(x, "qr")
-    m, n = shape_of(node)[-2:]
-    k, wide = shorter_side(node)
+    parts = _matrices(x, "qr")
+    m, n = shape_of(parts[0])[-2:]
+    k, wide = _shorter_side(parts[0])
     if mode == "reduced":
-        return QR(*split_factors(call("linalg_qr", node, wide=wide), (m, k), (k, n)))
-    return QR(*split_factors(call("linalg_qr_complete", node, wide=wide), (m, m), (m, n)))
+        return QR(*_factors("qr", parts, (m, k), (k, n), wide=wide))
+    return QR(*_factors("qr_complete", parts, (m, m), (m, n), wide=wide))
 
 
-@takes_complex
 def svd(x: Any, /, *, full_matrices: bool = True) -> Singular:
     """Factor x = U @ diag(S) @ Vh with singular values in descending order.
 
@@ -192,36 +226,35 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> Singular:
     a derivative where no two singular values are equal.  Raises ShapeError, DTypeError for half
     types.
     """
-    node = _float_matrices(x, "svd")
-    m, n = shape_of(node)[-2:]
-    k, wide = shorter_side(node)
+    parts = _matrices(x, "svd")
+    m, n = shape_of(parts[0])[-2:]
+    k, wide = _shorter_side(parts[0])
     if not full_matrices or m == n:
-        return Singular(*split_factors(call("linalg_svd", node, wide=wide), (m, k), (k,), (k, n)))
-    return Singular(*split_factors(call("linalg_svd_full", node, wide=wide), (m, m), (k,), (n, n)))
+        u, s, vh = _factors("svd", parts, (m, k), (k,), (k, n), wide=wide)
+    else:
+        u, s, vh = _factors("svd_full", parts, (m, m), (k,), (n, n), wide=wide)
+    return Singular(u, _real(s), vh)
 
 
-@takes_complex
 def svdvals(x: Any, /) -> Array:
     """Return the singular values of each matrix in descending order.
 
     Raises ShapeError, DTypeError for half types.
     """
-    node = _float_matrices(x, "svdvals")
-    return Array.of(call("linalg_svdvals", node, wide=shorter_side(node)[1]))
+    parts = _matrices(x, "svdvals")
+    return _real(_lapack("svdvals", parts, wide=_shorter_side(parts[0])[1]))
 
 
-@takes_complex
 def slogdet(x: Any, /) -> SignedLogarithm:
     """Return sign and logarithm of the absolute value of each determinant.
 
-    A singular matrix gives 0 and -inf.  Raises ShapeError, DTypeError for half types.
+    The sign of a complex one is on the unit circle.  A singular matrix gives 0 and -inf.  Raises
+    ShapeError, DTypeError for half types.
     """
-    return SignedLogarithm(
-        *split_factors(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ())
-    )
+    sign, logarithm = _factors("slogdet", _matrices(x, "slogdet", square=True), (), ())
+    return SignedLogarithm(sign, _real(logarithm))
 
 
-@takes_complex
 def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     """Return the Moore-Penrose pseudo-inverse of each matrix.
 
@@ -229,24 +262,23 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     dtype's epsilon.  Raises ShapeError, DTypeError for half types.
     """
     u, s, vh = svd(x, full_matrices=False)
-    large = greater(s, threshold(x, s, rtol, "pinv"))
+    large = greater(s, _threshold(x, s, rtol, "pinv"))
     inverse = where(large, 1.0 / where(large, s, 1.0), 0.0)
-    return matrix_transpose(vh) @ (expand_dims(inverse, axis=-1) * matrix_transpose(u))
+    return _adjoint(vh) @ (expand_dims(inverse, axis=-1) * _adjoint(u))
 
 
-@takes_complex
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
     """Return the number of singular values above `rtol` times the largest, int64.
 
     `rtol` as in `pinv`.  Raises ShapeError, DTypeError for half types.
     """
     s = svdvals(x)
-    return total(greater(s, threshold(x, s, rtol, "matrix_rank")), axis=-1, dtype=i64)
+    return total(greater(s, _threshold(x, s, rtol, "matrix_rank")), axis=-1, dtype=i64)
 
 
-def threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
+def _threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
     """Return the value up to which singular values count as 0, [..., 1]."""
-    m, n = Array.of(matrices(x, what)).shape[-2:]
+    m, n = Array.of(_parts(x, what)[0]).shape[-2:]
     if rtol is None:
         rtol = max(m, n) * float(np.finfo(s.dtype.numpy).eps)
     elif getattr(rtol, "ndim", 0):
@@ -259,7 +291,7 @@ def threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
     return largest * rtol
 
 
-def shorter_side(x: Value) -> tuple[Index, bool]:
+def _shorter_side(x: Value) -> tuple[Index, bool]:
     """Return the smaller of rows and columns, and whether that is the rows."""
     m, n = shape_of(x)[-2:]
     if isinstance(m, int) and isinstance(n, int):
@@ -270,7 +302,7 @@ def shorter_side(x: Value) -> tuple[Index, bool]:
     return (m if wide else n), wide
 
 
-def split_factors(packed: Value, *shapes: Shape) -> list[Array]:
+def _split_factors(packed: Value, *shapes: Shape) -> list[Array]:
     """Slice the packed factors from the last axis and restore their shapes."""
     stack = shape_of(packed)[:-1]
     factors: list[Array] = []
@@ -338,7 +370,8 @@ def diagonal(x: Any, /, offset: int = 0) -> Array:
     `offset` selects a diagonal above (or below, if negative) the main one.  Raises ShapeError below
     rank 2.
     """
-    array = Array.of(matrices(x, "diagonal"))
+    array = Array.of(value(x, "diagonal"))
+    _check_rank(array.node, "diagonal")
     n, m = array.shape[-2:]
     first, second = max(0, -offset), max(0, offset)
     rows, columns = n - first, m - second
@@ -347,7 +380,6 @@ def diagonal(x: Any, /, offset: int = 0) -> Array:
     return array[..., steps + first, steps + second]
 
 
-@takes_complex
 def trace(x: Any, /, offset: int = 0, *, dtype: DTypeLike = None) -> Array:
     """Return the sum of the diagonal of each matrix; dtypes as in `sum`.
 
@@ -380,7 +412,6 @@ def cross(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     return Array.of(cast(stack(parts, axis=axis).node, dtype))
 
 
-@takes_complex
 def vector_norm(
     x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Array:
@@ -396,6 +427,7 @@ def vector_norm(
     Half types are computed in float32.  Raises ArgumentError for an `ord` that is not a number,
     ShapeError for the minimum of no elements, AxisError.
     """
+    x = _sizes_if_complex(x)
     dtype = _floating(x, "vector_norm").type.dtype
     norm = _vector_norm(Array.of(cast_to_float(value(x, "vector_norm"))), axis, keepdims, ord)
     return Array.of(cast(norm.node, dtype))
@@ -421,7 +453,6 @@ def _vector_norm(
     return pow(total(pow(size, float(ord)), axis=axis, keepdims=keepdims), 1.0 / ord)
 
 
-@takes_complex
 def matrix_norm(
     x: Any, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro"
 ) -> Array:
@@ -437,9 +468,17 @@ def matrix_norm(
     Half types are computed in float32, except for singular values, which they do not have.  Raises
     ArgumentError for another `ord`, ShapeError below rank 2 and for the minimum of no elements.
     """
-    node = _floating(x, "matrix_norm")
-    needs_svd = ord in ("nuc", 2, -2)
-    norm = _matrix_norm(Array.of(node if needs_svd else cast_to_float(node)), keepdims, ord)
+    if ord in ("nuc", 2, -2):
+        _matrices(x, "matrix_norm")
+        values = svdvals(x)
+        norm = (
+            _max_or_zero(values, -1, False)
+            if ord == 2
+            else (total if ord == "nuc" else least)(values, axis=-1)
+        )
+        return expand_dims(norm, axis=(-2, -1)) if keepdims else norm
+    node = _floating(_sizes_if_complex(x), "matrix_norm")
+    norm = _matrix_norm(Array.of(cast_to_float(node)), keepdims, ord)
     return Array.of(cast(norm.node, node.type.dtype))
 
 
@@ -448,14 +487,6 @@ def _matrix_norm(array: Array, keepdims: bool, ord: float | str | None) -> Array
         raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is 0-D or 1-D")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
-    if ord in ("nuc", 2, -2):
-        values = svdvals(array)
-        norm = (
-            _max_or_zero(values, -1, False)
-            if ord == 2
-            else (total if ord == "nuc" else least)(values, axis=-1)
-        )
-        return expand_dims(norm, axis=(-2, -1)) if keepdims else norm
     if ord not in (1, -1, math.inf, -math.inf):
         raise ArgumentError(
             op="matrix_norm",
@@ -478,20 +509,24 @@ def _max_or_zero(sizes: Array, axis: int | Sequence[int] | None, keepdims: bool)
     return (greatest if has_elements else total)(sizes, axis=axis, keepdims=keepdims)
 
 
+def _sizes_if_complex(x: Any) -> Any:
+    """Return the absolute values of complex numbers, whose norms are those of the numbers."""
+    return absolute(x) if is_complex_like(x) else x
+
+
 def _floating(x: Any, what: str) -> Value:
     node = value(x, what)
     return node if node.type.dtype.is_float else cast(node, f64)
 
 
-@takes_complex
 def matrix_power(x: Any, n: int, /) -> Array:
     """Return the product of `n` copies of each square matrix.
 
     The inverse is multiplied for n < 0; n = 0 gives identity matrices.  Computed by repeated
     squaring.  Raises ShapeError unless matrices are square.
     """
-    node = square_matrices(x, "matrix_power")
-    base = Array.of(node) if n >= 0 else inv(x)
+    parts = [Array.of(part) for part in _matrices(x, "matrix_power", square=True)]
+    base = inv(x) if n < 0 else pair(*parts) if len(parts) > 1 else parts[0]
     result: Array | None = None
     exponent = builtins.abs(n)
     while exponent:
@@ -501,40 +536,36 @@ def matrix_power(x: Any, n: int, /) -> Array:
         if exponent:
             base = matmul(base, base)
     if result is None:
-        return broadcast_to(eye(Array.of(node).shape[-1], dtype=node.type.dtype), base.shape)
+        return broadcast_to(eye(base.shape[-1], dtype=base.dtype), base.shape)
     return result
 
 
-@takes_complex
 def inv(x: Any, /) -> Array:
     """Return the inverse of each square matrix; integers are computed as float64.
 
     Raises ShapeError, DTypeError for half types; ExternError, when run, for a singular matrix.
     """
-    return Array.of(call("linalg_inv", square_matrices(x, "inv")))
+    return _lapack("inv", _matrices(x, "inv", square=True))
 
 
-@takes_complex
 def det(x: Any, /) -> Array:
     """Return the determinant of each square matrix.
 
     Raises ShapeError, DTypeError for half types.
     """
-    return Array.of(call("linalg_det", square_matrices(x, "det")))
+    return _lapack("det", _matrices(x, "det", square=True))
 
 
-@takes_complex
 def cholesky(x: Any, /, *, upper: bool = False) -> Array:
     """Return the Cholesky factor of each positive definite matrix, lower unless `upper`.
 
     Raises ShapeError, DTypeError for half types; ExternError, when run, for matrices that are not
     positive definite.
     """
-    lower = Array.of(call("linalg_cholesky", square_matrices(x, "cholesky")))
-    return matrix_transpose(lower) if upper else lower
+    lower = _lapack("cholesky", _matrices(x, "cholesky", square=True))
+    return _adjoint(lower) if upper else lower
 
 
-@takes_complex
 def solve(x1: Any, x2: Any, /) -> Array:
     """Solve x1 @ y = x2 for y, a vector or matrices like x2.
 
@@ -548,18 +579,21 @@ def solve(x1: Any, x2: Any, /) -> Array:
     Raises ShapeError unless matrices are square and sizes agree, DTypeError for half types;
     ExternError, when run, for a singular matrix.
     """
-    a, b, is_vector = align_system(x1, x2)
-    solution = call("linalg_solve", a, b)
-    return Array.of(reshape(solution, shape_of(solution)[:-1]) if is_vector else solution)
+    sides: Any = [(x1, x2)]
+    if is_complex_like(x1) or is_complex_like(x2):
+        sides = zip(complex_array(x1).parts, complex_array(x2).parts, strict=True)
+    left, right, is_vector = zip(*(_align_system(a, b) for a, b in sides), strict=True)
+    solution = _lapack("solve", left, right)
+    return squeeze(solution, -1) if is_vector[0] else solution
 
 
-def align_system(x1: Any, x2: Any) -> tuple[Value, Value, bool]:
+def _align_system(x1: Any, x2: Any) -> tuple[Value, Value, bool]:
     """Return both sides of linear systems with equal dtypes and leading dimensions.
 
     The last result says whether a vector on the right was made a column.  Raises ShapeError,
     DTypeError for half types.
     """
-    a, b = square_matrices(x1, "solve"), _floating(x2, "solve")
+    (a,), b = _matrices(x1, "solve", square=True), _floating(x2, "solve")
     dtype = common("solve", a.type.dtype, b.type.dtype)
     rows = shape_of(b)[-1 if b.type.rank == 1 else -2]
     n = shape_of(a)[-1]

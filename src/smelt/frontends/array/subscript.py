@@ -16,6 +16,7 @@ TensorType(dtype=i64, shape=(4,))
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -108,7 +109,56 @@ def is_element(items: Sequence[Any]) -> bool:
     return all(i.__class__ in _INTEGERS for i in items)
 
 
+def copied_elements(shape: Sequence[int], key: Any) -> int:
+    """Return a bound on the elements that arrays and lists of a key copy.
+
+    -1 for a key without arrays, which takes a view, and for items that NumPy might take otherwise.
+    Raises ValueError for arrays that do not broadcast, IndexError for too many items.
+
+    >>> copied_elements((10, 4), (slice(None), np.array([1, 3]))), copied_elements((10,), slice(2))
+    (20, -1)
+    """
+    count, axis, copied = math.prod(shape), 0, list[tuple[int, ...]]()
+    items = key if key.__class__ is tuple else (key,)
+    for item in items:
+        kind = item.__class__
+        if item is None:
+            continue
+        if item is Ellipsis:
+            axis += len(shape) - sum(map(_dimensions, items))
+            continue
+        if kind is list:
+            item = np.asarray(item)
+            kind = np.ndarray
+        if kind is np.ndarray and item.dtype.kind in "iub" and item.size:
+            is_mask = item.dtype.kind == "b"
+            copied.append((int(np.count_nonzero(item)),) if is_mask else item.shape)
+        elif kind is not slice and kind not in _INTEGERS:
+            return -1
+        if kind is not slice:
+            for _ in range(_dimensions(item)):
+                count //= shape[axis] or 1
+                axis += 1
+        else:
+            axis += 1
+    if not copied:
+        return -1
+    is_one = all(s == copied[0] for s in copied)
+    return count * math.prod(copied[0] if is_one else np.broadcast_shapes(*copied))
+
+
+def _dimensions(item: Any) -> int:
+    """Return how many dimensions an item of a key selects from."""
+    if item is None or item is Ellipsis:
+        return 0
+    if item.__class__ is list:
+        item = np.asarray(item)
+    return item.ndim if item.__class__ is np.ndarray and item.dtype.kind == "b" else 1
+
+
 _INTEGERS = frozenset((int, np.int64, np.intp))
+VIEWING = frozenset((int, np.int64, slice, type(None), type(Ellipsis)))
+"""Types of items that take a view, if a key has no others."""
 _PLAIN_ITEMS = (int, slice, type(Ellipsis))
 
 
@@ -229,18 +279,18 @@ def _select_computed(x: Value, key: Any) -> Value | None:
     The number of elements has to be known, and finding it reads the mask: the elements of x, which
     are computed along with it, are selected in the same pass.
     """
-    mask = getattr(key, "node", None)
-    if (
-        STATE.scope is not None
-        or STATE.tapes
-        or not isinstance(mask, Value)
-        or not is_mask(mask)
-        or mask.scope is not None
-        or not mask.type.rank
-    ):
+    if STATE.scope is not None or STATE.tapes:
         return None
-    check_mask_fits(x, mask)
-    selector = evaluate(mask)
+    mask = getattr(key, "node", key)
+    if mask.__class__ is np.ndarray and mask.dtype.kind == "b" and mask.ndim:
+        if mask.shape != x.type.shape[: mask.ndim]:
+            return None
+        selector = mask
+    elif isinstance(mask, Value) and is_mask(mask) and mask.scope is None and mask.type.rank:
+        check_mask_fits(x, mask)
+        selector = evaluate(mask)
+    else:
+        return None
     data = x.current_buffer()
     if data is None or data.shape != x.type.shape or data.dtype != x.type.dtype.numpy:
         return None

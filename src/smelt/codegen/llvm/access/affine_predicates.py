@@ -13,13 +13,13 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.permute_gather import lane_test
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Apply, Const, IndexValue, Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.kernel.bounds import COMPARISONS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Expr, Index, add, mul, sub
+from smelt.types.expr import Index, add, mul, sub
 
 Value = ir.Value
 FAR = 1 << 40
@@ -29,12 +29,12 @@ I32 = ir.IntType(32)
 
 def gap_of(item: Item) -> Index | None:
     """Return the gap of a comparison of positions: what is >= 0 exactly where it holds."""
-    if item.kind != "apply" or item.payload not in COMPARISONS or len(item.args) != 2:
+    if not isinstance(item, Apply) or item.op not in COMPARISONS or len(item.args) != 2:
         return None
     left, right = map(_affine_index, item.args)
     if left is None or right is None:
         return None
-    sign, shift = COMPARISONS[str(item.payload)]
+    sign, shift = COMPARISONS[item.op]
     return add(mul(sub(left, right), sign), shift)
 
 
@@ -45,15 +45,14 @@ def _affine_index(item: Item) -> Index | None:
     """
     if item.dtype != i64:
         return None
-    payload = item.payload
-    if item.kind == "const" and isinstance(payload, int):
-        return payload if abs(payload) <= FAR else None
-    if item.kind == "index" and isinstance(payload, (int, Expr)):
-        return payload
-    if item.kind != "apply" or not isinstance(payload, str) or not SCALARS[payload].linear:
+    if isinstance(item, Const) and isinstance(item.value, int):
+        return item.value if abs(item.value) <= FAR else None
+    if isinstance(item, IndexValue):
+        return item.index
+    if not isinstance(item, Apply) or not SCALARS[item.op].linear:
         return None
     total: Index = 0
-    for a, k in zip(item.args, SCALARS[payload].linear, strict=True):
+    for a, k in zip(item.args, SCALARS[item.op].linear, strict=True):
         part = _affine_index(a)
         if part is None:
             return None

@@ -21,7 +21,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, is_repeated, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Item, Load
 from smelt.codegen.llvm.nests.environment import CachedGather, Environment
 from smelt.types.dtype import DType
 
@@ -54,9 +54,10 @@ def cache_gathers(env: Environment, row: str, side: int = 0) -> dict[Item, Cache
 
 def _is_shared(env: Environment, item: Item, row: str) -> bool:
     """Return whether a load is strided along lanes and repeated along neighbouring rows."""
-    access, v = item.payload, env.nest.vector
-    if not isinstance(access, Access) or item.kind != "load" or v is None:
+    v = env.nest.vector
+    if not isinstance(item, Load) or v is None:
         return False
+    access = item.access
     dtype = env.frame.dtypes[access.buffer]
     return (
         not access.limits
@@ -73,14 +74,13 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
 
 
 def read_cached(
-    env: Environment, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
+    env: Environment, item: Load, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
     """Read a vector of a load through its gather cache.
 
     `read` loads it on a miss, and if it is masked or has a width that is not cached.
     """
-    b, access, lanes = env.b, item.payload, scope.lanes
-    assert isinstance(access, Access)
+    b, access, lanes = env.b, item.access, scope.lanes
     assert lanes is not None
     if lanes.mask is not None or lanes.count not in env.cached_gathers[item].vectors:
         return read()

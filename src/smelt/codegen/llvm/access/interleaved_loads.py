@@ -24,7 +24,7 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Access, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment, InterleavedLoads, LoadGroup
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, sub, terms_of
@@ -56,9 +56,9 @@ def group_loads(
     """Group the loads with positive strides."""
     members_of: dict[tuple[str, int, Index], dict[int, Access]] = {}
     for item in items:
-        access = item.payload
-        if item.kind != "load" or not isinstance(access, Access) or access.limits:
+        if not isinstance(item, Load) or item.access.limits:
             continue
+        access = item.access
         step = step_of(access)
         if isinstance(step, int) and 1 < step <= MAX_STEP:
             at = constant_term(access.offset)

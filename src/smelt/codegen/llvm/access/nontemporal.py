@@ -16,11 +16,10 @@ from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Access, IndexValue, Scan
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Expr
 
 Value = ir.Value
 MIN_PEEL_ITERATIONS = 8
@@ -182,11 +181,11 @@ def _can_start_anywhere(env: Environment, stores: list[Access]) -> bool:
     steps = [
         None if env.vector_position(a.offset) else coefficient(a.offset, axis) for a in env.accesses
     ]
-    indices = [i.payload for i in env.items if i.kind == "index" and isinstance(i.payload, Expr)]
+    indices = [i.index for i in env.items if isinstance(i, IndexValue)]
     indices += [e for a in env.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
     plain &= all(coefficient(e, axis) is not None for e in indices)
-    return plain and len(sizes) == 1 and all(i.kind != "scan" for i in env.items)
+    return plain and len(sizes) == 1 and all(not isinstance(i, Scan) for i in env.items)
 
 
 def _nontemporal_stores(env: Environment, step: int) -> list[Access]:

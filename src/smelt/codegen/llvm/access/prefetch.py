@@ -16,7 +16,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, accesses_of, enclosing_regions
+from smelt.codegen.llvm.loopir.items import Access, Load, Operation, accesses_of, enclosing_regions
 from smelt.codegen.llvm.nests.environment import Environment, RowShare
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
@@ -93,7 +93,7 @@ def _is_run(env: Environment, access: Access, *, masked: bool = False) -> bool:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
-    if next(n for n in s.nests if any(i.payload == access for i in n.items)) is not nest:
+    if next(n for n in s.nests if access in accesses_of(n.items)) is not nest:
         return False  # what an earlier nest has read is in cache
     parts = {number for number, _ in s.phase.cut.values()}
     outer_axes = [a for a in s.phase.grid if a not in s.local and a not in parts]
@@ -147,7 +147,7 @@ def _next_block(env: Environment, access: Access) -> Index | None:
     if region is None or region.visits[-1].size in (None, 1):
         return None
     concurrent = [n for n in env.s.nests if n.time == env.nest.time]
-    readers = [n for n in concurrent if any(i.payload == access for i in n.items)]
+    readers = [n for n in concurrent if access in accesses_of(n.items)]
     if len(readers) < 2 or readers[-1] is not env.nest:
         return None
     step = coefficient(access.offset, region.visits[-1].axis)
@@ -210,10 +210,10 @@ def assign_row_shares(s: Schedule) -> dict[Nest, list[RowShare]]:
     if axes[-1:] != (row,) or len(axes) > 2:
         return {}
     rows = dict.fromkeys(
-        i.payload
+        i.access
         for n in nests
         for i in n.items
-        if isinstance(i.payload, Access) and _steps_on(i.payload, task, axes, s)
+        if isinstance(i, Load) and _steps_on(i.access, task, axes, s)
     )
     begin = Fraction(0)
     shares_of: dict[Nest, list[RowShare]] = {}
@@ -264,7 +264,7 @@ def _steps_on(access: Access, task: str, axes: tuple[str, ...], s: Schedule) -> 
 def spare_cycles(nest: Nest) -> float:
     """Estimate the cycles per vector during which a nest computes and memory is idle."""
     inner = [i for i in nest.items if nest.vector in i.axes]
-    work = sum(SCALARS[i.payload].cost for i in inner if isinstance(i.payload, str))
+    work = sum(SCALARS[i.op].cost for i in inner if isinstance(i, Operation))
     return max(
         work + len(inner) / 2 + 2 * len(nest.reductions) - LINE_STORED * len(nest.stores), 1.0
     )

@@ -15,7 +15,7 @@ from smelt.codegen.llvm.access.permute_gather import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Clamp, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Position, accesses_of
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.python.dataclass import dataclass
@@ -62,7 +62,7 @@ def inside_limits(
 
 
 def clamp_position(
-    env: Environment, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
+    env: Environment, m: LLVMMachine, position: Value, to: Position, scope: Scope
 ) -> Value:
     """Clamp a computed position into its extent."""
     limit = env.b.sub(env.index(to.extent, scope), number(1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
 from smelt.machine.blocks import CUT_SCORE, SHORT_ROW
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
 
-TRANSPOSABLE_KINDS = ("const", "index", "load", "apply", "cast", "unit")
+TRANSPOSABLE_KINDS = (ssa.Const, ssa.IndexValue, ssa.Load, ssa.Apply, ssa.Cast, ssa.KPair)
 """Kinds of items in a phase whose loads may be transposed
 (`smelt.codegen.llvm.scratch.transpose`)."""
 STORE_WEIGHT = 6.0
@@ -52,9 +53,9 @@ def load_transpose_axis(item: Item, phase: Phase, vector: str | None) -> str | N
 
     Such a load is transposed tile by tile.  None for other loads.
     """
-    access = item.payload
-    if vector is None or not isinstance(access, Access) or access.limits:
+    if vector is None or not isinstance(item, ssa.Load) or item.access.limits:
         return None
+    access = item.access
     if vector not in item.axes or item.args or coefficient(access.offset, vector) in (None, 0, 1):
         return None
     for a in phase.grid:
@@ -86,10 +87,9 @@ def part_numbers(phase: Phase) -> set[str]:
 
 def is_irregular(item: Item, vector: str | None) -> bool:
     """Return whether a load's lanes have no fixed stride: repeated, or permuted."""
-    access = item.payload
-    if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
+    if not isinstance(item, ssa.Load) or vector not in item.axes or item.args or item.access.limits:
         return False
-    return coefficient(access.offset, vector or "") is None
+    return coefficient(item.access.offset, vector or "") is None
 
 
 def choose_vector_axis(phase: Phase, among: set[str]) -> str | None:
@@ -99,7 +99,7 @@ def choose_vector_axis(phase: Phase, among: set[str]) -> str | None:
     best: tuple[float, str] | None = None
     excluded = _left_out(phase, among)
     parts = part_numbers(phase)
-    stored = STORE_WEIGHT if all(i.kind in TRANSPOSABLE_KINDS for i in phase.items) else 1.5
+    stored = STORE_WEIGHT if all(isinstance(i, TRANSPOSABLE_KINDS) for i in phase.items) else 1.5
     for a in phase.axes:
         if a not in among or a in excluded:
             continue
@@ -134,11 +134,11 @@ def _left_out(phase: Phase, among: set[str]) -> set[str]:
     """
     short = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
     longer = among - short
-    axes_of_longer = [i.axes for i in phase.items if i.kind == "apply" and i.axes & longer]
+    axes_of_longer = [i.axes for i in phase.items if isinstance(i, ssa.Apply) and i.axes & longer]
     picked = {
         a
         for i in phase.items
-        if isinstance(i.payload, Access) and i.axes & longer
+        if isinstance(i, ssa.Load) and i.axes & longer
         for argument in i.args
         for a in argument.axes
     }
@@ -146,7 +146,7 @@ def _left_out(phase: Phase, among: set[str]) -> set[str]:
 
 
 def _accesses(phase: Phase) -> list[tuple[Access, frozenset[str], bool]]:
-    loads = [(i.payload, i.axes, False) for i in phase.items if isinstance(i.payload, Access)]
+    loads = [(i.access, i.axes, False) for i in phase.items if isinstance(i, ssa.Load)]
     return loads + [(s.access, s.axes, True) for s in phase.stores]
 
 
@@ -156,8 +156,8 @@ def lanes_of(phase: Phase, target: Target) -> int:
     By the widest floating-point (else integer) type of the values with most axes; sums that are
     carried in float64 do not count.
     """
-    kinds = ("load", "apply", "cast")
-    values = [i for i in phase.items if i.kind in kinds and i not in phase.widened]
+    kinds = (ssa.Load, ssa.Apply, ssa.Cast)
+    values = [i for i in phase.items if isinstance(i, kinds) and i not in phase.widened]
     most = max((len(i.axes) for i in values), default=0)
     dtypes = [i.dtype for i in values if len(i.axes) == most]
     floats = [d.bits for d in dtypes if d.is_float]

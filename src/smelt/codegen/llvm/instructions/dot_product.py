@@ -46,7 +46,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import Isa, vector_of
-from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
+from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, Item, Load, Reduction
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -156,10 +156,10 @@ def choose_dot_instruction(
     None if its factors are not short or the processor has no such instruction.  With `matrices`
     prefer AMX.
     """
-    factors = getattr(item.payload, "factors", None)
+    factors = item.factors if isinstance(item, Reduction) else None
     if item.dtype == f32 and factors == bf16:
         sides = [_is_bfloat(x, buffers) for x in (left, right)]
-        loaded = [isinstance(x.payload, Access) for x in (left, right)]
+        loaded = [isinstance(x, Load) for x in (left, right)]
         are_bfloats = all(
             is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True)
         )
@@ -210,9 +210,9 @@ def _choose_byte_dot(
 
 def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
     """Return whether every element is a bfloat16 number: loaded as one, or just rounded."""
-    if isinstance(x.payload, Access):
-        return buffers.get(x.payload.buffer) == bf16 and x.payload.other == 0
-    return isinstance(x.payload, Conversion) and x.payload.dtype == bf16
+    if isinstance(x, Load):
+        return buffers.get(x.access.buffer) == bf16 and x.access.other == 0
+    return isinstance(x, Cast) and x.to == bf16
 
 
 def _fits(span: tuple[int, int], dtype: DType) -> bool:
@@ -224,16 +224,16 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
     """Return the value range of an integer item, from its original types."""
     if not x.dtype.is_integer:
         return None
-    if x.kind == "const" and isinstance(x.payload, int):
-        return int(x.payload), int(x.payload)
+    if isinstance(x, Const) and isinstance(x.value, int):
+        return int(x.value), int(x.value)
     info = np.iinfo(x.dtype.numpy)
     type_range = int(info.min), int(info.max)
-    if isinstance(x.payload, Access) or x.kind not in ("cast", "apply"):
+    if isinstance(x, Load) or not isinstance(x, (Apply, Cast)):
         return type_range
     spans = [_span(a, buffers) for a in x.args]
-    if x.kind == "cast":
+    if isinstance(x, Cast):
         return spans[0] if spans[0] is not None and _fits(spans[0], x.dtype) else type_range
-    bounds = SCALARS[str(x.payload)].integer_bounds(*spans)
+    bounds = SCALARS[x.op].integer_bounds(*spans)
     return bounds if bounds is not None and _fits(bounds, x.dtype) else type_range
 
 
@@ -246,8 +246,8 @@ def to_packed_bits(m: LLVMMachine, value: Value, item: Item, group: DotInstructi
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
-        rounded = isinstance(item.payload, Conversion) and item.payload.dtype == group.dtype
-        if not (rounded or isinstance(item.payload, Access)):  # not rounded yet
+        rounded = isinstance(item, Cast) and item.to == group.dtype
+        if not (rounded or isinstance(item, Load)):  # not rounded yet
             short = vector_of(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)

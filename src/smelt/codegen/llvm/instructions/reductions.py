@@ -19,7 +19,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.items import Item, Reduction
+from smelt.codegen.llvm.loopir.items import Reduction
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
 from smelt.ops.scalar import SCALARS
@@ -225,18 +225,13 @@ def make_accumulator(
     return PlainAccumulator(row, source, result)
 
 
-def adds_pairs_first(reduction: Item) -> bool:
+def adds_pairs_first(reduction: Reduction) -> bool:
     """Return whether elements may be added pairwise in their own type first.
 
     They are float32, summed in double precision.  Not where the result itself is needed in double
     precision: moments about an element subtract that element times the count from the sum.
     """
-    assert isinstance(reduction.payload, Reduction)
-    return (
-        reduction.payload.pairs
-        and reduction.payload.row.compensated
-        and reduction.args[0].dtype == f32
-    )
+    return reduction.pairs and reduction.row.compensated and reduction.args[0].dtype == f32
 
 
 def reduce_lanes(

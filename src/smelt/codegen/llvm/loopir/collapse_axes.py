@@ -17,16 +17,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Conversion,
-    Edge,
-    Item,
-    Phase,
-    Reduction,
-    StoreItem,
-    Visit,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem, Visit
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.blocks import ROW_BLOCK
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -85,7 +77,7 @@ def is_bound(phase: Phase, name: str) -> bool:
     It numbers parts, a stream visits it, or a value reads the bounds of its block.
     """
     numbers = {number for number, _ in phase.cut.values()}
-    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    edges = {i.axis for i in phase.items if isinstance(i, ssa.BlockEdge)}
     visits = _visits(phase)
     parts = {v.part[0] for v in visits if v.part is not None}
     return name in numbers | edges | parts | {v.axis for v in visits}
@@ -101,7 +93,7 @@ def _is_streamed_fully(phase: Phase, name: str) -> bool:
     Such an axis may be collapsed with the one inside it: the blocks then are runs over both, at
     least as long as those of a single row.
     """
-    edges = {i.payload.axis for i in phase.items if isinstance(i.payload, Edge)}
+    edges = {i.axis for i in phase.items if isinstance(i, ssa.BlockEdge)}
     visits = [v for v in _visits(phase) if v.axis == name]
     return (
         name not in edges
@@ -112,7 +104,7 @@ def _is_streamed_fully(phase: Phase, name: str) -> bool:
 
 def _offsets(phase: Phase) -> list[tuple[Index, frozenset[str]]]:
     """Return every offset with the axes of its load or store."""
-    loads = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
+    loads = [(i.access.offset, i.axes) for i in phase.items if isinstance(i, ssa.Load)]
     return loads + [(s.access.offset, s.axes) for s in phase.stores]
 
 
@@ -125,21 +117,21 @@ def _can_collapse(phase: Phase, a: str, b: str) -> bool:
     if is_bound(phase, a) and not _is_streamed_fully(phase, a):
         return False
     for item in phase.items:
-        if item.kind in ("reduce", "dot") and isinstance(item.payload, Reduction):
-            over = item.payload.over
+        if isinstance(item, (ssa.Reduce, ssa.Dot)):
+            over = item.over
             if (a in over) != (b in over):
                 return False
             separate = a in over and over.index(b) != over.index(a) + 1
-            if separate and (item.kind == "reduce" or _has_overlapping_windows(phase, a)):
+            if separate and (isinstance(item, ssa.Reduce) or _has_overlapping_windows(phase, a)):
                 return False
-        elif item.kind == "scan" and isinstance(item.payload, Reduction):
-            if a in item.payload.over or b in item.payload.over:
+        elif isinstance(item, ssa.Scan):
+            if a in item.over or b in item.over:
                 return False
-        elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
-            if {a, b} & set(axes_of(item.payload)):
+        elif isinstance(item, ssa.IndexValue):
+            if {a, b} & set(axes_of(item.index)):
                 return False
-        elif isinstance(item.payload, Access) and any(
-            {a, b} & set(axes_of(e)) for pair in item.payload.limits for e in pair
+        elif isinstance(item, ssa.Load) and any(
+            {a, b} & set(axes_of(e)) for pair in item.access.limits for e in pair
         ):
             return False
     inner = phase.axes[b]
@@ -172,7 +164,7 @@ def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
 
 def _reduction_axes(phase: Phase) -> frozenset[str]:
     """Return the axes of all reductions and contractions."""
-    reductions = [i.payload for i in phase.items if isinstance(i.payload, Reduction)]
+    reductions = [i for i in phase.items if isinstance(i, ssa.Reduction)]
     return frozenset(name for f in reductions for name in f.over)
 
 
@@ -218,19 +210,15 @@ def substitute_axes(
     dropped = frozenset(drop)
 
     def substituted(_: Item, item: Item) -> Item:
-        payload, axes = item.payload, item.axes - dropped
-        if isinstance(payload, Access):
-            access = payload.map_indices(put)
-            if check is not None:
-                access = replace(access, limits=tuple(map(check, payload.limits)))
-            return replace(item, payload=access, axes=axes)
-        if isinstance(payload, Reduction):
-            over = tuple(x for x in payload.over if x not in dropped)
-            folding = replace(payload, over=over, positions=put(payload.positions))
-            return _without_empty_reduction(replace(item, payload=folding, axes=axes))
-        if item.kind == "index" and isinstance(payload, Expr):
-            return replace(item, payload=put(payload), axes=axes)
-        return item if len(axes) == len(item.axes) else replace(item, axes=axes)
+        changed = item.map_indices(put)
+        if check is not None and isinstance(item, ssa.Load):
+            limits = tuple(map(check, item.access.limits))
+            changed = replace(item, access=replace(item.access.map_indices(put), limits=limits))
+        axes = item.axes - dropped
+        if isinstance(changed, ssa.Reduction):
+            over = tuple(x for x in changed.over if x not in dropped)
+            return _without_empty_reduction(replace(changed, over=over, axes=axes))
+        return changed if axes == changed.axes else replace(changed, axes=axes)
 
     rebuilt = rebuild(
         phase, substituted, state=lambda state: replace(state, axes=state.axes - dropped)
@@ -247,15 +235,15 @@ def substitute_axes(
     )
 
 
-def _without_empty_reduction(item: Item) -> Item:
+def _without_empty_reduction(item: ssa.Reduction) -> Item:
     """Return the element of a reduction without axes (argmin, argmax: position 0)."""
-    if not isinstance(item.payload, Reduction) or item.payload.over:
+    if item.over:
         return item
-    if item.kind == "dot":
-        return replace(item, kind="apply", payload=SUM_OF_PRODUCTS[1])
-    if item.payload.row.positional:
-        return replace(item, kind="const", payload=0, args=(), axes=frozenset())
-    return replace(item, kind="cast", payload=Conversion(item.dtype))
+    if isinstance(item, ssa.Dot):
+        return ssa.Apply(item.args, item.axes, item.dtype, SUM_OF_PRODUCTS[1], time=item.time)
+    if item.row.positional:
+        return ssa.Const((), frozenset(), item.dtype, 0, time=item.time)
+    return ssa.Cast(item.args, item.axes, item.dtype, item.dtype, time=item.time)
 
 
 def _as_expr(atom: Atom) -> Index:
@@ -267,7 +255,7 @@ def collapse_spatial(phase: Phase) -> Phase:
 
     One operand of each contraction has both axes of a pair.
     """
-    dots = [i for i in phase.items if i.kind == "dot"]
+    dots = [i for i in phase.items if isinstance(i, ssa.Dot)]
     if not dots or phase.regions() or phase.cut or phase.window_positions or phase.state_updates:
         return phase
     for a, b in permutations(phase.axes, 2):
@@ -296,14 +284,13 @@ def _is_contiguous(phase: Phase, a: str, b: str) -> bool:
         return False
     padded = False
     for item in phase.items:
-        access = item.payload
-        if isinstance(access, Access):
-            if not all(_is_padding_check(e, n, a, b) for e, n in access.limits):
+        if isinstance(item, ssa.Load):
+            if not all(_is_padding_check(e, n, a, b) for e, n in item.access.limits):
                 return False
-            padded |= any({a, b} & {*axes_of(e)} for e, _ in access.limits)
-        elif item.axes & {a, b} and item.kind not in ("apply", "cast", "dot", "const"):
+            padded |= any({a, b} & {*axes_of(e)} for e, _ in item.access.limits)
+        elif item.axes & {a, b} and not isinstance(item, (ssa.Const, ssa.Apply, ssa.Cast, ssa.Dot)):
             return False
-    loads = [(i.payload.offset, i.axes) for i in phase.items if isinstance(i.payload, Access)]
+    loads = [(i.access.offset, i.axes) for i in phase.items if isinstance(i, ssa.Load)]
     stores = [(s.access.offset, s.axes) for s in phase.stores]
     inner = phase.axes[b]
     return padded and all(

@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, indices
-from smelt.codegen.llvm.loopir.items import Conversion, Item, Phase, Reach, Reduction, WindowRead
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.clone import Cloner, dependencies
+from smelt.codegen.llvm.loopir.items import Item, Phase, Reach
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
 from smelt.ops.windows import window_steps
@@ -35,11 +36,10 @@ def compute_at_windows(phase: Phase) -> Phase:
     if phase.regions() or phase.cut:
         return phase
     draft = Draft(phase)
-    for reduction in [i for i in phase.items if i.kind == "reduce"]:
-        assert isinstance(reduction.payload, Reduction)
+    for reduction in [i for i in phase.items if isinstance(i, ssa.Reduce)]:
         for original in _contractions_of(draft.latest(reduction).args[0]):
             dot = draft.latest(original)
-            pairs = _window_pairs(draft.phase, dot, reduction.payload.over)
+            pairs = _window_pairs(draft.phase, dot, reduction.over)
             if pairs and dot not in draft.phase.roots():  # a stored result keeps its positions
                 _read_through_windows(draft, dot, pairs)
     return draft.phase
@@ -50,9 +50,9 @@ def _contractions_of(root: Item) -> list[Item]:
     pending, seen, dots = [root], {root}, list[Item]()
     while pending:
         item = pending.pop()
-        if item.kind == "dot":
+        if isinstance(item, ssa.Dot):
             dots.append(item)
-        elif item.kind not in ("reduce", "scan", "window"):
+        elif not isinstance(item, (ssa.Reduce, ssa.Scan, ssa.WindowRead)):
             more = [a for a in dict.fromkeys(item.args) if a not in seen]
             seen.update(more)
             pending += more
@@ -82,21 +82,22 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
         return None
     dependent = list(dependencies(dot, {name, tap}))
     if any(
-        i.kind in ("scan", "state", "edge", "window") or _is_reduced(i, name, tap)
+        isinstance(i, (ssa.Scan, ssa.StateRead, ssa.BlockEdge, ssa.WindowRead))
+        or _is_reduced(i, name, tap)
         for i in dependent
     ):
         return None
     for step, dilation in window_steps(taps):
         moves = {name: dilation, tap: -step}
         by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-        if all(substitute(e, by) == e for i in dependent for e in indices(i.payload)):
+        if all(substitute(e, by) == e for i in dependent for e in i.indices):
             return step, dilation
     return None
 
 
 def _is_reduced(item: Item, name: str, tap: str) -> bool:
     """Return whether an item reduces one of the two axes."""
-    return isinstance(item.payload, Reduction) and not {name, tap}.isdisjoint(item.payload.over)
+    return isinstance(item, ssa.Reduction) and not {name, tap}.isdisjoint(item.over)
 
 
 def _read_through_windows(draft: Draft, dot: Item, pairs: list[Pair]) -> None:
@@ -115,7 +116,7 @@ def _read_through_windows(draft: Draft, dot: Item, pairs: list[Pair]) -> None:
         read_position = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
         peeks.append((name_of_axis, read_position))
     moved = Cloner(draft, dot, at).of(dot)
-    draft.replace(dot, replace(dot, kind="window", payload=WindowRead(tuple(peeks)), args=(moved,)))
+    draft.replace(dot, ssa.WindowRead((moved,), dot.axes, dot.dtype, tuple(peeks), time=dot.time))
 
 
 def finish_sums(draft: Draft) -> None:
@@ -123,11 +124,11 @@ def finish_sums(draft: Draft) -> None:
 
     Contractions which became plain reductions are accumulated in several parts.
     """
-    windows = [i for i in draft.phase.items if i.kind == "window"]
-    for original in (i for i in windows if i.args[0].kind == "reduce"):
+    windows = [i for i in draft.phase.items if isinstance(i, ssa.WindowRead)]
+    for original in (i for i in windows if isinstance(i.args[0], ssa.Reduce)):
         window = draft.latest(original)
         (sums,) = window.args
-        result = Item("cast", Conversion(sums.dtype), (sums,), sums.axes, sums.dtype, sums.time)
+        result = ssa.Cast((sums,), sums.axes, sums.dtype, sums.dtype, time=sums.time)
         draft.replace(window, replace(window, args=(draft.insert(window, result),)))
 
 

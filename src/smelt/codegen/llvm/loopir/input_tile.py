@@ -18,8 +18,8 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS, Cloner, dependencies, indices
-from smelt.codegen.llvm.loopir.items import Access, Item, Payload, Phase
+from smelt.codegen.llvm.loopir.clone import Cloner, dependencies
+from smelt.codegen.llvm.loopir.items import Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
@@ -102,12 +102,10 @@ def find_window_axis(a: str, right: Item, over: list[str], phase: Phase) -> Wind
         if not isinstance(taps, int):
             continue
         dependent = list(dependencies(right, {a, tap}))
-        if any(i.kind in REDUCTION_KINDS for i in dependent):
+        if any(isinstance(i, Reduction) for i in dependent):
             continue
         strides = [
-            (e, coefficient(e, a), coefficient(e, tap))
-            for i in dependent
-            for e in indices(i.payload)
+            (e, coefficient(e, a), coefficient(e, tap)) for i in dependent for e in i.indices
         ]
         for step, dilation in _steps_and_dilations(taps, phase.axes[a]):
             by = {a: dilation, tap: -step}
@@ -200,12 +198,13 @@ class _RowCloner(Cloner):
         super().__init__(draft, user, at, limits)
         self.check = check
 
-    def payload(self, item: Item) -> Payload:
-        """Return an item's payload with axes, computed positions and checks replaced."""
-        payload = super().payload(item)
-        if not isinstance(payload, Access):
-            return payload
-        return replace(payload, limits=tuple(map(self.check, payload.limits)))
+    def changed(self, item: Item) -> Item:
+        """Return an item with axes, computed positions and checks replaced."""
+        changed = super().changed(item)
+        if not isinstance(changed, Load):
+            return changed
+        limits = tuple(map(self.check, changed.access.limits))
+        return replace(changed, access=replace(changed.access, limits=limits))
 
 
 def flatten_row_channels(

@@ -4,65 +4,63 @@ Each item is one value with the set of axes that it varies along; loads and stor
 in elements.  A phase is work over a grid of tasks, in segments one after another; the segments of a
 stream's body (a region) run once for every block of the stream.  A program has one phase, or
 several where a stream is split over tasks or a kernel is split.
+
+Modules that name many kinds of items import this one as `ssa`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
-from typing import Literal
+from dataclasses import field, replace
+from typing import Literal, Self
 
 from smelt.ops.combine import Combine
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, atoms
 
-Kind = Literal[
-    "const",
-    "index",
-    "load",
-    "apply",
-    "branch",
-    "cast",
-    "reduce",
-    "dot",
-    "scan",
-    "position",
-    "state",
-    "edge",
-    "window",
-    "unit",
-]
-"""Kinds of values, with their payloads.
-
-- const: a constant.  index: an index expression as a number.
-- load: an `Access`.  apply: a scalar operator, by name.  cast: a `Conversion`.
-- branch: a selection whose condition is uniform in a block.
-- reduce, dot, scan: a reduction, a contraction, a scan, with a `Reduction`.
-- position: a computed position, with a `Clamp`.
-- state: the current value of a `StreamState` state.  edge: an `Edge` of the current block.
-- window: a `WindowRead`, by a window.  unit: a pair of short numbers in 32 bits.
-"""
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Item:
-    """An SSA value.
+    """An SSA value: one class for each kind.
 
     `axes` are those along which it varies; `dtype` is its register type; `time` is the first
     segment of the phase in which it can be computed.
     """
 
-    kind: Kind
-    payload: Payload
     args: tuple[Item, ...]
     axes: frozenset[str]
     dtype: DType
-    time: int = 0
+    time: int = field(default=0, kw_only=True)
 
     def __repr__(self) -> str:
-        return f"%{self.kind}"
+        return f"%{type(self).__name__.lower()}"
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """The index expressions of the item itself, without those of its operands."""
+        return ()
+
+    def map_indices(self, put: Callable[[Index], Index]) -> Self:
+        """Return the item with its index expressions replaced; its axes stay."""
+        return self
+
+    @property
+    def number(self) -> float | int | bool | None:
+        """The constant that the item has, if any."""
+        return None
+
+    @property
+    def operation(self) -> tuple[object, ...]:
+        """What is equal for two items that do the same with their operands."""
+        fields = (getattr(self, name) for name in self.__match_args__[3:])
+        return (type(self), self.dtype, repr(self.number), *fields)  # 0.0 is not -0.0 or False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is equal for two items that are the same value."""
+        return (self.args, self.axes, self.time, self.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,14 @@ class Access:
         return self.other == 0 and math.copysign(1.0, self.other) > 0
 
     @property
+    def indices(self) -> tuple[Index, ...]:
+        """Return the index expressions: the offset and those of the bounds checks."""
+        return (self.offset, *(e for pair in self.limits for e in pair))
+
+    @property
     def positions(self) -> list[str]:
         """Return the names of computed positions that the indices read."""
-        return [
-            a.name
-            for e in (self.offset, *(x for p in self.limits for x in p))
-            for a in atoms(e)
-            if a.kind == "value"
-        ]
+        return [a.name for e in self.indices for a in atoms(e) if a.kind == "value"]
 
     def map_indices(self, put: Callable[[Index], Index]) -> Access:
         """Return the access with every index expression replaced."""
@@ -99,13 +97,78 @@ class Access:
         return Access(self.buffer, put(self.offset), limits, self.other)
 
 
-def accesses_of(items: Iterable[Item]) -> list[Access]:
-    """Return the accesses of the loads among items."""
-    return [i.payload for i in items if isinstance(i.payload, Access)]
+# ---- kinds of items ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Const(Item):
+    """A constant."""
+
+    value: float | int | bool
+
+    @property
+    def number(self) -> float | int | bool | None:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IndexValue(Item):
+    """An index expression as a number."""
+
+    index: Index
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (self.index,)
+
+    def map_indices(self, put: Callable[[Index], Index]) -> IndexValue:
+        return replace(self, index=put(self.index))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Load(Item):
+    """An element of an array."""
+
+    access: Access
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return self.access.indices
+
+    @property
+    def number(self) -> float | int | bool | None:
+        return self.access.other
+
+    def map_indices(self, put: Callable[[Index], Index]) -> Load:
+        return replace(self, access=self.access.map_indices(put))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Operation(Item):
+    """A scalar operator, by name."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Apply(Operation):
+    """A scalar operator of every element."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UniformSelect(Operation):
+    """A selection whose condition is uniform in a block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(Item):
+    """A conversion to type `to`; a half type rounds, and the value continues as float32."""
+
+    to: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reduction(Item):
     """A reduction, scan or contraction over axes.
 
     `positions` is the row-major position over the axes, for argmax and argmin.
@@ -113,7 +176,7 @@ class Reduction:
 
     row: Combine
     over: tuple[str, ...]
-    positions: Index
+    positions: Index = 0
     plain: bool = False
     """Float64 accumulators are more precise than the result needs: no compensated sum."""
     pairs: bool = False
@@ -122,16 +185,31 @@ class Reduction:
     factors: DType | None = None
     """Of a contraction: the type of its factors (bfloat16 with float32 sums)."""
 
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (self.positions,)
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """A type conversion; a half type rounds, and the value continues as float32."""
-
-    dtype: DType
+    def map_indices(self, put: Callable[[Index], Index]) -> Self:
+        return replace(self, positions=put(self.positions))
 
 
-@dataclass(frozen=True, slots=True)
-class Clamp:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Reduce(Reduction):
+    """A reduction of a value."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Dot(Reduction):
+    """A contraction of two operands."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scan(Reduction):
+    """The reductions of all prefixes along an axis."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Position(Item):
     """A computed position: its name in index expressions and the extent to clamp it into.
 
     `inside`: it needs no clamp, because the enclosing part of a stream's body runs only where it is
@@ -142,13 +220,87 @@ class Clamp:
     extent: Index
     inside: bool = False
 
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return (self.extent,)
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+    def map_indices(self, put: Callable[[Index], Index]) -> Position:
+        return replace(self, extent=put(self.extent))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StateRead(Item):
+    """The current value of a stream's state."""
+
+    state: StreamState
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BlockEdge(Item):
     """A bound of the current block of an axis: its "first" index, "last" index, or "length"."""
 
     what: Literal["first", "last", "length"]
     axis: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WindowRead(Item):
+    """A read, by a window, of a value that the task keeps for many positions.
+
+    `at` has the index along each position axis (`smelt.codegen.llvm.loopir.compute_at`).
+    """
+
+    at: tuple[tuple[str, Index], ...]
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        return tuple(e for _, e in self.at)
+
+    def map_indices(self, put: Callable[[Index], Index]) -> WindowRead:
+        return replace(self, at=tuple((a, put(e)) for a, e in self.at))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KPair(Item):
+    """A pair of short numbers in 32 bits."""
+
+
+NO_AXES = frozenset[str]()
+
+
+def union_of_axes(items: Iterable[Item]) -> frozenset[str]:
+    """Return the axes along which any of the items varies."""
+    return frozenset[str]().union(*(i.axes for i in items))
+
+
+def apply(op: str, args: tuple[Item, ...], dtype: DType) -> Apply:
+    """Return a scalar operator of items."""
+    return Apply(args, union_of_axes(args), dtype, op)
+
+
+def cast(item: Item, dtype: DType) -> Cast:
+    """Return the conversion of an item to a type."""
+    return Cast((item,), item.axes, dtype.compute, dtype)
+
+
+def index_of(item: Item) -> Index | None:
+    """Return an item as an index expression, if it is one."""
+    if isinstance(item, IndexValue):
+        return item.index
+    return item.value if isinstance(item, Const) and isinstance(item.value, int) else None
+
+
+def over_axes(item: Item) -> tuple[str, ...]:
+    """Return the axes that an item reduces or scans."""
+    return item.over if isinstance(item, Reduction) else ()
+
+
+def accesses_of(items: Iterable[Item]) -> list[Access]:
+    """Return the accesses of the loads among items."""
+    return [i.access for i in items if isinstance(i, Load)]
+
+
+# ---- regions, states and phases ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,16 +400,6 @@ class StateUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowRead:
-    """A read, by a window, of a value that the task keeps for many positions.
-
-    `at` has the index along each position axis (`smelt.codegen.llvm.loopir.compute_at`).
-    """
-
-    at: tuple[tuple[str, Index], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Reach:
     """The positions that windows reach along a position axis.
 
@@ -267,22 +409,6 @@ class Reach:
     axis: str
     step: int
     length: int
-
-
-Payload = (
-    float
-    | int
-    | bool
-    | Index
-    | Access
-    | str
-    | Conversion
-    | Reduction
-    | Clamp
-    | Edge
-    | StreamState
-    | WindowRead
-)
 
 
 @dataclass(frozen=True, slots=True)

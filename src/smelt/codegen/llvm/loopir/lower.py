@@ -11,18 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
-    Clamp,
-    Conversion,
-    Edge,
     Item,
-    Kind,
-    Payload,
     Phase,
-    Reduction,
     Region,
     StateUpdate,
     StoreItem,
@@ -40,7 +35,6 @@ from smelt.ops.scalar import SCALARS
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
-    Expr,
     Index,
     add,
     atoms,
@@ -101,39 +95,21 @@ class PhaseBuilder:
         """Add a store of an item."""
         self.stores.append(store)
 
-    def item(
-        self,
-        kind: Kind,
-        payload: Payload,
-        args: tuple[Item, ...],
-        axes: Iterable[str],
-        dtype: DType,
-    ) -> Item:
-        """Return the item with these properties, a new one if there is none yet."""
-        number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
-        over = payload.over if isinstance(payload, Reduction) else ()
-        time = self._segment_of(kind, (*axes, *over), args)
-        key = (
-            kind,
-            payload,
-            repr(number) if isinstance(number, float) else None,
-            type(number),
-            args,
-            dtype,
-            time,
-        )
-        item = self.items_by_key.get(key)
-        if item is None:
-            item = Item(kind, payload, args, frozenset(axes), dtype, time)
-            self.items_by_key[key] = item
+    def item(self, item: Item) -> Item:
+        """Return an item in the first segment where it can be computed, equal ones once."""
+        if time := self._segment_of(item):
+            item = replace(item, time=time)
+        first = self.items_by_key.setdefault(item.key, item)
+        if first is item:
             self.items.append(item)
-        return item
+        return first
 
-    def _segment_of(self, kind: Kind, axes: Iterable[str], args: tuple[Item, ...]) -> int:
+    def _segment_of(self, item: Item) -> int:
         """Return the first segment in which an item can be computed."""
-        if kind in ("state", "edge"):
+        if isinstance(item, (ssa.StateRead, ssa.BlockEdge)):
             return self.now
-        segment, all_axes = max((a.time for a in args), default=0), set(axes)
+        segment = max((a.time for a in item.args), default=0)
+        all_axes = item.axes.union(ssa.over_axes(item))
         for region in enclosing_regions(self.region):
             around = region.parent
             inside = any(v.axis in all_axes for v in region.cuts)
@@ -163,23 +139,22 @@ class PhaseBuilder:
         """Return the item of a kernel value."""
         match value:
             case k.Const(value=number, dtype=dtype):
-                return self.item("const", dtype.round_number(number), (), (), dtype.compute)
+                return self.item(
+                    ssa.Const((), ssa.NO_AXES, dtype.compute, dtype.round_number(number))
+                )
             case k.Ref(name=name, next=following):
                 return (self.new if following else self.names)[name]
             case k.IndexValue(index=index, dtype=dtype):
-                args = self.index_args(index)
-                return self.item("index", index, args, self.index_axes(index), dtype.compute)
+                args, axes = self.index_args(index), self.index_axes(index)
+                return self.item(ssa.IndexValue(args, axes, dtype.compute, index))
             case k.Load():
                 return self._load(value)
             case k.Apply(op=op, args=operands):
                 args = tuple(self.value(a) for a in operands)
                 dtype = SCALARS[op].result(*(a.dtype for a in args))
-                return self.item("apply", op, args, _axes(args), dtype)
+                return self.item(ssa.apply(op, args, dtype))
             case k.Cast(arg=operand, dtype=dtype):
-                args = (self.value(operand),)
-                if dtype == args[0].dtype:
-                    return args[0]
-                return self.item("cast", Conversion(dtype), args, _axes(args), dtype.compute)
+                return self.convert(self.value(operand), dtype)
             case k.Reduce(combine=combine, arg=operand, over=over, dtype=dtype):
                 return self.reduce(COMBINES[combine], self.value(operand), over, dtype)
             case k.Dot(left=left, right=right, over=over, dtype=dtype):
@@ -188,13 +163,13 @@ class PhaseBuilder:
                 arg = self.convert(self.value(operand), dtype.compute)
                 if along in unvarying_axes(self.region):
                     return arg
-                folding = Reduction(COMBINES[combine], (along,), 0)
-                return self.item("scan", folding, (arg,), arg.axes | {along}, dtype.compute)
+                axes = arg.axes | {along}
+                return self.item(ssa.Scan((arg,), axes, dtype.compute, COMBINES[combine], (along,)))
             case k.If():
                 return self._if(value)
             case k.Partial(condition=condition):
                 all_hold = self.value(condition)
-                fails = self.item("apply", ANY_FAILS[1], (all_hold,), all_hold.axes, bool_)
+                fails = self.item(ssa.apply(ANY_FAILS[1], (all_hold,), bool_))
                 return self._reduce_block(ANY_FAILS[0], fails)
             case k.Extreme(arg=arg, largest=largest):
                 return self._extreme(self.value(arg), largest)
@@ -206,10 +181,10 @@ class PhaseBuilder:
 
     def _extreme(self, item: Item, largest: bool) -> Item:
         """Return the smallest or largest value of an item in the current block."""
-        name = bare_axis(item.payload) if isinstance(item.payload, Expr) else None
+        name = bare_axis(item.index) if isinstance(item, ssa.IndexValue) else None
         if name is None or name in self.fixed or item.dtype != i64:
             return self._reduce_block(EXTREMES[largest], item)
-        return self.item("edge", Edge("last" if largest else "first", name), (), (), i64)
+        return self.item(ssa.BlockEdge((), ssa.NO_AXES, i64, "last" if largest else "first", name))
 
     def _if(self, v: k.If) -> Item:
         """Lower a selection.
@@ -229,15 +204,14 @@ class PhaseBuilder:
         args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
         self.guarded = outer
         is_uniform = args[0].axes <= self.fixed | unvarying_axes(self.region)
-        return self.item(
-            "branch" if is_uniform else "apply", CHOICE, args, _axes(args), args[1].dtype
-        )
+        kind = ssa.UniformSelect if is_uniform else ssa.Apply
+        return self.item(kind(args, ssa.union_of_axes(args), args[1].dtype, CHOICE))
 
     def convert(self, item: Item, dtype: DType) -> Item:
         """Return `item` converted to a type."""
         if item.dtype == dtype:
             return item
-        return self.item("cast", Conversion(dtype), (item,), item.axes, dtype.compute)
+        return self.item(ssa.cast(item, dtype))
 
     def reduce(
         self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType, *, pairs: bool = False
@@ -254,14 +228,14 @@ class PhaseBuilder:
             arg = arg if partial else self.convert(arg, dtype.compute)
         if not over:
             return (
-                self.item("const", 0, (), (), i64)
+                self.item(ssa.Const((), ssa.NO_AXES, i64, 0))
                 if row.positional
                 else self.convert(arg, dtype.compute)
             )
         positions, edges = self._positions(over) if row.positional else (0, ())
-        args = (arg, *edges)
-        folding = Reduction(row, over, positions, self.all_single_precision, pairs or dtype != f64)
-        return self.item("reduce", folding, args, arg.axes - set(over), dtype.compute)
+        plain, pairs = self.all_single_precision, pairs or dtype != f64
+        args, axes = (arg, *edges), arg.axes - set(over)
+        return self.item(ssa.Reduce(args, axes, dtype.compute, row, over, positions, plain, pairs))
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
         """Return the row-major position over axes in the current block.
@@ -272,7 +246,7 @@ class PhaseBuilder:
         edges: list[Item] = []
 
         def edge(what: Literal["first", "length"], name: str, extent: Index) -> Index:
-            bound = self.item("edge", Edge(what, name), (), (), i64)
+            bound = self.item(ssa.BlockEdge((), ssa.NO_AXES, i64, what, name))
             edges.append(bound)
             self.positions[f"{name}.{what}.{bound.time}"] = bound
             return value(f"{name}.{what}.{bound.time}", extent)
@@ -292,17 +266,17 @@ class PhaseBuilder:
         still = unvarying_axes(self.region) | self.fixed
         over = tuple(a for a in over if a not in still)
         if not over:
-            return self.item("apply", SUM_OF_PRODUCTS[1], args, _axes(args), wide)
-        folding = Reduction(COMBINES[SUM_OF_PRODUCTS[0]], over, 0, factors=dtype)
-        return self.item("dot", folding, args, _axes(args) - set(over), wide)
+            return self.item(ssa.apply(SUM_OF_PRODUCTS[1], args, wide))
+        row, axes = COMBINES[SUM_OF_PRODUCTS[0]], ssa.union_of_axes(args) - set(over)
+        return self.item(ssa.Dot(args, axes, wide, row, over, factors=dtype))
 
     def _load(self, load: k.Load) -> Item:
         param = self.kernel.param(load.param)
         other = k.Const(0, param.dtype.compute) if self.guarded else None
         access = self.access(param, load.index, load.other or other)
-        args = self.index_args(access.offset, *(e for pair in access.limits for e in pair))
+        args = self.index_args(*access.indices)
         axes = self.index_axes(access.offset, *(e for e, _ in access.limits))
-        return self.item("load", access, args, axes, param.dtype.compute)
+        return self.item(ssa.Load(args, axes, param.dtype.compute, access))
 
     def access(self, param: k.Param, index: tuple[Index, ...], other: k.Const | None) -> Access:
         """Return the flat form of param[index], with the bounds checks that are not proven."""
@@ -338,17 +312,10 @@ class PhaseBuilder:
         """Return a value combined with what is stored at its destination."""
         if s.join == k.PUT:
             return new
-        axes = self.index_axes(*s.index)
-        old = Item(
-            "load",
-            access,
-            self.index_args(access.offset),
-            axes,
-            new.dtype,
-            self.now,
-        )
+        args, axes = self.index_args(access.offset), self.index_axes(*s.index)
+        old = ssa.Load(args, axes, new.dtype, access, time=self.now)
         self.items.append(old)  # never shared with another load: the destination changes
-        return self.item("apply", s.join, (old, new), old.axes | new.axes, new.dtype)
+        return self.item(ssa.apply(s.join, (old, new), new.dtype))
 
     def _before_rounding(self, item: Item, dtype: DType) -> Item:
         """Return the argument of a conversion that storing as `dtype` makes redundant.
@@ -356,7 +323,7 @@ class PhaseBuilder:
         That is a conversion to a half type: the store rounds anyway.  Other items are returned as
         they are.
         """
-        half = isinstance(item.payload, Conversion) and item.payload.dtype == dtype != f32
+        half = isinstance(item, ssa.Cast) and item.to == dtype != f32
         return item.args[0] if half and item.args[0].dtype == item.dtype == f32 else item
 
     def body(self, body: Iterable[k.Statement]) -> None:
@@ -371,8 +338,9 @@ class PhaseBuilder:
                 self.names[name] = self.value(value)
             case k.Position(name=name, value=value, extent=extent):
                 arg = self.convert(self.value(value), i64)
-                clamping = Clamp(name, extent, self._is_inside(arg, extent))
-                self.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
+                inside = self._is_inside(arg, extent)
+                position = ssa.Position((arg,), arg.axes, i64, name, extent, inside)
+                self.positions[name] = self.item(position)
             case k.Store():
                 self.store(s)
             case k.Update(state=name, value=value):
@@ -391,20 +359,17 @@ class PhaseBuilder:
         region = self.region
         if region is None or region.where is None or at.time < self.latest[region.parent]:
             return False
-        tests = {
-            (t.payload, t.args[1]) for t in _tests(region.where) if _is_same_value(t.args[0], at)
-        }
+        tests = {(t.op, t.args[1]) for t in _tests(region.where) if _is_same_value(t.args[0], at)}
         low = any(op == "ge" and self._is_block_end(end, extent, 0) for op, end in tests)
         return low and any(op == "le" and self._is_block_end(end, extent, 1) for op, end in tests)
 
     def _is_block_end(self, item: Item, extent: Index, last: int) -> bool:
         """Return whether a value is a bound of an axis, or of its current block."""
-        edge = item.payload
-        if item.kind == "edge" and isinstance(edge, Edge):
-            axis_extent = self.axes.get(edge.axis)
-            return edge.what == ("last" if last else "first") and axis_extent == extent
+        if isinstance(item, ssa.BlockEdge):
+            axis_extent = self.axes.get(item.axis)
+            return item.what == ("last" if last else "first") and axis_extent == extent
         end = sub(extent, 1) if last else 0
-        return item.kind in ("const", "index") and item.dtype == i64 and edge == end
+        return item.dtype == i64 and ssa.index_of(item) == end
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -456,7 +421,7 @@ class PhaseBuilder:
 
     def read(self, state: StreamState) -> Item:
         """Return the current value of a state."""
-        return self.item("state", state, (), state.axes, state.dtype)
+        return self.item(ssa.StateRead((), state.axes, state.dtype, state))
 
     def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[StreamState, Item]]) -> None:
         """Set the initial values of states and enter the body of a stream."""
@@ -496,12 +461,12 @@ def stride_name(param: str, d: int) -> str:
     return f"{param}__stride{d}"
 
 
-def _tests(item: Item) -> Iterator[Item]:
+def _tests(item: Item) -> Iterator[ssa.Apply]:
     """Yield the comparisons whose conjunction an item is."""
-    if item.kind == "apply" and item.payload == BOTH:
+    if isinstance(item, ssa.Apply) and item.op == BOTH:
         for arg in item.args:
             yield from _tests(arg)
-    elif item.kind == "apply" and len(item.args) == 2:
+    elif isinstance(item, ssa.Apply) and len(item.args) == 2:
         yield item
 
 
@@ -509,9 +474,5 @@ def _is_same_value(a: Item, b: Item) -> bool:
     """Return whether two items are the same value, whatever their segments."""
     if a is b:
         return True
-    alike = (a.kind, a.payload, a.dtype) == (b.kind, b.payload, b.dtype) and a.kind != "state"
+    alike = a.operation == b.operation and not isinstance(a, ssa.StateRead)
     return alike and len(a.args) == len(b.args) and all(map(_is_same_value, a.args, b.args))
-
-
-def _axes(items: Iterable[Item]) -> frozenset[str]:
-    return frozenset[str]().union(*(i.axes for i in items))

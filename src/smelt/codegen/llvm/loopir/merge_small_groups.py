@@ -14,18 +14,18 @@ n//O*O + c.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import dependencies, depends_on_reduction, indices
+from smelt.codegen.llvm.loopir.clone import dependencies, depends_on_reduction
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import IndexValue, Item, Load, Phase, Reduction, WindowRead
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 
 
-def merge_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> Phase | None:
+def merge_groups(phase: Phase, dots: Sequence[Item], stored: str | None, most: int) -> Phase | None:
     """Merge the group axis of contractions into the `stored` axis.
 
     All of `dots` must have both axes, and the stored one at most `most` positions.  None if they
@@ -38,7 +38,7 @@ def merge_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) 
     (group, *more) = groups
     if more or group is None or not {group, stored} <= {*phase.grid}:
         return None
-    reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Reduction)]
+    reductions = [i.over for i in phase.items if isinstance(i, Reduction)]
     if any({group, stored} & {*over} for over in reductions):
         return None
     extent = mul(phase.axes[group], each)
@@ -91,11 +91,11 @@ def _permutes_lanes(x: Item, a: str, n: str, lane_in_group: Index) -> bool:
 
     Then position `a` of a group is what lane number `a` of the group reads.
     """
-    if not isinstance(x.payload, Access):
-        return bool(x.args) and not indices(x.payload)
-    offset, limits = x.payload.offset, indices(x.payload)[1:]
+    if not isinstance(x, Load):
+        return bool(x.args) and not isinstance(x, (IndexValue, WindowRead))
+    offset, *limits = x.access.indices
     stride = coefficient(substitute(offset, {a: lane_in_group}), n)
-    fixed = not any({a, n} & {*axes_of(e)} for e in limits) and not x.payload.positions
+    fixed = not any({a, n} & {*axes_of(e)} for e in limits) and not x.access.positions
     return fixed and stride is not None and stride == coefficient(offset, a)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Item, Load
 from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -23,9 +23,9 @@ def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
         new_args = [a for a in item.args if a not in seen]
         pending += new_args
         seen.update(new_args)
-        if isinstance(item.payload, Access):
+        if isinstance(item, Load):
             for a in axes:
-                if _is_unit_stride(item.payload.offset, a):
+                if _is_unit_stride(item.access.offset, a):
                     votes[a] += 64 ** len(item.axes)
     return max(axes, key=lambda a: votes[a])
 
@@ -47,9 +47,8 @@ def is_strided_load(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple
 
     One of `unit` must have stride 1.
     """
-    access = item.payload
-    if not isinstance(access, Access) or access.limits or item.args or item.dtype != dtype:
+    if not isinstance(item, Load) or item.access.limits or item.args or item.dtype != dtype:
         return False
-    steps = {a: coefficient(access.offset, a) for a in axes}
+    steps = {a: coefficient(item.access.offset, a) for a in axes}
     has_fixed_strides = all(s is not None and not axes_of(s) for s in steps.values())
     return has_fixed_strides and any(steps[a] == 1 for a in unit)

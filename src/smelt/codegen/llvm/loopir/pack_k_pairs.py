@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import Cloner, insert_before
-from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
+from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import add, axis, floordiv, mod, mul, sub
@@ -58,11 +59,13 @@ def _pack(
         unit = _load_pair(draft, user, pair, short)
         if unit is None:
             pair = [_round(draft, user, y, short) for y in pair]
-            if ends and x.kind != "load":  # a value computed out of bounds may be anything
+            if ends and not isinstance(
+                x, ssa.Load
+            ):  # a value computed out of bounds may be anything
                 end, stop = ends[name]
-                pair.append(insert_before(draft, user, "index", end, (), i64, frozenset({along})))
-                pair.append(insert_before(draft, user, "index", stop, (), i64))
-            unit = insert_before(draft, user, "unit", 0, tuple(pair), i32)
+                for axes, e in ((frozenset({along}), end), (frozenset[str](), stop)):
+                    pair.append(insert_before(draft, user, ssa.IndexValue((), axes, i64, e)))
+            unit = insert_before(draft, user, ssa.KPair(tuple(pair), ssa.union_of_axes(pair), i32))
         units.append(unit)
     return units
 
@@ -72,17 +75,17 @@ def _round(draft: Draft, user: Item, x: Item, short: DType) -> Item:
 
     Loads and conversions to that type stay as they are.
     """
-    payload = x.payload
-    if isinstance(payload, Access) or (isinstance(payload, Conversion) and payload.dtype == short):
+    if isinstance(x, ssa.Load) or (isinstance(x, ssa.Cast) and x.to == short):
         return x
-    return insert_before(draft, user, "cast", Conversion(short), (x,), x.dtype)
+    return insert_before(draft, user, ssa.Cast((x,), x.axes, x.dtype, short))
 
 
 def _load_pair(draft: Draft, user: Item, pair: list[Item], short: DType) -> Item | None:
     """Return a load of a pair that is contiguous and aligned in memory, or None."""
-    first, second = (x.payload for x in pair)
-    if not isinstance(first, Access) or not isinstance(second, Access) or first.positions:
+    accesses = fixed_loads(pair)
+    if accesses is None:
         return None
+    first, second = accesses
     side_by_side = sub(second.offset, first.offset) == 1 and mod(first.offset, 2) == 0
     if (
         not side_by_side
@@ -93,17 +96,23 @@ def _load_pair(draft: Draft, user: Item, pair: list[Item], short: DType) -> Item
     name = f"{first.buffer}.units"
     draft.alias(name, first.buffer, i32)
     access = Access(name, floordiv(first.offset, 2), first.limits)
-    return insert_before(draft, user, "load", access, (), i32, pair[0].axes)
+    return insert_before(draft, user, ssa.Load((), pair[0].axes, i32, access))
 
 
 def contiguous_pair(unit: Item) -> tuple[Access, Access] | None:
     """Return the two loads of a pair if they are neighbours in memory, else None."""
-    if unit.kind != "unit" or len(unit.args) != 2:
+    if not isinstance(unit, ssa.KPair) or len(unit.args) != 2:
         return None
-    first, second = (x.payload for x in unit.args)
-    if not isinstance(first, Access) or not isinstance(second, Access) or first.positions:
-        return None
-    return (first, second) if sub(second.offset, first.offset) == 1 else None
+    pair = fixed_loads(unit.args)
+    return pair if pair and sub(pair[1].offset, pair[0].offset) == 1 else None
 
 
-__all__ = ["contiguous_pair", "pack_operand_pair", "pack_pairs"]
+def fixed_loads(pair: Sequence[Item]) -> tuple[Access, Access] | None:
+    """Return the accesses of two loads at positions that are not computed, else None."""
+    accesses = accesses_of(pair)
+    if len(accesses) < 2 or accesses[0].positions:
+        return None
+    return accesses[0], accesses[1]
+
+
+__all__ = ["contiguous_pair", "fixed_loads", "pack_operand_pair", "pack_pairs"]

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar, cast
 
 from smelt.codegen.llvm.loopir.items import (
     Item,
     Phase,
     Reach,
     Region,
+    StateRead,
     StateUpdate,
     StoreItem,
     StreamState,
@@ -28,6 +30,8 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index
 
 __all__ = ["Draft", "rebuild"]
+
+Same = TypeVar("Same", bound=Item)
 
 
 def rebuild(
@@ -87,13 +91,12 @@ class _Rebuilder:
 
         Itself if they are the same.
         """
-        args, payload = item.args, item.payload
-        if any(a in self.items and self.items[a] is not a for a in args):
-            args = tuple(map(self._item, args))
-        if isinstance(payload, StreamState):
-            payload = self._of_state(payload)
-        same = args is item.args and payload is item.payload
-        return item if same else replace(item, args=args, payload=payload)
+        if any(a in self.items and self.items[a] is not a for a in item.args):
+            item = replace(item, args=tuple(map(self._item, item.args)))
+        if isinstance(item, StateRead):
+            state = self._of_state(item.state)
+            return item if state is item.state else replace(item, state=state)
+        return item
 
     def _store(self, s: StoreItem) -> StoreItem:
         value, where = self._item(s.value), self._optional(s.where)
@@ -149,18 +152,18 @@ class Draft:
         """The axes of the phase."""
         return self._phase.axes
 
-    def latest(self, item: Item) -> Item:
-        """Return what an item has become."""
+    def latest(self, item: Same) -> Same:
+        """Return what an item has become, while that is of the same kind."""
         while item in self._latest:
-            item = self._latest[item]
+            item = cast(Same, self._latest[item])
         return item
 
-    def insert(self, user: Item, item: Item) -> Item:
+    def insert(self, user: Item, item: Same) -> Same:
         """Insert an item just before its user, and return it."""
         self._items.insert(self._items.index(user), item)
         return item
 
-    def replace(self, old: Item, new: Item) -> Item:
+    def replace(self, old: Item, new: Same) -> Same:
         """Put an item in another one's place, and rebuild what depends on that."""
         rebuilder = _Rebuilder(lambda _, item: item, items={old: new})
         self._adopt(rebuilder.phase(self._without(old, new)), rebuilder)

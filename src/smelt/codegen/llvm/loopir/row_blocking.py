@@ -20,15 +20,13 @@ nothing else reads them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Conversion,
-    Edge,
     Item,
     Phase,
-    Reduction,
     Region,
     StateUpdate,
     StreamState,
@@ -62,7 +60,7 @@ class _SegmentItems:
     time: int
     along: set[Item]
     """What varies along the rows."""
-    ended: list[Item]
+    ended: Sequence[Item]
     """Reductions of the rows."""
     after: set[Item]
     """What depends on these reductions."""
@@ -85,11 +83,11 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
     (time,) = times
     inside = [i for i in phase.items if i.time == time]
     blocks = {v.axis for r in regions for v in r.visits if v.size not in (None, 1)}
-    pairs = [i for i in inside if i.kind == "dot" and axis in i.axes and blocks & i.axes]
+    pairs = [i for i in inside if isinstance(i, ssa.Dot) and axis in i.axes and blocks & i.axes]
     if len(pairs) < 2:  # the L2 cache holds the results of a single contraction
         return None
     along = {i for i in inside if axis in i.axes}
-    ended = [i for i in inside if _reduces(i, axis)]
+    ended = [i for i in inside if isinstance(i, (ssa.Reduce, ssa.Dot)) and axis in i.over]
     after = set[Item]()
     for i in inside:
         if any(a in after or a in ended for a in i.args):
@@ -103,31 +101,20 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
     )
 
 
-def _reduces(item: Item, axis: str) -> bool:
-    """Return whether an item is a reduction over an axis."""
-    is_reduction = isinstance(item.payload, Reduction) and item.kind in ("reduce", "dot")
-    return is_reduction and axis in item.payload.over  # type: ignore[union-attr]
-
-
-def _is_combinable(reduction: Item) -> bool:
+def _is_combinable(reduction: ssa.Reduction) -> bool:
     """Return whether partial results of a reduction can be combined."""
-    assert isinstance(reduction.payload, Reduction)
-    row = reduction.payload.row
+    row = reduction.row
     return not row.positional and not (row.compensated and reduction.dtype == f64)
 
 
 def _needs_row_order(phase: Phase, time: int, axis: str, inside: list[Item]) -> bool:
     """Return whether something depends on the order of rows, or reads what the kernel writes."""
-    if any(i.kind == "scan" and axis in _over(i) for i in inside):
+    if any(isinstance(i, ssa.Scan) and axis in i.over for i in inside):
         return True
-    if any(isinstance(i.payload, Edge) and i.payload.axis == axis for i in phase.items):
+    if any(isinstance(i, ssa.BlockEdge) and i.axis == axis for i in phase.items):
         return True
     written = {s.access.buffer for s in phase.stores}
-    return any(isinstance(i.payload, Access) and i.payload.buffer in written for i in inside)
-
-
-def _over(item: Item) -> tuple[str, ...]:
-    return item.payload.over if isinstance(item.payload, Reduction) else ()
+    return any(isinstance(i, ssa.Load) and i.access.buffer in written for i in inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +146,9 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
         if at > time + 1:
             return replace(item, time=at, args=tuple(map(final, item.args)))
         item = item if at == item.time else replace(item, time=at)
-        if before in parts.ended:
-            assert isinstance(item.payload, Reduction)
+        if isinstance(item, ssa.Reduction) and before in parts.ended:
             sums = item
-            if item.kind == "reduce" and item.payload.row.wide and item.dtype.is_float:
+            if isinstance(item, ssa.Reduce) and item.row.wide and item.dtype.is_float:
                 sums = replace(item, dtype=f64)  # partial sums are not rounded, only the total is
             name = f"swath.{phase.items.index(before)}"
             carried[sums] = _carry(sums, item.dtype, name, region, time)
@@ -204,16 +190,15 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
     )
 
 
-def _carry(sums: Item, result: DType, name: str, region: Region, time: int) -> _Carried:
+def _carry(sums: ssa.Reduction, result: DType, name: str, region: Region, time: int) -> _Carried:
     """Carry a reduction from row block to row block, and round the last to `result`."""
-    assert isinstance(sums.payload, Reduction)
-    row, axes, dtype = sums.payload.row, sums.axes, sums.dtype
+    row, axes, dtype = sums.row, sums.axes, sums.dtype
     state = StreamState(name, axes, dtype, region)
-    first = Item("const", row.identity(dtype), (), frozenset(), dtype, time)
-    old = Item("state", state, (), axes, dtype, time + 1)
-    new = Item("apply", row.scalar, (old, sums), axes, dtype, time + 1)
-    last = Item("state", state, (), axes, dtype, time + 2)
-    rounded = Item("cast", Conversion(result), (last,), axes, result, time + 2)
+    first = ssa.Const((), frozenset(), dtype, row.identity(dtype), time=time)
+    old = ssa.StateRead((), axes, dtype, state, time=time + 1)
+    new = ssa.Apply((old, sums), axes, dtype, row.scalar, time=time + 1)
+    last = ssa.StateRead((), axes, dtype, state, time=time + 2)
+    rounded = ssa.Cast((last,), axes, result, result, time=time + 2)
     updates = StateUpdate(state, first, time), StateUpdate(state, new, time + 1)
     return _Carried(first, old, new, (last,) if result == dtype else (last, rounded), updates)
 

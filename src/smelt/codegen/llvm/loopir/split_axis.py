@@ -14,16 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.collapse_axes import is_bound
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Item,
-    Phase,
-    Reduction,
-    StoreItem,
-    StreamState,
-    visited_axes,
-)
+from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem, StreamState, visited_axes
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import coefficient
@@ -55,11 +48,7 @@ def _divisor(phase: Phase, name: str) -> Index | None:
     if name in phase.cut or is_bound(phase, name):
         return None
     for item in phase.items:
-        if (
-            item.kind == "scan"
-            and isinstance(item.payload, Reduction)
-            and name in item.payload.over
-        ):
+        if isinstance(item, ssa.Scan) and name in item.over:
             return None
     extent = phase.axes[name]
     for e in _indices(phase):
@@ -79,7 +68,7 @@ def _splits_contraction_rows(phase: Phase, name: str, step: Index) -> bool:
     of_one_operand = [
         name in item.args[0].axes ^ item.args[1].axes
         for item in phase.items
-        if item.kind == "dot" and name in item.axes
+        if isinstance(item, ssa.Dot) and name in item.axes
     ]
     if not of_one_operand or not all(of_one_operand):
         return False
@@ -88,14 +77,8 @@ def _splits_contraction_rows(phase: Phase, name: str, step: Index) -> bool:
 
 
 def _indices(phase: Phase) -> list[Index]:
-    indices: list[Index] = []
-    for item in phase.items:
-        if isinstance(item.payload, Access):
-            indices.append(item.payload.offset)
-            indices += [e for pair in item.payload.limits for e in pair]
-        elif isinstance(item.payload, Expr):
-            indices.append(item.payload)
-    return indices + [s.access.offset for s in phase.stores]
+    values = (i for i in phase.items if isinstance(i, (ssa.Load, ssa.IndexValue)))
+    return [*(e for i in values for e in i.indices), *(s.access.offset for s in phase.stores)]
 
 
 def _split(phase: Phase, name: str, step: Index) -> Phase:
@@ -113,15 +96,10 @@ def _split(phase: Phase, name: str, step: Index) -> Phase:
         axes |= {outer: count, inner: step} if a == name else {a: n}
 
     def split(_: Item, item: Item) -> Item:
-        payload = item.payload
-        if isinstance(payload, Access):
-            item = replace(item, payload=payload.map_indices(put))
-        elif isinstance(payload, Reduction):
-            over = tuple(x for o in payload.over for x in pair.get(o, (o,)))
-            folding = replace(payload, over=over, positions=put(payload.positions))
-            item = replace(item, payload=folding)
-        elif isinstance(payload, Expr):
-            item = replace(item, payload=put(payload))
+        item = item.map_indices(put)
+        if isinstance(item, ssa.Reduction):
+            over = tuple(x for o in item.over for x in pair.get(o, (o,)))
+            item = replace(item, over=over)
         return replace(item, axes=_axes(item))
 
     def split_state(state: StreamState) -> StreamState:
@@ -161,15 +139,15 @@ def _substitute(e: Index, name: str, parts: Index) -> Index:
 
 def _axes(item: Item) -> frozenset[str]:
     """Return the axes that an item varies along, from its operands and index expressions."""
-    axes = frozenset[str]().union(*(a.axes for a in item.args))
-    payload = item.payload
-    if isinstance(payload, StreamState):
-        return payload.axes
-    if isinstance(payload, Access):
-        indices = [payload.offset, *(e for e, _ in payload.limits)]
-        return axes.union(*(axes_of(e) for e in indices))
-    if isinstance(payload, Expr):
-        return axes | set(axes_of(payload))
-    if isinstance(payload, Reduction):
-        return axes | set(payload.over) if item.kind == "scan" else axes - set(payload.over)
-    return axes
+    axes = ssa.union_of_axes(item.args)
+    match item:
+        case ssa.StateRead(state=state):
+            return state.axes
+        case ssa.Load() | ssa.IndexValue():
+            return axes.union(*map(axes_of, item.indices))
+        case ssa.Scan(over=over):
+            return axes | {*over}
+        case ssa.Reduction(over=over):
+            return axes - {*over}
+        case _:
+            return axes

@@ -16,19 +16,21 @@ of a map are collapsed later (`smelt.codegen.llvm.loops.collapse_short_rows`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from smelt.kernel import ir as k
+from smelt.kernel import walk
+from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.env import Bound, Env
+from smelt.kernel.transform.part import part_of
 from smelt.kernel.walk import (
-    axes_used,
+    bindings_of,
     blocks,
     refs,
     splits,
     statements,
     substitute,
-    values_of,
     visit,
 )
 from smelt.machine.blocks import BLOCK, MIN_LANES, PART_ROWS, PARTS, SHORT_ROW
@@ -87,10 +89,8 @@ def _is_plain(kernel: k.Kernel) -> bool:
             return False
         if isinstance(s, k.Stream) and (s.where is not None or s.bounds or not _visits_at_once(s)):
             return False
-        if not all(
-            isinstance(v, (*POINTWISE_VALUES, k.Reduce)) for x in values_of(s) for v in visit(x)
-        ):
-            return False
+    if not all(isinstance(v, (*POINTWISE_VALUES, k.Reduce)) for v in walk.visit_body(kernel)):
+        return False
     return not any(isinstance(e, k.Each) for e in kernel.grid)
 
 
@@ -103,16 +103,10 @@ def _lets(kernel: k.Kernel) -> Lets:
     return {s.name: s for s in statements(kernel) if isinstance(s, k.Let)}
 
 
-def _closure(values: Iterable[k.Value], lets: Lets, ends: Iterable[str] = ()) -> list[k.Let]:
+def _closure(values: Iterable[k.Value], lets: Lets, ends: Collection[str] = ()) -> list[k.Let]:
     """Return the bindings that some values depend on, in order, stopping at `ends`."""
-    names, excluded = set[str](), set(ends)
-    pending = [n for v in values for n in refs(v)]
-    while pending:
-        name = pending.pop()
-        if name in lets and name not in names | excluded:
-            names.add(name)
-            pending += refs(lets[name])
-    return [s for name, s in lets.items() if name in names]
+    before = [s for n, s in lets.items() if n not in ends]
+    return [s for s in bindings_of(before, values) if isinstance(s, k.Let)]
 
 
 def _has_reduction(values: Iterable[k.Value]) -> bool:
@@ -121,41 +115,9 @@ def _has_reduction(values: Iterable[k.Value]) -> bool:
 
 def _remove_dead(kernel: k.Kernel) -> k.Kernel:
     """Remove dead bindings, axes and parameters from a kernel."""
-    live = {
-        n
-        for s in statements(kernel)
-        if not isinstance(s, (k.Let, k.Stream))
-        for v in values_of(s)
-        for n in refs(v)
-    }
-    lets = _lets(kernel)
-    live |= {s.name for s in _closure([k.Ref(n) for n in live], lets)}
-
-    def live_statements(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
-        return tuple(
-            replace(s, body=live_statements(s.body)) if isinstance(s, k.Stream) else s
-            for s in body
-            if not isinstance(s, k.Let) or s.name in live
-        )
-
-    kernel = replace(kernel, body=live_statements(kernel.body))
-    used, loaded = (
-        axes_used(kernel),
-        {
-            v.param
-            for s in statements(kernel)
-            for x in values_of(s)
-            for v in visit(x)
-            if isinstance(v, k.Load)
-        },
-    )
-    written = {s.param for s in statements(kernel) if isinstance(s, k.Store)}
-    return replace(
-        kernel,
-        axes=tuple(a for a in kernel.axes if a.name in used),
-        inputs=tuple(p for p in kernel.inputs if p.name in loaded),
-        outputs=tuple(p for p in kernel.outputs if p.name in written),
-    )
+    live = part_of(kernel, [*walk.stores(kernel)])
+    loaded = {v.param for v in walk.loads(live)}
+    return replace(live, inputs=tuple(p for p in live.inputs if p.name in loaded))
 
 
 # ---- reductions: rows first ----------------------------------------------------------------------
@@ -320,10 +282,10 @@ def _row_sums_kernel(
     ]
     states: list[k.State] = []
     for name, f in reductions.items():
-        combine, dtype = COMBINES[f.combine], params[name].dtype
-        reduction = k.Reduce(f.combine, substitute(f.arg, put), group.rows, dtype)
-        states.append(k.State(name, k.Const(combine.identity(f.dtype), dtype), (), dtype))
-        inside.append(k.Update(name, k.Apply(combine.scalar, (k.Ref(name), reduction))))
+        rows_of = k.Reduce(f.combine, substitute(f.arg, put), group.rows, params[name].dtype)
+        state, update = accumulated(name, rows_of)
+        states.append(state)
+        inside.append(update)
     others = [b.axis for b in kernel.grid if isinstance(b, k.Block) and b.axis != group.outer]
     at = (*(axis(a, extents[a]) for a in others), column)
     stores = [k.Store(p.name, at, k.Ref(name)) for name, p in params.items()]

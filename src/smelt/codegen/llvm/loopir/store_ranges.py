@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.loopir.items import Apply, Item, StoreItem, index_of
 from smelt.ops.combine import BOTH
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -62,7 +62,7 @@ def implied_ranges(condition: Item) -> dict[str, Range]:
 
 def _tests(item: Item) -> Iterator[Item]:
     """Yield the terms of a conjunction."""
-    if item.kind == "apply" and item.payload == BOTH:
+    if isinstance(item, Apply) and item.op == BOTH:
         for a in item.args:
             yield from _tests(a)
     else:
@@ -71,26 +71,19 @@ def _tests(item: Item) -> Iterator[Item]:
 
 def _bounds(test: Item) -> list[tuple[str, bool, Index]]:
     """Return the bounds that a test is equivalent to: axis, whether from above, limit."""
-    if test.kind != "apply" or test.payload not in ("lt", "ge", "eq"):
+    if not isinstance(test, Apply) or test.op not in ("lt", "ge", "eq"):
         return []
-    left, right = (_index(a) for a in test.args)
+    left, right = (index_of(a) for a in test.args)
     name = bare_axis(left) if isinstance(left, Expr) else None
     if name is None or right is None or _varies(right):
         return []
     bounds: list[tuple[str, bool, Index]] = []
-    if test.payload != "lt":
+    if test.op != "lt":
         bounds.append((name, False, right))
-    if test.payload != "ge":
-        bounds.append((name, True, add(right, 1) if test.payload == "eq" else right))
+    if test.op != "ge":
+        bounds.append((name, True, add(right, 1) if test.op == "eq" else right))
     return bounds
 
 
 def _varies(e: Index) -> bool:
     return isinstance(e, Expr) and bool(axes_of(e))
-
-
-def _index(item: Item) -> Index | None:
-    """Return an item as an index expression, if it is one."""
-    if item.kind in ("index", "const") and isinstance(item.payload, (int, Expr)):
-        return item.payload
-    return None

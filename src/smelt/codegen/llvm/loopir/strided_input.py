@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from smelt.codegen.llvm.loopir.input_tile import NO_AXIS, WindowAxis
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Item, Load, Phase
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bf16, f16
@@ -91,9 +91,9 @@ def _strided_load(
 
     Besides, the operand may vary along the vector axis `lane`.
     """
-    access = right.payload
-    if not isinstance(access, Access) or right.args or access.positions:
+    if not isinstance(right, Load) or right.args or right.access.positions:
         return None
+    access = right.access
     if phase.dtypes[access.buffer] not in (right.dtype, f16, bf16):
         return None
     slid = {a for c in columns for a in (c.axis, c.tap)}

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduce_lanes
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Reduction
+from smelt.codegen.llvm.loopir.items import Reduction
 from smelt.codegen.llvm.loops.unroll_factor import argreduce_with_value
 from smelt.codegen.llvm.nests.environment import Environment, RowBatch
 from smelt.types.dtype import bool_
@@ -39,19 +39,18 @@ concatenated.
 """
 
 
-def batchable_rows(env: Environment, depth: int) -> dict[Item, int]:
+def batchable_rows(env: Environment, depth: int) -> dict[Reduction, int]:
     """Return the reductions of a nest to end in batches, with the rows of each.
 
     `depth` is the loop over rows; as many rows form a batch as a register has lanes.  Empty if some
     reduction ends elsewhere, or there may be too few rows.
     """
     nest, axis = env.nest, env.nest.order[depth]
-    rows_of: dict[Item, int] = {}
+    rows_of: dict[Reduction, int] = {}
     for reduction in nest.reductions:
-        assert isinstance(reduction.payload, Reduction)
         if argreduce_with_value(nest, reduction) is not None:
             continue
-        if not nest.in_registers(reduction) or nest.vector not in reduction.payload.over:
+        if not nest.in_registers(reduction) or nest.vector not in reduction.over:
             return {}
         if env.reductions.has_threshold(reduction):  # no lanes to reduce
             return {}
@@ -73,7 +72,7 @@ def batchable_rows(env: Environment, depth: int) -> dict[Item, int]:
 
 
 def run_batched(
-    env: Environment, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
+    env: Environment, axis: str, reductions: dict[Reduction, int], inside: Callable[[Value], None]
 ) -> None:
     """Emit the loop over rows in batches; `inside` emits one row."""
     b, (low, high), count = env.b, env.ranges[axis], max(reductions.values())
@@ -92,7 +91,7 @@ def run_batched(
 
 
 def hold_row(
-    env: Environment, batch: RowBatch, reduction: Item, state: State, lanes: int, scope: Scope
+    env: Environment, batch: RowBatch, reduction: Reduction, state: State, lanes: int, scope: Scope
 ) -> None:
     """Store the vectors of a batch's current row."""
     b, acc, scalar = env.b, env.storage.accumulator_of(reduction), env.machine(scope, False)
@@ -102,7 +101,7 @@ def hold_row(
         b.store(value, b.gep(address, [row], source_etype=value.type))
 
 
-def _allocate(env: Environment, reduction: Item, rows: int, count: int) -> list[Value]:
+def _allocate(env: Environment, reduction: Reduction, rows: int, count: int) -> list[Value]:
     m = LLVMMachine(env.b, rows, env.frame.target)
     with env.b.goto_entry_block():
         return [
@@ -112,7 +111,7 @@ def _allocate(env: Environment, reduction: Item, rows: int, count: int) -> list[
 
 
 def _finish_batch(
-    env: Environment, reduction: Item, rows: int, addresses: list[Value], at: tuple[Value, int]
+    env: Environment, reduction: Reduction, rows: int, addresses: list[Value], at: tuple[Value, int]
 ) -> None:
     """Reduce and store the results of as many rows as there are lanes.
 

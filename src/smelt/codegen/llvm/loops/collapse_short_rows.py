@@ -17,21 +17,21 @@ from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.permute_gather import can_permute
 from smelt.codegen.llvm.access.vector_axis import lanes_of
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
-from smelt.codegen.llvm.loopir.items import Access, Phase
+from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, IndexValue, Load, Phase, Scan
 from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, axes_of, axis, floordiv, mod, mul, substitute
+from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 
-MAP_KINDS = ("const", "index", "load", "apply", "cast")
+MAP_KINDS = (Const, IndexValue, Load, Apply, Cast)
 """Kinds of items in a phase whose rows may be collapsed."""
 
 
 def is_map(phase: Phase, *, scans: bool = False) -> bool:
     """Return whether a phase has only loads and scalar operators (and scans, if `scans`)."""
-    kinds = (*MAP_KINDS, "scan") if scans else MAP_KINDS
-    plain = all(i.kind in kinds for i in phase.items) and not (phase.regions() or phase.cut)
+    kinds = (*MAP_KINDS, Scan) if scans else MAP_KINDS
+    plain = all(isinstance(i, kinds) for i in phase.items) and not (phase.regions() or phase.cut)
     return plain and not (phase.window_positions or phase.state_updates)
 
 
@@ -92,11 +92,11 @@ def _indices(phase: Phase) -> list[tuple[Index, bool]]:
     """Return every index expression, and whether it is an offset."""
     indices: list[tuple[Index, bool]] = []
     for item in phase.items:
-        if isinstance(item.payload, Access):
-            indices.append((item.payload.offset, True))
-            indices += [(e, False) for e, _ in item.payload.limits]
-        elif isinstance(item.payload, Expr):
-            indices.append((item.payload, False))
+        if isinstance(item, Load):
+            indices.append((item.access.offset, True))
+            indices += [(e, False) for e, _ in item.access.limits]
+        elif isinstance(item, IndexValue):
+            indices.append((item.index, False))
     return indices
 
 

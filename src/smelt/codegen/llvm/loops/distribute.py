@@ -25,7 +25,8 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Item, Reduction, accesses_of
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Stage
@@ -65,9 +66,9 @@ def distribute(nest: Nest) -> tuple[Stage, ...]:
     operators = _vector_operators(nest)
     length = sum(map(_cost, operators))
     sums_apart = length > MIN_SUM_CYCLES and any(_converts(f, nest) for f in nest.reductions)
-    usual = ("const", "index", "load", "apply", "cast")
-    carried = (i.kind == "state" and nest.vector not in i.axes for i in nest.items)
-    plain = all(i.kind in usual or c for i, c in zip(nest.items, carried, strict=True))
+    usual = (ssa.Const, ssa.IndexValue, ssa.Load, ssa.Apply, ssa.Cast)
+    carried = (isinstance(i, ssa.StateRead) and nest.vector not in i.axes for i in nest.items)
+    plain = all(isinstance(i, usual) or c for i, c in zip(nest.items, carried, strict=True))
     if (
         not (sums_apart or length > LONG_BODY_CYCLES)
         or not plain
@@ -91,19 +92,18 @@ def distribute(nest: Nest) -> tuple[Stage, ...]:
 
 
 def _vector_operators(nest: Nest) -> list[Item]:
-    return [i for i in nest.items if i.kind in ("apply", "cast") and nest.vector in i.axes]
+    return [i for i in nest.items if isinstance(i, (ssa.Apply, ssa.Cast)) and nest.vector in i.axes]
 
 
-def _converts(reduction: Item, nest: Nest) -> bool:
+def _converts(reduction: ssa.Reduction, nest: Nest) -> bool:
     """Return whether a reduction along the vectors is in float64, and its elements are not."""
-    assert isinstance(reduction.payload, Reduction)
-    along = nest.vector in reduction.payload.over and nest.in_registers(reduction)
+    along = nest.vector in reduction.over and nest.in_registers(reduction)
     element = reduction.args[0].dtype
-    return along and reduction.payload.row.wide and element.is_float and element.bits < 64
+    return along and reduction.row.wide and element.is_float and element.bits < 64
 
 
 def _cost(item: Item) -> float:
-    cost = SCALARS[item.payload].cost if isinstance(item.payload, str) else SHORT
+    cost = SCALARS[item.op].cost if isinstance(item, ssa.Operation) else SHORT
     return cost if cost > ONE else SHORT
 
 
@@ -174,7 +174,7 @@ def _split(
     for item in roots:
         need(item, final)
     for item in nest.items:
-        if item not in stage_of and item.kind != "load":
+        if item not in stage_of and not isinstance(item, ssa.Load):
             items_of[final].add(item)
     for at in range(final, 0, -1):
         for item in [i for i in nest.items if i in reads_of[at]]:

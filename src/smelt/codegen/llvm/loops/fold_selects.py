@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from smelt.codegen.llvm.access.affine_predicates import gap_of
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Apply, Item
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import bool_
@@ -21,7 +21,7 @@ from smelt.types.expr import Index, substitute
 
 def selected_side(item: Item, at: Mapping[str, Index]) -> Item:
     """Return what a value is at some positions: itself, or the selected side."""
-    while item.kind == "apply" and item.payload == CHOICE:
+    while isinstance(item, Apply) and item.op == CHOICE:
         condition, *sides = item.args
         holds = _truth(condition, at)
         if holds is None:
@@ -36,14 +36,14 @@ def _truth(item: Item, at: Mapping[str, Index]) -> bool | None:
     if gap is not None:
         value = substitute(gap, at)
         return value >= 0 if isinstance(value, int) else None
-    if item.kind != "apply" or not isinstance(item.payload, str):
+    if not isinstance(item, Apply):
         return None
     if any(a.dtype != bool_ for a in item.args):
         return None
     parts = [_truth(a, at) for a in item.args]
     if None in parts:
         return None
-    return bool(SCALARS[item.payload].numpy(*map(np.bool_, parts)))
+    return bool(SCALARS[item.op].numpy(*map(np.bool_, parts)))
 
 
 __all__ = ["selected_side"]

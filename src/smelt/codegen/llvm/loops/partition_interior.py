@@ -27,6 +27,7 @@ from smelt.codegen.llvm.access.nontemporal import main_loop
 from smelt.codegen.llvm.access.proven_bounds import MIN_TESTED_LOADS, row_limits
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.partition_selects import (
     MAX_BODY_ITEMS,
@@ -114,7 +115,7 @@ def _likely_rows(env: Environment) -> Interior | None:
     nest = env.nest
     if nest.transposed or nest.state_updates or nest.scalars or nest.reductions or nest.packed:
         return None
-    if any(i.kind in ("scan", "branch", "window") for i in nest.items):
+    if any(isinstance(i, (ssa.UniformSelect, ssa.Scan, ssa.WindowRead)) for i in nest.items):
         return None
     interior = _find_interior(env, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
     if interior is None:
@@ -137,7 +138,7 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     if any(coefficient(a.offset, name) is None for a in accesses):
         # Contiguous only in runs of full vectors.
         return False
-    return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
+    return not any(isinstance(i, (ssa.UniformSelect, ssa.Scan, ssa.WindowRead)) for i in nest.items)
 
 
 def _find_interior(env: Environment, counts: Callable[[Index], bool]) -> Interior | None:
@@ -175,8 +176,8 @@ def _likely_answers(
             answer = _likely_answer(gap)
             if answer is not None:
                 gaps[gap if answer else sub(mul(gap, -1), 1)] = None
-        elif item in tested and item.kind == "apply" and _is_logic(item):
-            answer = combine_answers(str(item.payload), [answers.get(a) for a in item.args])
+        elif item in tested and isinstance(item, ssa.Apply) and _is_logic(item):
+            answer = combine_answers(item.op, [answers.get(a) for a in item.args])
         if answer is not None:
             answers[item] = answer
     return {i: answer for i, answer in answers.items() if i not in env.known_conditions}

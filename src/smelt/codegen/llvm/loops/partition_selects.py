@@ -26,7 +26,7 @@ from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
 from smelt.codegen.llvm.access.nontemporal import main_loop
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Scan, UniformSelect, accesses_of
 from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -61,7 +61,11 @@ def partition_axis(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> l
         or nest.scalars
     ):
         return []
-    if nest.transposed or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
+    if (
+        nest.transposed
+        or nest.stages
+        or any(isinstance(i, (UniformSelect, Scan)) for i in nest.items)
+    ):
         return []
     return partition_axis_at_most(nest, name, extent, facts, MAX_CUTS)
 
@@ -97,10 +101,10 @@ def body_cost(items: Iterable[Item], proven: Container[Limit]) -> float:
     """Return the cost of a body: its loads, tested ones twice, and its costly functions."""
     total = 0.0
     for item in items:
-        if isinstance(item.payload, Access):
-            total += 1 + any(p not in proven for p in item.payload.limits)
-        elif item.kind == "apply" and isinstance(item.payload, str):
-            total += SCALARS[item.payload].cost // COSTLY_CYCLES
+        if isinstance(item, Load):
+            total += 1 + any(p not in proven for p in item.access.limits)
+        elif isinstance(item, Apply):
+            total += SCALARS[item.op].cost // COSTLY_CYCLES
     return total
 
 
@@ -177,7 +181,7 @@ def _bounds(limit: Limit) -> tuple[Index, Index]:
 
 def conditions(nest: Nest) -> set[Item]:
     """Return everything that conditions of selections depend on."""
-    pending = [i.args[0] for i in nest.items if i.kind == "apply" and i.payload == CHOICE]
+    pending = [i.args[0] for i in nest.items if isinstance(i, Apply) and i.op == CHOICE]
     items: set[Item] = set()
     while pending:
         item = pending.pop()
@@ -212,8 +216,8 @@ def _answers(
         answer = None
         if item in gaps:
             answer = flips.holds(gaps[item], number, facts)
-        elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
-            answer = combine_answers(str(item.payload), [answers.get(a) for a in item.args])
+        elif isinstance(item, Apply) and all(x.dtype == bool_ for x in (item, *item.args)):
+            answer = combine_answers(item.op, [answers.get(a) for a in item.args])
         if answer is not None:
             answers[item] = answer
     return answers

@@ -21,16 +21,17 @@ from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch, spare_cycles
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Reduction, accesses_of
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Access, accesses_of
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.nests.environment import Environment, LateStore
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, atoms
+from smelt.types.expr import Index, atoms
 
 Value = ir.Value
 I1 = ir.IntType(1)
-_KINDS = ("const", "index", "load", "apply", "cast")
+_KINDS = (ssa.Const, ssa.IndexValue, ssa.Load, ssa.Apply, ssa.Cast)
 """Kinds of items in nests that share loops: nothing moves with a loop, or is decided for a
 block."""
 MIN_HOST_CYCLES = 8.0
@@ -76,14 +77,13 @@ def _is_row_walk(nest: Nest, s: Schedule) -> bool:
     walks_rows = nest.vector == nest.order[-1] and nest.vector not in {*s.block, *s.phase.grid}
     if any(a.limits or a.positions for a in accesses_of(nest.items)):
         return False
-    return walks_rows and all(i.kind in _KINDS and not is_select(i) for i in nest.items)
+    return walks_rows and all(isinstance(i, _KINDS) and not is_select(i) for i in nest.items)
 
 
 def _is_host(nest: Nest) -> bool:
     """Return whether a nest computes long enough, stores nothing, and only reduces along
     vectors."""
-    reductions = (f.payload for f in nest.reductions)
-    reduces_vectors = all(isinstance(p, Reduction) and nest.vector in p.over for p in reductions)
+    reduces_vectors = all(nest.vector in f.over for f in nest.reductions)
     reduces_vectors &= all(nest.in_registers(f) for f in nest.reductions)
     return reduces_vectors and not nest.stores and spare_cycles(nest) >= MIN_HOST_CYCLES
 
@@ -97,12 +97,12 @@ def _can_store_late(nest: Nest, s: Schedule) -> bool:
         nest.reductions
         or nest.saves
         or nest.stages
-        or not any(i.kind == "apply" for i in nest.items)
+        or not any(isinstance(i, ssa.Apply) for i in nest.items)
     ):
         return False
     available = {*nest.items, *s.materialised}
-    computed = [i for i in nest.items if i.kind not in ("const", "index")]
-    indices = [i.payload for i in nest.items if i.kind == "index" and isinstance(i.payload, Expr)]
+    computed = [i for i in nest.items if not isinstance(i, (ssa.Const, ssa.IndexValue))]
+    indices = [i.index for i in nest.items if isinstance(i, ssa.IndexValue)]
     return (
         all(a in available for i in nest.items for a in i.args)
         and all(i.dtype.is_float for i in computed)

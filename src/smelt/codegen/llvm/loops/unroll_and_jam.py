@@ -16,6 +16,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import prefetch_distances
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.items import Operation, Scan, StateRead
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.scalar import SCALARS
@@ -38,10 +39,10 @@ def can_jam(nest: Nest) -> bool:
     if nest.vector != nest.order[-1] or any(nest.in_registers(f) for f in nest.reductions):
         return False
     row = nest.order[-2]
-    plain = all(i.kind not in ("scan", "state") for i in nest.items)
+    plain = all(not isinstance(i, (Scan, StateRead)) for i in nest.items)
     if not plain or any(row in f.axes or nest.vector not in f.axes for f in nest.reductions):
         return False
-    work = (SCALARS[i.payload].cost for i in nest.items if isinstance(i.payload, str))
+    work = (SCALARS[i.op].cost for i in nest.items if isinstance(i, Operation))
     return sum(work) <= MAX_JAM_CYCLES
 
 

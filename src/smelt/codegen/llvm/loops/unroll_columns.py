@@ -22,8 +22,9 @@ from math import inf, prod
 from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, StoreItem
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
@@ -95,7 +96,7 @@ def unroll_columns(phase: Phase, lanes: int) -> Phase | None:
     fills_vectors = (
         count >= (lanes if read_axes else _min_full_columns(phase, row, lanes)) and is_cheap
     )
-    blocked = not all(_can_unroll_scan(i, {*short}) for i in phase.items if i.kind == "scan")
+    blocked = not all(_can_unroll_scan(i, {*short}) for i in phase.items if isinstance(i, ssa.Scan))
     if (
         not short
         or is_short
@@ -127,7 +128,7 @@ def _min_full_columns(phase: Phase, row: str, lanes: int) -> int:
     Lanes, or half of them if rows are read in place: their columns are picked out of as many
     vectors as a row has columns.
     """
-    loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
+    loads = [i.access.offset for i in phase.items if isinstance(i, ssa.Load)]
     steps = [coefficient(e, row) for e in loads]
     strided = any(isinstance(s, int) and s > FARTHEST_STEP for s in steps)
     return lanes // 2 if strided else lanes
@@ -138,17 +139,16 @@ def _shared_cycles(phase: Phase, short: set[str]) -> float:
 
     Infinite if each column needs the scan of all before it.
     """
-    if any(i.kind == "scan" for i in phase.items):
+    if any(isinstance(i, ssa.Scan) for i in phase.items):
         return inf
-    common = (i.payload for i in phase.items if i.kind == "apply" and not i.axes & short)
-    return sum(SCALARS[op].cost for op in common if isinstance(op, str))
+    common = (i.op for i in phase.items if isinstance(i, ssa.Apply) and not i.axes & short)
+    return sum(SCALARS[op].cost for op in common)
 
 
-def _can_unroll_scan(scan: Item, short: set[str]) -> bool:
+def _can_unroll_scan(scan: ssa.Scan, short: set[str]) -> bool:
     """Return whether a scan runs along columns and is not compensated (a sum of doubles)."""
-    assert isinstance(scan.payload, Reduction)
-    careful = scan.payload.row.compensated and scan.dtype == f64
-    return {*scan.payload.over} <= short and not careful
+    careful = scan.row.compensated and scan.dtype == f64
+    return {*scan.over} <= short and not careful
 
 
 def short_row(phase: Phase) -> str | None:
@@ -156,12 +156,12 @@ def short_row(phase: Phase) -> str | None:
 
     None if there is none.  Vectors run along the rows once the reductions are unrolled.
     """
-    reductions = [i.payload for i in phase.items if isinstance(i.payload, Reduction)]
+    reductions = [i for i in phase.items if isinstance(i, ssa.Reduction)]
     over = {f.over for f in reductions}
     rows = {_row_of(phase, s) for s in phase.stores}
     columns = {tuple(_short_row_axes(phase, s)) for s in phase.stores}
-    kinds = {i.kind for i in phase.items}
-    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAP_KINDS, "reduce"}:
+    plain = all(isinstance(i, (*MAP_KINDS, ssa.Reduce)) for i in phase.items)
+    if len(rows) != 1 or len(over) != 1 or columns != over or not plain:
         return None
     (row,), (reduced_axes,) = rows, over
     plain = not (phase.regions() or phase.cut or phase.window_positions or phase.state_updates)
@@ -186,7 +186,7 @@ def _has_near_loads(phase: Phase, row: str, short: Sequence[str]) -> bool:
     Once the columns of short rows are unrolled (`smelt.codegen.llvm.access.interleaved_loads`).
     """
     offsets_of: dict[tuple[str, int], set[int]] = {}
-    for access in [i.payload for i in phase.items if isinstance(i.payload, Access)]:
+    for access in [i.access for i in phase.items if isinstance(i, ssa.Load)]:
         step, *others = (coefficient(access.offset, a) for a in (row, *short))
         if not isinstance(step, int):
             return False
@@ -209,7 +209,7 @@ def _has_near_loads(phase: Phase, row: str, short: Sequence[str]) -> bool:
 
 def _has_strides(phase: Phase, row: str) -> bool:
     """Return whether all loads have a stride along a row, however long."""
-    loads = (i.payload.offset for i in phase.items if isinstance(i.payload, Access))
+    loads = (i.access.offset for i in phase.items if isinstance(i, ssa.Load))
     return all(coefficient(e, row) is not None for e in loads)
 
 
@@ -236,7 +236,7 @@ def _short_axis_of_loads(phase: Phase, row: str) -> list[str]:
     Their columns are an interleaved group, which is read together
     (`smelt.codegen.llvm.access.interleaved_loads`).
     """
-    loads = [i.payload.offset for i in phase.items if isinstance(i.payload, Access)]
+    loads = [i.access.offset for i in phase.items if isinstance(i, ssa.Load)]
     for a in phase.grid:
         n = phase.axes[a]
         if (

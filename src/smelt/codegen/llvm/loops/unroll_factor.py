@@ -17,7 +17,7 @@ from smelt.codegen.llvm.instructions.reductions import (
     adds_pairs_first,
     make_accumulator,
 )
-from smelt.codegen.llvm.loopir.items import Item, Reduction, accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Reduction, accesses_of
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -38,7 +38,7 @@ def choose_unroll(nest: Nest, lanes: int) -> int:
     if any(adds_pairs(f, nest) for f in nest.reductions):
         return PAIRED_VECTORS  # the order of additions must not depend on what else is computed
     inner = [i for i in nest.items if nest.vector in i.axes]
-    live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
+    live = len([i for i in inner if isinstance(i, Load)]) + len(nest.stores)
     live += sum(_registers(f, lanes) for f in nest.reductions if not argreduce_with_value(nest, f))
     wide = MAX_UNROLL if critical_path(inner) > LONG_CHAIN_CYCLES else USUAL_UNROLL
     while wide > 1 and wide * live > REGISTER_BUDGET:
@@ -76,36 +76,31 @@ def _in_runs(nest: Nest, lanes: int) -> bool:
     return any(coefficient(lane_invariant(e, v, lanes), v) is not None for e in broken)
 
 
-def argreduce_with_value(nest: Nest, reduction: Item) -> Item | None:
+def argreduce_with_value(nest: Nest, reduction: Reduction) -> Reduction | None:
     """Return the argmax or argmin whose value is the extreme `reduction`, if any."""
-    extreme = reduction.payload
-    assert isinstance(extreme, Reduction)
     for other in nest.reductions if nest.in_registers(reduction) else ():
-        positional = other.payload
-        assert isinstance(positional, Reduction)
-        same = other.args[0] is reduction.args[0] and set(positional.over) == set(extreme.over)
-        if same and positional.row.winner == extreme.row.name:
+        same = other.args[0] is reduction.args[0] and set(other.over) == set(reduction.over)
+        if same and other.row.winner == reduction.row.name:
             return other
     return None
 
 
-def _registers(reduction: Item, lanes: int) -> int:
+def _registers(reduction: Reduction, lanes: int) -> int:
     """Return the vector registers of a reduction's state and one step.
 
     A step of an argmax needs none: what wins is moved to the state under a mask.
     """
-    assert isinstance(reduction.payload, Reduction)
-    folding = reduction.payload
     parts = make_accumulator(
-        folding.row, reduction.args[0].dtype, reduction.dtype, plain=folding.plain
+        reduction.row, reduction.args[0].dtype, reduction.dtype, plain=reduction.plain
     ).parts
-    return (1 if folding.row.positional else 2) * max(sum(d.bits for d in parts) * lanes // 512, 1)
+    return (1 if reduction.row.positional else 2) * max(
+        sum(d.bits for d in parts) * lanes // 512, 1
+    )
 
 
-def adds_pairs(reduction: Item, nest: Nest) -> bool:
+def adds_pairs(reduction: Reduction, nest: Nest) -> bool:
     """Return whether vectors of a reduction are added in pairs before its state takes them."""
-    along = isinstance(reduction.payload, Reduction) and nest.vector in reduction.payload.over
-    return nest.pairs and along and adds_pairs_first(reduction)
+    return nest.pairs and nest.vector in reduction.over and adds_pairs_first(reduction)
 
 
 def critical_path(items: list[Item]) -> float:
@@ -116,7 +111,7 @@ def critical_path(items: list[Item]) -> float:
     ends: dict[Item, float] = {}
     total = 0.0
     for i in items:
-        cost = SCALARS[i.payload].cost if i.kind == "apply" and isinstance(i.payload, str) else 0.0
+        cost = SCALARS[i.op].cost if isinstance(i, Apply) else 0.0
         total += cost
         ends[i] = cost + max((ends.get(a, 0.0) for a in i.args), default=0.0)
     longest = max(ends.values(), default=0.0)

@@ -23,6 +23,7 @@ from math import prod
 
 from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
 from smelt.codegen.llvm.loops.partition_selects import assuming, combine_answers, partition_axis
 from smelt.codegen.llvm.loops.versioning import is_select, live_items
@@ -94,9 +95,8 @@ def _proven_answer(condition: Item, facts: Facts) -> bool | None:
         if nonnegative(gap, facts):
             return True
         return False if nonnegative(_not(gap), facts) else None
-    return combine_answers(
-        str(condition.payload), [_proven_answer(a, facts) for a in condition.args]
-    )
+    assert isinstance(condition, ssa.Apply)
+    return combine_answers(condition.op, [_proven_answer(a, facts) for a in condition.args])
 
 
 def _facts_of(condition: Item, facts: Facts, answer: bool) -> Facts:
@@ -104,12 +104,13 @@ def _facts_of(condition: Item, facts: Facts, answer: bool) -> Facts:
     gap = gap_of(condition)
     if gap is not None:
         return (gap if answer else _not(gap),)
+    assert isinstance(condition, ssa.Apply)
     answers = [_proven_answer(a, facts) for a in condition.args]
     new_facts: Facts = ()
     for k, part in enumerate(condition.args):
         for holds in (True, False) if answers[k] is None else ():
             other = [*answers[:k], not holds, *answers[k + 1 :]]
-            if combine_answers(str(condition.payload), other) is (not answer):
+            if combine_answers(condition.op, other) is (not answer):
                 new_facts += _facts_of(part, facts, holds)
     return new_facts
 
@@ -125,7 +126,7 @@ def _is_decidable(condition: Item, vector: str | None) -> bool:
     gap = gap_of(condition)
     if gap is not None:
         return all(a.kind != "value" for a in atoms(gap))
-    logic = condition.kind == "apply" and all(a.dtype == bool_ for a in condition.args)
+    logic = isinstance(condition, ssa.Apply) and all(a.dtype == bool_ for a in condition.args)
     return logic and all(_is_decidable(a, vector) for a in condition.args)
 
 
@@ -140,7 +141,7 @@ def _is_repeatable(nest: Nest) -> bool:
         or nest.stages
     ):
         return False
-    return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
+    return not any(isinstance(i, (ssa.UniformSelect, ssa.Scan, ssa.WindowRead)) for i in nest.items)
 
 
 def decision_tree(env: Environment) -> Tree | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Item, Operation, Position, UniformSelect
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.combine import CHOICE
@@ -25,12 +25,12 @@ def version_condition(nest: Nest) -> Item | None:
     """Return the condition by which a nest has two versions: the first one with dependents."""
     if not nest.order:
         return None
-    return next((i.args[0] for i in nest.items if i.kind == "branch"), None)
+    return next((i.args[0] for i in nest.items if isinstance(i, UniformSelect)), None)
 
 
 def is_select(item: Item) -> bool:
     """Return whether an item selects between two others by its first operand."""
-    return item.kind in ("apply", "branch") and item.payload == CHOICE
+    return isinstance(item, Operation) and item.op == CHOICE
 
 
 def live_items(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
@@ -41,7 +41,7 @@ def live_items(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
     pending += [s.value for s in nest.state_updates]
     position_names = {n for s in nest.stores for n in s.access.positions}
     while pending or position_names:
-        pending += [i for i in items if i.kind == "position" and _name(i) in position_names]
+        pending += [i for i in items if isinstance(i, Position) and i.name in position_names]
         position_names = set[str]()
         while pending:
             item = pending.pop()
@@ -53,10 +53,6 @@ def live_items(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
             else:
                 pending += item.args
     return [i for i in nest.items if i in live]
-
-
-def _name(item: Item) -> str:
-    return str(getattr(item.payload, "name", ""))
 
 
 def run_versions(env: Environment, question: Item, scope: Scope, run: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Dot, Item
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.nests.product_plan import Driver, PanelOperand, TileStores, tile_cycles
@@ -36,7 +36,7 @@ Kind = Literal["packed", "small", "gemv"]
 class Contraction:
     """The plan of a contraction: its operands in order, its axes, and its tile."""
 
-    item: Item
+    item: Dot
     left: Item
     right: Item
     m: str | None

@@ -26,7 +26,9 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Item,
+    Reduction,
     Region,
+    Scan,
     StoreItem,
     StreamState,
     Visit,
@@ -112,8 +114,8 @@ class RowBatch:
 
     axis: str
     first: Value
-    held: dict[Item, list[Value]]
-    lanes: dict[Item, int]
+    held: Mapping[Reduction, list[Value]]
+    lanes: Mapping[Reduction, int]
     """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
 
 
@@ -200,11 +202,11 @@ class Reductions(Protocol):
         """Return the lanes of the masked vectors at the end of a loop."""
         ...
 
-    def has_threshold(self, reduction: Item) -> bool:
+    def has_threshold(self, reduction: Reduction) -> bool:
         """Return whether elements must pass a threshold to be considered."""
         ...
 
-    def values_of_argreduce(self, reduction: Item) -> list[Item]:
+    def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
         """Return the reductions of the extreme value whose position another one finds."""
         ...
 
@@ -212,11 +214,11 @@ class Reductions(Protocol):
         """Set the results of a nest's reductions to the reductions of nothing."""
         ...
 
-    def step_rows(self, reduction: Item, scopes: list[Scope]) -> None:
+    def step_rows(self, reduction: Reduction, scopes: list[Scope]) -> None:
         """Reduce the current vectors of several rows at once."""
         ...
 
-    def finished(self, reduction: Item, scope: Scope) -> Value:
+    def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
         ...
 
@@ -358,7 +360,7 @@ class Environment(ABC):
         """Return how many loops must be open before an item is available."""
         order = self.nest.order
         depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
-        if item.kind == "scan":  # its state changes with its axis
+        if isinstance(item, Scan):  # its state changes with its axis
             return len(order)
         return depth
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from smelt.codegen.llvm.loopir.items import (
     Item,
+    Load,
     Phase,
     Reduction,
     Region,
@@ -50,7 +51,7 @@ class Nest:
     level: int
     order: tuple[str, ...]
     vector: str | None
-    reductions: tuple[Item, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
     saves: tuple[Item, ...] = ()
     stores: tuple[StoreItem, ...] = ()
     items: tuple[Item, ...] = ()
@@ -59,7 +60,7 @@ class Nest:
     pairs: bool = False
     """Sums may add some elements in their own type first, since no stream cuts their axes into
     blocks."""
-    transposed: tuple[Item, ...] = ()
+    transposed: tuple[Load, ...] = ()
     """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
     tile."""
     product: ProductPlan | None = None
@@ -83,10 +84,9 @@ class Nest:
     store_range: Range | None = None
     """The only range of an axis that is walked, so that its stores need no test."""
 
-    def in_registers(self, reduction: Item) -> bool:
+    def in_registers(self, reduction: Reduction) -> bool:
         """Return whether a reduction's result axes are all outside of its reduced axes."""
-        assert isinstance(reduction.payload, Reduction)
-        reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
+        reduced_depths = [self.order.index(a) for a in reduction.over if a in self.order]
         result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
         return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
 

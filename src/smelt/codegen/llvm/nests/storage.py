@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from typing import TypeGuard
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import opaque
 from smelt.codegen.llvm.instructions.reductions import Accumulator, make_accumulator
-from smelt.codegen.llvm.loopir.items import Item, Reduction, Region, StreamState, unvarying_axes
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Item, Region, StreamState, unvarying_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.python.dataclass import dataclass
@@ -81,17 +83,15 @@ class Storage:
         vector = setters[0].vector if setters else None
         return tuple(sorted(local_axes, key=lambda a: a == vector))
 
-    def accumulator_of(self, item: Item) -> Accumulator:
+    def accumulator_of(self, item: ssa.Reduction) -> Accumulator:
         """Return the accumulator of a reduction or scan item."""
-        assert isinstance(item.payload, Reduction)
-        folding = item.payload
-        in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
-        places = product(self.s.phase.axes[a] for a in folding.over)
+        in_order = len(item.over) == 1 or self._is_in_order(item, item.over)
+        places = product(self.s.phase.axes[a] for a in item.over)
         return make_accumulator(
-            folding.row,
+            item.row,
             item.args[0].dtype,
             item.dtype,
-            plain=folding.plain,
+            plain=item.plain,
             in_order=in_order,
             places=places,
         )
@@ -101,9 +101,9 @@ class Storage:
         nest = next(n for n in self.s.nests if item in n.reductions)
         return tuple(a for a in nest.order if a in over) == over
 
-    def holds_states(self, item: Item) -> bool:
+    def holds_states(self, item: Item) -> TypeGuard[ssa.Reduction]:
         """Return whether an array holds accumulator states rather than finished values."""
-        if item.kind != "reduce":
+        if not isinstance(item, ssa.Reduce):
             return False
         nest = next(n for n in self.s.nests if item in n.reductions)
         return not nest.in_registers(item)

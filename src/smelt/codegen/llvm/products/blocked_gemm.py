@@ -29,7 +29,7 @@ from smelt.codegen.llvm.instructions.dot_product import flip_sign, to_packed_bit
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Item, Load
 from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
@@ -336,9 +336,9 @@ class BlockedGemm:
         items = (
             live_items(pack, self.env.known_conditions) if self.env.known_conditions else pack.items
         )
-        if len(items) == 1 and items[0] in pack.transposed:
+        if len(items) == 1 and isinstance(load := items[0], Load) and load in pack.transposed:
             top = self.env.open(pack, scope)
-            emit_transposed(self.env, items[0], top, self._vector_store(pack))
+            emit_transposed(self.env, load, top, self._vector_store(pack))
             return
         strip_mine_transpose_tiles(self.env, pack.order, lambda: self.env.run(pack, scope))
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.loopir.items import Item, accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, Item, Load, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, mul, product
 
-COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
+COLLAPSIBLE_KINDS = (Const, Load, Apply, Cast)
 """Kinds of items in a collapsible body: none depends on where a row ends."""
 
 
@@ -64,7 +64,7 @@ def _is_plain(env: Environment, nest: Nest) -> bool:
         or nest.stages
         or nest.store_range
     )
-    kinds = all(i.kind in COLLAPSIBLE_KINDS for i in nest.items)
+    kinds = all(isinstance(i, COLLAPSIBLE_KINDS) for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
     return (

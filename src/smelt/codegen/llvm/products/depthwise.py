@@ -26,7 +26,6 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
-from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
@@ -255,8 +254,7 @@ class Depthwise(Packer):
         """Return the addresses of the epilogue's per-channel values."""
         b, env, addresses = self.b, self.env, list[Value]()
         for item in self.epilogue.loads if self.epilogue else ():
-            access = item.payload
-            assert isinstance(access, Access)
+            access = item.access
             at = env.index(substitute(access.offset, {self.c.lane: 0}), env.top)
             if self.c.lane in axes_of(access.offset):
                 at = b.add(at, b.add(env.ranges[self.c.lane][0], lane))

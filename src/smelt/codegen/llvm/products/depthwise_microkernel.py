@@ -15,7 +15,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_
 from smelt.codegen.llvm.access.permute_gather import permuted_lanes
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Apply, Const, Item, Load
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
@@ -159,8 +159,8 @@ class Epilogue:
 
     number: int
     sums: Item
-    ops: tuple[Item, ...]
-    loads: tuple[Item, ...]
+    ops: tuple[Const | Apply, ...]
+    loads: tuple[Load, ...]
     dtypes: tuple[DType, ...]
 
     def apply(self, t: DepthwiseTile, sums: list[Value]) -> list[Value]:
@@ -177,13 +177,12 @@ class Epilogue:
         for total in sums:
             values = {**fixed, self.sums: total}
             for item in self.ops:
-                if isinstance(item.payload, str):
+                if isinstance(item, Const):
+                    values[item] = m.const(item.dtype, item.value)
+                else:
                     args = [values[a] for a in item.args]
                     dtypes = [a.dtype for a in item.args]
-                    values[item] = emit(SCALARS[item.payload], m, dtypes, args)
-                else:
-                    assert isinstance(item.payload, (int, float, bool))
-                    values[item] = m.const(item.dtype, item.payload)
+                    values[item] = emit(SCALARS[item.op], m, dtypes, args)
             outputs.append(values[self.ops[-1]] if self.ops else total)
         return outputs
 

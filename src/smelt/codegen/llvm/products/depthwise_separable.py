@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Apply, Const, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
@@ -34,20 +34,20 @@ def find_epilogue(
 
     None if it needs more than the sums and per-channel values, or other types.
     """
-    ops, reads = list[Item](), list[Item]()
+    ops, reads = list[Const | Apply](), list[Load]()
     needed = {*_needed(image, c.item)}
     for item in (i for i in s.phase.items if i in needed):
-        if item.kind == "load":
+        if isinstance(item, Load):
             if not _is_fixed(item, c):
                 return None
             reads.append(item)
-        elif item.kind not in ("apply", "const"):
+        elif not isinstance(item, (Const, Apply)):
             return None
         else:
             ops.append(item)
         if item.dtype != c.item.dtype:
             return None
-    stored = tuple(dtypes[i.payload.buffer] for i in reads if isinstance(i.payload, Access))
+    stored = tuple(dtypes[i.access.buffer] for i in reads)
     if image not in needed:
         return None
     return Epilogue(s.phase.items.index(c.item), c.item, tuple(ops), tuple(reads), stored)
@@ -64,10 +64,10 @@ def _needed(image: Item, sums: Item) -> list[Item]:
     return [*needed]
 
 
-def _is_fixed(item: Item, c: DepthwisePlan) -> bool:
+def _is_fixed(item: Load, c: DepthwisePlan) -> bool:
     """Return whether a load has one value per channel, contiguous, or one for all."""
-    access, pixel_axes = item.payload, {k.axis for k in c.columns[:-1]}
-    if not isinstance(access, Access) or access.limits or access.positions or item.args:
+    access, pixel_axes = item.access, {k.axis for k in c.columns[:-1]}
+    if access.limits or access.positions or item.args:
         return False
     channel_step = coefficient(access.offset, c.lane)
     return pixel_axes.isdisjoint(axes_of(access.offset)) and channel_step in (0, 1)

@@ -38,7 +38,7 @@ from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, accesses_of
+from smelt.codegen.llvm.loopir.items import Load, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -551,9 +551,9 @@ class Gemv:
         """
         b, env, (row_axis, column_axis) = self.b, self.env, axes
         for item in self.right.items:
-            access = item.payload
-            if not isinstance(access, Access) or coefficient(access.offset, column_axis) != 1:
+            if not isinstance(item, Load) or coefficient(item.access.offset, column_axis) != 1:
                 continue
+            access = item.access
             step = coefficient(access.offset, row_axis)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
                 continue
@@ -600,9 +600,9 @@ class Gemv:
     def _sizes(self) -> set[int]:
         """Return the element sizes of what is read along a row."""
         return {
-            self.env.frame.dtypes[x.payload.buffer].itemsize
+            self.env.frame.dtypes[x.access.buffer].itemsize
             for x in self.right.items
-            if isinstance(x.payload, Access)
+            if isinstance(x, Load)
         }
 
     def _vectors(self, value: Value) -> list[Value]:

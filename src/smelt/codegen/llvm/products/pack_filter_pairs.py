@@ -21,7 +21,8 @@ from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access
+from smelt.codegen.llvm.loopir.items import Access, KPair
+from smelt.codegen.llvm.loopir.pack_k_pairs import fixed_loads
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART
@@ -36,15 +37,12 @@ BIT = ir.IntType(1)
 
 def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
     """Return the loads of the left operand's pairs, if both are contiguous runs of taps."""
-    if not c.packs_by_tap or c.left.kind != "unit" or len(c.left.args) != 2:
+    if not c.packs_by_tap or not isinstance(c.left, KPair) or len(c.left.args) != 2:
         return None
-    first_load, second_load = (x.payload for x in c.left.args)
-    if (
-        not isinstance(first_load, Access)
-        or not isinstance(second_load, Access)
-        or first_load.positions
-    ):
+    loads = fixed_loads(c.left.args)
+    if loads is None:
         return None
+    first_load, second_load = loads
     plain = not first_load.limits and sub(second_load.offset, first_load.offset) == c.taps
     plain &= len(second_load.limits) <= 1  # its bound: the last channel may have no partner
     steps = [coefficient(first_load.offset, a) for a in (c.m, c.depth, c.flat)]

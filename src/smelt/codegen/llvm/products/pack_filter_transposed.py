@@ -21,6 +21,7 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import I64, lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Cast
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RUNS_PART
@@ -109,7 +110,7 @@ def pack_function(module: ir.Module, c: NhwcConvPlan, dtype: DType, target: Targ
     """Return the function which packs a vector's runs, shared within a module."""
     types = [dtype]
     item = c.left
-    while item.kind == "cast":
+    while isinstance(item, Cast):
         types.insert(1, item.dtype)
         item = item.args[0]
     name = f"squares.{'.'.join(map(str, types))}.{c.tile.lanes}"

@@ -23,7 +23,7 @@ from smelt.codegen.llvm.access.proven_bounds import LaneBounds, test_lanes
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, IndexValue, KPair, Load, accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -35,7 +35,7 @@ Value = ir.Value
 I1 = ir.IntType(1)
 ROW_VECTORS = (1, 2, 4)
 """Vectors per row for which loops are emitted; with more, tests are a small part."""
-PACKED_KINDS = ("const", "index", "load", "apply", "cast", "unit")
+PACKED_KINDS = (Const, IndexValue, Load, Apply, Cast, KPair)
 """Kinds of items which are computed lane by lane, whatever the other lanes hold."""
 
 
@@ -101,7 +101,7 @@ def _tests(env: Environment, nest: Nest) -> _Tests | None:
     row, pixel = nest.order[-2:]
     if env.row_groups or nest.vector != pixel:
         return None
-    if any(i.kind not in PACKED_KINDS or i in env.s.materialised for i in nest.items):
+    if any(not isinstance(i, PACKED_KINDS) or i in env.s.materialised for i in nest.items):
         return None
     loads = [a for a in accesses_of(nest.items) if a.limits]
     pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in env.proven_limits)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
 from smelt.codegen.llvm.nests.environment import Environment
@@ -29,7 +30,7 @@ from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, axes_of, sub
+from smelt.types.expr import axes_of, sub
 
 Value = ir.Value
 
@@ -58,10 +59,10 @@ def segment_axes(env: Environment, nest: Nest, unit: int) -> list[SegmentedAxis]
     if (
         env.row_groups
         or env.known_conditions
-        or any(i.kind in ("scan", "branch", "window") for i in nest.items)
+        or any(isinstance(i, (ssa.UniformSelect, ssa.Scan, ssa.WindowRead)) for i in nest.items)
     ):
         return []
-    if not any(i.kind == "load" for i in nest.items) or len(nest.items) > MAX_ITEMS:
+    if not any(isinstance(i, ssa.Load) for i in nest.items) or len(nest.items) > MAX_ITEMS:
         return []
     facts: Facts = ()
     segmented: list[SegmentedAxis] = []
@@ -82,9 +83,7 @@ def _is_even(nest: Nest, name: str) -> bool:
     """Return whether everything is affine along an axis, wherever vectors begin."""
     indices = [a.offset for a in accesses_of(nest.items)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    indices += [
-        i.payload for i in nest.items if i.kind == "index" and isinstance(i.payload, (int, Expr))
-    ]
+    indices += [i.index for i in nest.items if isinstance(i, ssa.IndexValue)]
     return all(coefficient(e, name) is not None for e in indices)
 
 

@@ -28,7 +28,7 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.loopir.items import Apply, Cast, Item, StoreItem
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
@@ -330,7 +330,7 @@ def _is_made_of(value: Item, item: Item) -> bool:
         current = pending.pop()
         if current is item:
             return True
-        if current.kind in ("apply", "cast"):
+        if isinstance(current, (Apply, Cast)):
             pending += [x for x in current.args if x not in seen]
             seen.update(current.args)
     return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.dot_product import BF16_DOT, DotInstruction, dot_step
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Item, KPair
 
 __all__ = ["MultiplyAdd", "fma_step", "multiply_add", "rank_one_update"]
 
@@ -51,7 +51,7 @@ def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
 
     With units, add the dot product of the units `a` and `b` to c.
     """
-    if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
+    if isinstance(item.args[0], KPair) or item.args[0].dtype != item.dtype:
         return dot_step(m, BF16_DOT, a, b, c)
     if item.dtype.is_float and m.target.has_fma:
         return m.fma(a, b, c)

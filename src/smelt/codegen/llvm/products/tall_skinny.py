@@ -34,7 +34,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
@@ -118,19 +118,13 @@ class TallSkinnyGemm(TallPacker):
         env = self.env
         steps = {a: coefficient(a.offset, self.c.m) for a in env.accesses if not a.positions}
         self.row_strides = {a: env.index(s, self.top) for a, s in steps.items() if s is not None}
-        loads = {i.payload: None for i in env.items if {self.c.m, self.c.n} <= i.axes}
+        loads = dict.fromkeys(accesses_of(i for i in env.items if {self.c.m, self.c.n} <= i.axes))
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.output_ranges = OutputRanges(env, self.c.n, self.row_strides)
         self.selected_outputs: SelectedOutputs | None = None
         """Output ranges of a tile's columns, where several tiles share the selection."""
         self.extra_loads, self.results = (
-            [
-                a
-                for a in accesses
-                if isinstance(a, Access)
-                and a in self.row_strides
-                and coefficient(a.offset, self.c.n) == 1
-            ]
+            [a for a in accesses if a in self.row_strides and coefficient(a.offset, self.c.n) == 1]
             for accesses in (loads, stores)
         )
 

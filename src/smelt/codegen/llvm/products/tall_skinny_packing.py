@@ -21,7 +21,7 @@ from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_row
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Cast, Item, Load, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import tail_mask
 from smelt.codegen.llvm.loops.partition_interior import run_row_versions
 from smelt.codegen.llvm.loops.versioning import live_items
@@ -110,8 +110,8 @@ class TallPacker(Packer):
 
     def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
-        env, c, access = self.env, self.c, self.c.left.payload
-        assert isinstance(access, Access)
+        env, c = self.env, self.c
+        (access,) = accesses_of([c.left])
         place = Scope(env.top, {c.m: row, c.k: env.ranges[c.k][0]})
         at = env.index(access.offset, place)
         return element_address(self.b, env.frame.buffers[access.buffer], at, self.left_dtype)
@@ -234,7 +234,7 @@ class TallPacker(Packer):
         """Pack a segment of a right operand which is transposed."""
         c, env = self.c, self.env
         items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
-        if len(items) == 1 and items[0] in nest.transposed:
+        if len(items) == 1 and isinstance(load := items[0], Load) and load in nest.transposed:
             m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
 
             def put(k: Value, column: Value, value: Value) -> None:
@@ -243,7 +243,7 @@ class TallPacker(Packer):
                     m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
                 )
 
-            emit_transposed(env, items[0], env.open(nest, Scope(env.top)), put)
+            emit_transposed(env, load, env.open(nest, Scope(env.top)), put)
             return
 
         strip_mine_transpose_tiles(env, (c.n, c.k), lambda: env.run(nest, Scope(env.top)))
@@ -322,7 +322,7 @@ def farthest_accesses(accesses: Sequence[Access], axis: str) -> list[Access]:
 def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:
     """Apply the casts between a load and `item` to a loaded value."""
     casts = [item]
-    while casts[-1].kind == "cast":
+    while isinstance(casts[-1], Cast):
         casts.append(casts[-1].args[0])
     for outer, inner in zip(casts[-2::-1], casts[:0:-1], strict=True):
         value = cast(m, value, inner.dtype, outer.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Phase
 from smelt.ops.scalar import SCALARS
 
 
@@ -15,7 +15,7 @@ def backward_slice(phase: Phase, roots: list[Item], ends: Collection[Item]) -> l
         item = pending.pop()
         if item not in slice_items:
             slice_items.add(item)
-            position_names = item.payload.positions if isinstance(item.payload, Access) else ()
+            position_names = item.access.positions if isinstance(item, Load) else ()
             pending += [phase.positions[name] for name in position_names]
             pending += () if item in ends else item.args
     return [i for i in phase.items if i in slice_items]
@@ -23,8 +23,7 @@ def backward_slice(phase: Phase, roots: list[Item], ends: Collection[Item]) -> l
 
 def cost_of(items: list[Item]) -> float:
     """Return the cycles for one vector of the scalar operators among items."""
-    applied = (i.payload for i in items if i.kind == "apply")
-    return sum(SCALARS[name].cost for name in applied if isinstance(name, str))
+    return sum(SCALARS[i.op].cost for i in items if isinstance(i, Apply))
 
 
 __all__ = ["backward_slice", "cost_of"]

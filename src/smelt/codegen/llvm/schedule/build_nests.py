@@ -19,14 +19,11 @@ from smelt.codegen.llvm.access.vector_axis import (
     lanes_of,
     load_transpose_axis,
 )
-from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.compute_at import finish_sums, reached_positions
 from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Conversion,
     Item,
     Phase,
-    Reduction,
     StateUpdate,
     StoreItem,
     unvarying_axes,
@@ -78,7 +75,7 @@ def memory_axis(nest: Nest, v: str) -> str | None:
     others += [s.value for s in nest.stores if s.value not in inside]
     if nest.state_updates or nest.saves:
         return None
-    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access) and v in i.axes]
+    loads = [i.access.offset for i in nest.items if isinstance(i, ssa.Load) and v in i.axes]
     stored = [s.access.offset for s in nest.stores]
     if not loads or any(coefficient(x, v) in (0, 1) for x in loads + stored):
         return None
@@ -111,7 +108,7 @@ def results_axis(nest: Nest, v: str) -> str | None:
     if not nest.stores or nest.reductions or nest.state_updates or nest.saves:
         return None
     stored = [s.access.offset for s in nest.stores]
-    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
+    loads = [i.access.offset for i in nest.items if isinstance(i, ssa.Load)]
     along = [x for x in stored + loads if coefficient(x, v) == 1]
     return next(
         (
@@ -138,19 +135,13 @@ def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]
     return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
 
 
-def reduced_axes(reduction: Item) -> set[str]:
-    """Return the axes that a reduction reduces."""
-    assert isinstance(reduction.payload, Reduction)
-    return set(reduction.payload.over)
-
-
 def innermost_axes(nest: Nest, v: str | None) -> list[str]:
     """Return the axes to run innermost, outer to inner.
 
     Those ended by the reductions that end the vector axis, if any do; the more reductions end an
     axis, the further in it is.
     """
-    overs = [reduced_axes(f) for f in nest.reductions]
+    overs = [{*f.over} for f in nest.reductions]
     overs = [o for o in overs if v in o] or overs
     axes = [a for a in nest.order if any(a in o for o in overs)]
     return sorted(axes, key=lambda a: sum(a in o for o in overs))
@@ -158,8 +149,8 @@ def innermost_axes(nest: Nest, v: str | None) -> list[str]:
 
 def scan_axes(of: Nest | Phase) -> set[str]:
     """Return the axes of scans: they are walked in order from the first position."""
-    scans = [i.payload for i in of.items if i.kind == "scan"]
-    return {a for s in scans if isinstance(s, Reduction) for a in s.over}
+    scans = [i for i in of.items if isinstance(i, ssa.Scan)]
+    return {a for s in scans for a in s.over}
 
 
 MAX_PACK_RECOMPUTE_CYCLES = 8.0
@@ -220,7 +211,7 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
 
 def _with_longer_rows(phase: Phase, target: Target) -> Phase:
     """Return a map whose short rows are unrolled by columns, or collapsed, if that pays."""
-    lanes, scans = lanes_of(phase, target), any(i.kind == "scan" for i in phase.items)
+    lanes, scans = lanes_of(phase, target), any(isinstance(i, ssa.Scan) for i in phase.items)
     unrolled = unroll_columns(phase, lanes) if scans or shares_costly(phase) else None
     if unrolled is None and not scans:
         unrolled = collapse_short_rows(phase, target) or unroll_columns(phase, lanes)
@@ -240,7 +231,7 @@ class _Group:
     packs: tuple[_Group, ...] = ()
     packed: str = ""
     single_use: bool = False
-    reductions: list[Item] = field(default_factory=list[Item])
+    reductions: list[ssa.Reduction] = field(default_factory=list[ssa.Reduction])
     saves: list[Item] = field(default_factory=list[Item])
     stores: list[StoreItem] = field(default_factory=list[StoreItem])
     state_updates: list[StateUpdate] = field(default_factory=list[StateUpdate])
@@ -256,7 +247,7 @@ class _Group:
         """Set what the nest computes."""
         self.items = items
 
-    def split(self, others: list[Item]) -> _Group:
+    def split(self, others: list[ssa.Reduction]) -> _Group:
         """Move some reductions to a group of their own, and return it."""
         self.reductions = [f for f in self.reductions if f not in others]
         return _Group(self.level, self.order, self.time, reductions=others)
@@ -308,7 +299,7 @@ class _Planner:
     def run(self, block: dict[str, Index]) -> Schedule:
         """Build the schedule."""
         self.block = block
-        for reduction in (i for i in self.phase.items if i.kind == "reduce"):
+        for reduction in (i for i in self.phase.items if isinstance(i, ssa.Reduce)):
             self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).reductions.append(
                 reduction
             )
@@ -373,10 +364,12 @@ class _Planner:
             low = self.last[-1] + 1 if self.last else 0
             high = low
             for item in (i for i in self.phase.items if i.time == time):
-                used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
+                used = ((a, isinstance(item, ssa.Dot) and a in self.direct) for a in item.args)
                 operand_level = max((levels[a] + before for a, before in used), default=low)
-                is_barrier = item.kind in ("reduce", "dot") or item in self.separate
-                is_barrier |= item.kind == "window" and item.args[0].kind != "dot"
+                is_barrier = isinstance(item, (ssa.Reduce, ssa.Dot)) or item in self.separate
+                is_barrier |= isinstance(item, ssa.WindowRead) and not isinstance(
+                    item.args[0], ssa.Dot
+                )
                 levels[item] = max(operand_level, low) + is_barrier
                 high = max(high, levels[item])
             self.first.append(low)
@@ -400,10 +393,10 @@ class _Planner:
         for setting in self.phase.state_updates:
             reader_axes[setting.value] |= setting.state.axes & self._local_axes(setting.time)
         scalar = not self.phase.regions() and all(
-            i.kind not in REDUCTION_KINDS for i in self.phase.items
+            not isinstance(i, ssa.Reduction) for i in self.phase.items
         )
         for item in reversed(self.phase.items):
-            repeats = item.kind == "scan" or (scalar and is_gather(item, self.vector))
+            repeats = isinstance(item, ssa.Scan) or (scalar and is_gather(item, self.vector))
             extra_axes = reader_axes[item] - self._domain(item)
             if not self.products and is_irregular(item, self.vector):
                 # In maps: if there certainly are several rows.
@@ -413,11 +406,11 @@ class _Planner:
                 )
             if extra_axes and (repeats or self._is_costly_to_repeat(item, extra_axes)):
                 separate.add(item)
-            inner = item.kind == "reduce" or item in separate
+            inner = isinstance(item, ssa.Reduce) or item in separate
             for a in item.args:
                 reader_axes[a] |= (
                     {"packed"}
-                    if item.kind == "dot"
+                    if isinstance(item, ssa.Dot)
                     else self._domain(item)
                     if inner
                     else reader_axes[item]
@@ -438,9 +431,8 @@ class _Planner:
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Return the local axes that a reduction or a materialised value is computed over."""
-        over = item.payload.over if isinstance(item.payload, Reduction) else ()
-        axes = item.axes.union(*(a.axes for a in item.args if item.kind == "reduce"), over)
-        return axes & self._local_axes(item.time)
+        axes = item.axes.union(*(a.axes for a in item.args if isinstance(item, ssa.Reduce)))
+        return axes.union(ssa.over_axes(item)) & self._local_axes(item.time)
 
     def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> _Group:
         """Return the nest of a level over a domain; create it if missing."""
@@ -473,9 +465,9 @@ class _Planner:
         """
         v = self._choose_vector(nest.nest())
         nested: list[set[str]] = []
-        others: list[Item] = []
+        others: list[ssa.Reduction] = []
         for reduction in nest.reductions:
-            over = reduced_axes(reduction)
+            over = {*reduction.over}
             if v in over and not all(over <= o or o <= over for o in nested):
                 others.append(reduction)
             elif v in over:
@@ -523,11 +515,11 @@ class _Planner:
         """
         if item in items:
             return
-        if item.kind in ("reduce", "dot"):
+        if isinstance(item, (ssa.Reduce, ssa.Dot)):
             if item.axes & self._local_axes(item.time) and item not in self.kept:
                 self._materialise(item)
             return
-        if item.kind == "window":
+        if isinstance(item, ssa.WindowRead):
             items.add(item)
             self._keep_window_input(item.args[0])
             return
@@ -558,7 +550,7 @@ class _Planner:
         """Materialise a value that windows read, for all positions, in an earlier nest."""
         if item not in self.kept:
             self._materialise(item)
-            if item.kind not in ("reduce", "dot"):
+            if not isinstance(item, (ssa.Reduce, ssa.Dot)):
                 self._nest_for(self.levels[item], self._domain(item)).save_once(item)
 
     def _materialise(self, item: Item) -> None:
@@ -599,25 +591,24 @@ class _Planner:
         self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
         """Compute `_cost` of an item that is not in the cache."""
-        if item in self.kept or item.kind in ("reduce", "dot"):
+        if item in self.kept or isinstance(item, (ssa.Reduce, ssa.Dot)):
             return 0.0
         if not item.axes & self._local_axes(item.time) - self.rows:
             return 0.0
-        if item.kind == "scan":
+        if isinstance(item, ssa.Scan):
             return float("inf")
         if all(is_gather(item, a) for a in item.axes & self._local_axes(item.time)):
             return (
                 2 * MAX_PACK_RECOMPUTE_CYCLES if wide <= item.axes else 0.0
             )  # a gather, however loops run
         own_cost = (
-            SCALARS[item.payload].cost
-            if item.kind == "apply" and isinstance(item.payload, str)
+            SCALARS[item.op].cost
+            if isinstance(item, ssa.Apply)
             else 0.5
-            if item.kind in ("load", "cast", "state", "window", "unit")
+            if isinstance(item, (ssa.Load, ssa.Cast, ssa.StateRead, ssa.WindowRead, ssa.KPair))
             else 0.0
         )
-        to = item.payload
-        if isinstance(to, Conversion) and to.dtype.compute != to.dtype:
+        if isinstance(item, ssa.Cast) and item.to.compute != item.to:
             own_cost = ROUND_CYCLES
         total = own_cost + sum(self._cost(a, wide, limit, costs) for a in item.args)
         return 0.0 if not wide <= item.axes and total > limit else total
@@ -634,7 +625,7 @@ class _Planner:
         cut = any(partition_axis(nest, a, self.phase.axes[a]) for a in nest.order)
         stages = () if cut or has_likely_sides(nest) else distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        pairs = not any(visited & reduced_axes(f) for f in nest.reductions)
+        pairs = not any(visited & {*f.over} for f in nest.reductions)
         nest = replace(nest, stages=stages, pairs=pairs)
         unroll = STAGE_UNROLL if stages else 2 if v in serial else choose_unroll(nest, self.lanes)
         if nest.transposed and not nest.strips:

@@ -24,13 +24,8 @@ from smelt.codegen.llvm.instructions.dot_product import (
     DotInstruction,
     choose_dot_instruction,
 )
-from smelt.codegen.llvm.loopir.items import (
-    Item,
-    Phase,
-    Reduction,
-    enclosing_regions,
-    unvarying_axes,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Item, Phase, enclosing_regions, unvarying_axes
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.contraction import SKEW, Contraction
@@ -76,7 +71,7 @@ def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item,
 def plan_contractions(draft: Draft, target: Target, form: Variant = "") -> dict[Item, Contraction]:
     """Plan the contractions of a phase; others are rewritten as reductions of products."""
     plans: dict[Item, Contraction] = {}
-    pending = [i for i in draft.phase.items if i.kind == "dot"]
+    pending = [i for i in draft.phase.items if isinstance(i, ssa.Dot)]
     while pending:
         item = draft.latest(pending.pop(0))
         plan = _plan(item, draft.phase, target, form, plans)
@@ -93,7 +88,7 @@ def plan_contractions(draft: Draft, target: Target, form: Variant = "") -> dict[
     return plans
 
 
-def _parts(plan: Contraction, draft: Draft) -> list[Item]:
+def _parts(plan: Contraction, draft: Draft) -> list[ssa.Dot]:
     """Return the contractions over parts of k that replace a GEMV, if any."""
     is_dot_form = plan.is_gemv and plan.group is None
     return split_k_parts(draft, plan.item, plan.right, plan.k) if is_dot_form else []
@@ -147,19 +142,18 @@ def as_small(c: Contraction, target: Target) -> Contraction:
 
 
 def _in_cache(
-    item: Item, right: Item, axes: tuple[str | None, str, str], phase: Phase, target: Target
+    item: ssa.Dot, right: Item, axes: tuple[str | None, str, str], phase: Phase, target: Target
 ) -> bool:
     """Return whether a small-M contraction is always small, and its right operand stays in L1.
 
     Tiles then read its rows in place, sooner than rows are packed and sums go through scratch.
     """
     (m, n, k), tile = axes, in_place_tile(target, _lanes(item.dtype, target))
-    assert isinstance(item.payload, Reduction)
     sizes = [1 if a is None else phase.axes[a] for a in axes]
     rows, columns, depth = (n if isinstance(n, int) else 1 << 40 for n in sizes)
     high = tile.rows if columns > tile.lanes else 2
     fits = columns * depth * item.dtype.itemsize <= target.l1_bytes
-    is_plain = m is not None and len(item.payload.over) == 1
+    is_plain = m is not None and len(item.over) == 1
     return (
         is_plain
         and high <= rows <= THIN
@@ -168,7 +162,7 @@ def _in_cache(
     )
 
 
-def _serves_other_axes(item: Item, m: str | None, n: str, larger: Item) -> bool:
+def _serves_other_axes(item: ssa.Dot, m: str | None, n: str, larger: Item) -> bool:
     """Return whether the larger operand serves further positions.
 
     Then packing it once beats reading it again for each of them.
@@ -176,7 +170,7 @@ def _serves_other_axes(item: Item, m: str | None, n: str, larger: Item) -> bool:
     return bool(item.axes - {m, n} - larger.axes)
 
 
-def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> Item | None:
+def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> ssa.Dot | None:
     """Return a contraction over an axis that tasks block for another one, or for windows."""
     blocked = {a for c in plans.values() for a in (c.m, c.n) if a in phase.grid}
     blocked |= {r.axis for r in phase.window_positions.values() if r.axis in phase.grid}
@@ -196,11 +190,10 @@ class _Roles:
 
 
 def _plan(
-    item: Item, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
+    item: ssa.Dot, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
     """Plan one contraction, or return None if it fits no plan."""
-    assert isinstance(item.payload, Reduction)
-    over = item.payload.over
+    over = item.over
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
     tile = register_tile(target, _lanes(item.dtype, target))
@@ -248,7 +241,7 @@ def _plan(
 
 
 def _choose_roles(
-    item: Item,
+    item: ssa.Dot,
     phase: Phase,
     target: Target,
     form: Variant,
@@ -260,8 +253,7 @@ def _choose_roles(
     These are those of the stored result, unless packing would then scatter what is computed in
     vectors, or a packed operand would serve fewer tasks.  None if both operands have more axes.
     """
-    assert isinstance(item.payload, Reduction)
-    over, (left, right) = item.payload.over, item.args
+    over, (left, right) = item.over, item.args
     stored = stored_axis(phase, over, item.axes)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
@@ -287,31 +279,30 @@ def _choose_roles(
     return _Roles(left, right, m, n, pitch)
 
 
-def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
+def _stored_pitch(left: Item, item: ssa.Dot, axis: str, tile: Tile, phase: Phase) -> int:
     """Return the row pitch of a left operand that is materialised block by block.
 
     A stream materialises it.  0 for any other operand.
     """
-    assert isinstance(item.payload, Reduction)
-    if not _is_shared_value(left, item, phase) or len(item.payload.over) > 1:
+    if not _is_shared_value(left, item, phase) or len(item.over) > 1:
         return 0
     return _stream_pitch(left, item, axis, tile, phase)
 
 
-def _is_shared_value(left: Item, item: Item, phase: Phase) -> bool:
+def _is_shared_value(left: Item, item: ssa.Dot, phase: Phase) -> bool:
     """Return whether others read a contraction's left operand too."""
     others = any(left in i.args and i is not item for i in phase.items)
     return others or any(s.value is left for s in phase.state_updates)
 
 
 def _stream_pitch(
-    left: Item, item: Item, axis: str, tile: Tile, phase: Phase, extent: int | None = None
+    left: Item, item: ssa.Dot, axis: str, tile: Tile, phase: Phase, extent: int | None = None
 ) -> int:
     """Return the pitch of a stream's blocks along an axis, or of `extent`.
 
     `extent` is for an axis without blocks; 0 if it is None.
     """
-    if left.kind != "apply" or left.time != item.time:
+    if not isinstance(left, ssa.Apply) or left.time != item.time:
         return 0
     visits = {
         v.axis: v.size for r in enclosing_regions(phase.segments[item.time]) for v in r.visits
@@ -321,17 +312,16 @@ def _stream_pitch(
 
 
 def _m_contiguous_pitch(
-    left: Item, item: Item, m: str, lane_axes: Mapping[Item, str], tile: Tile, phase: Phase
+    left: Item, item: ssa.Dot, m: str, lane_axes: Mapping[Item, str], tile: Tile, phase: Phase
 ) -> int:
     """Return the pitch along m of a left operand computed in vectors along m.
 
     Packing it in rows would scatter these vectors, so a tile reads neighbouring rows from one
     vector for each k.  0 if it is packed.
     """
-    if left.kind == "load" or not is_computed_along(left, m, lane_axes):
+    if isinstance(left, ssa.Load) or not is_computed_along(left, m, lane_axes):
         return 0
-    assert isinstance(item.payload, Reduction)
-    (k, *more) = item.payload.over
+    (k, *more) = item.over
     has_both = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
     if more or not has_both or not _stream_pitch(left, item, k, tile, phase):
         return 0
@@ -362,7 +352,7 @@ def _lanes(dtype: DType, target: Target) -> int:
 
 
 def _gemv(
-    item: Item,
+    item: ssa.Dot,
     left: Item,
     right: Item,
     m: str | None,
@@ -429,12 +419,13 @@ def stored_axis(
     return None
 
 
-def _replace_by_reduction(item: Item, draft: Draft) -> None:
+def _replace_by_reduction(item: ssa.Dot, draft: Draft) -> None:
     """Rewrite a contraction as a reduction of a product item, inserted before it."""
     axes = item.args[0].axes | item.args[1].axes
-    product = Item("apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
+    product = ssa.Apply(item.args, axes, item.dtype, SUM_OF_PRODUCTS[1], time=item.time)
     draft.insert(item, product)
-    draft.replace(item, replace(item, kind="reduce", args=(product,)))
+    total = ssa.Reduce((product,), item.axes, item.dtype, item.row, item.over, time=item.time)
+    draft.replace(item, total)
 
 
 def product_block(
@@ -454,7 +445,7 @@ def product_block(
                 phase.axes[c.m], free, target.gemm_tasks, in_place=in_place
             )
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
-    reduced = {a for i in phase.items if isinstance(i.payload, Reduction) for a in i.payload.over}
+    reduced = {a for i in phase.items if isinstance(i, ssa.Reduction) for a in i.over}
     if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
         return unfolded_rows(free, c.item.dtype.itemsize), COLUMNS
     return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS

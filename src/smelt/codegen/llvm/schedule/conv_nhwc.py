@@ -27,7 +27,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
     positions_per_block,
 )
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Cast, Dot, Item, Load, Phase
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.nests.contraction import SKEW
 from smelt.codegen.llvm.nests.plan_notes import PlanNotes, packed_panels
@@ -122,11 +122,11 @@ def find_image_rows(image: Item, c: WindowAxis, others: tuple[str, ...]) -> Imag
 
     None unless all others are zero, and the taps of a row are adjacent among all taps.
     """
-    while image.kind == "cast":
+    while isinstance(image, Cast):
         (image,) = image.args
-    access = image.payload
-    if others[:1] != (c.tap,) or image.args or not isinstance(access, Access):
+    if others[:1] != (c.tap,) or image.args or not isinstance(image, Load):
         return None
+    access = image.access
     for e, n in access.limits if access.gives_zero else ():
         start = substitute(e, {c.axis: 0, c.tap: 0})
         steps = coefficient(e, c.axis), coefficient(e, c.tap)
@@ -167,7 +167,7 @@ def panel_pitch(access: Access, m: str, width: int) -> Index | None:
 class NhwcConvPlan(PlainPacking):
     """Plan of a channels-last convolution: its operands as they are packed, and its axes."""
 
-    item: Item
+    item: Dot
     left: Item
     """The weights."""
     right: Item

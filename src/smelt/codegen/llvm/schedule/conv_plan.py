@@ -35,7 +35,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_extents,
     packed_order,
 )
-from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import Cast, Dot, Item, Phase
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
 from smelt.codegen.llvm.loopir.rewrite import Draft
@@ -116,7 +116,7 @@ LEFT_PITCH = MAX_TAPS + SKEW
 class ConvPlan(PlainPacking):
     """Plan of a channels-first convolution: its operands as they are packed, and its axes."""
 
-    item: Item
+    item: Dot
     left: Item
     right: Item
     m: str
@@ -322,7 +322,7 @@ def plan_convolutions(
     """
     conv_plans: dict[Item, ConvPlan] = {}
     phase = draft.phase
-    dots = [i for i in phase.items if i.kind == "dot"]
+    dots = [i for i in phase.items if isinstance(i, Dot)]
     plans = [window_plan(i, draft, form) for i in dots]
     if any(plans):  # plain contractions among them have the same columns
         plans = [p or window_plan(i, draft, form, ordinary=True) for i, p in zip(dots, plans)]
@@ -355,7 +355,7 @@ def plan_convolutions(
 class WindowPlan:
     """The operands and axes of a contraction over windows, before anything is rewritten."""
 
-    item: Item
+    item: Dot
     left: Item
     right: Item
     draft: Draft
@@ -372,9 +372,8 @@ class WindowPlan:
 
     def renew(self) -> None:
         """Follow what has become of the operands as others were rewritten."""
-        self.item, self.left, self.right = map(
-            self.draft.latest, (self.item, self.left, self.right)
-        )
+        latest = self.draft.latest
+        self.item, self.left, self.right = latest(self.item), latest(self.left), latest(self.right)
 
     def settle(self, form: Variant) -> None:
         """Adapt the columns to a variant: "narrow" packs the taps along a row one by one."""
@@ -550,7 +549,7 @@ class WindowPlan:
         weights whose rows are read backwards, or transposed.
         """
         access, axes = plain_load(self.left), (self.m, *summed)
-        if access is None or access.positions or self.left.kind == "cast":
+        if access is None or access.positions or isinstance(self.left, Cast):
             return None
         steps = [coefficient(access.offset, a) for a in axes]
         if any(n is None or axes_of(n) for n in steps):
@@ -565,14 +564,13 @@ class WindowPlan:
 
 
 def window_plan(
-    item: Item, draft: Draft, form: Variant, *, ordinary: bool = False
+    item: Dot, draft: Draft, form: Variant, *, ordinary: bool = False
 ) -> WindowPlan | None:
     """Find a contraction's windows, or return None.
 
     Also if nothing slides, where `ordinary` is set.
     """
-    assert isinstance(item.payload, Reduction)
-    phase, over = draft.phase, item.payload.over
+    phase, over = draft.phase, item.over
     if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
         return None
     for left, right in (item.args, item.args[::-1]):
@@ -585,7 +583,7 @@ def window_plan(
 
 
 def _plan_for_sides(
-    item: Item, left: Item, right: Item, over: list[str], draft: Draft, *, ordinary: bool
+    item: Dot, left: Item, right: Item, over: list[str], draft: Draft, *, ordinary: bool
 ) -> WindowPlan | None:
     """Plan a contraction whose right operand is the one that windows slide over."""
     phase = draft.phase

@@ -34,7 +34,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
     index_by_position,
     packed_order,
 )
-from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
@@ -93,7 +93,7 @@ MAX_TRANSPOSED_ROW = 32
 class DepthwisePlan(PlainPacking):
     """Plan of a depthwise convolution: its operands as they are packed, and its axes."""
 
-    item: Item
+    item: Dot
     left: Item
     """The weights, along `flat` and perhaps `n`."""
     right: Item
@@ -339,7 +339,7 @@ def plan_depthwise(
     Returns the rewritten phase.  No plans unless all of its contractions are depthwise
     convolutions with the same columns.
     """
-    dots = [i for i in phase.items if i.kind == "dot"]
+    dots = [i for i in phase.items if isinstance(i, Dot)]
     if phase.cut or phase.regions() or not dots:
         return phase, {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
@@ -354,7 +354,7 @@ def plan_depthwise(
         # If pairs are multiplied, groups that fill half a vector are as fast unmerged.
         phase = merge_groups(phase, dots, stored, lanes // 2 if paired else lanes) or phase
     draft = Draft(phase)
-    plans = [_find_windows(i, draft) for i in phase.items if i.kind == "dot"]
+    plans = [_find_windows(i, draft) for i in phase.items if isinstance(i, Dot)]
     windows = [p for p in plans if p is not None]
     if len(windows) < len(plans) or len({tuple(c.axis for c in p.columns) for p in windows}) > 1:
         return phase, {}
@@ -396,7 +396,7 @@ def transposed_variants(phase: Phase, plans: Sequence[DepthwisePlan]) -> Variant
 class _DepthwiseWindows:
     """The operands and axes of a depthwise convolution, before anything is rewritten."""
 
-    item: Item
+    item: Dot
     left: Item
     right: Item
     draft: Draft
@@ -417,9 +417,8 @@ class _DepthwiseWindows:
 
     def rewritten(self, target: Target, form: Variant) -> DepthwisePlan:
         """Return the plan; items of its operands are added to the phase."""
-        self.item, self.left, self.right = map(
-            self.draft.latest, (self.item, self.left, self.right)
-        )
+        latest = self.draft.latest
+        self.item, self.left, self.right = latest(self.item), latest(self.left), latest(self.right)
         transpose_axis, lines = transposable_rows(
             self.phase, self.left, self.right, self.columns
         ) or (
@@ -468,7 +467,7 @@ class _DepthwiseWindows:
 
 
 def plan_depthwise_in_place(
-    item: Item, draft: Draft, target: Target, n: str
+    item: Dot, draft: Draft, target: Target, n: str
 ) -> _DepthwiseWindows | None:
     """Plan a depthwise convolution that reads rows in place, in vectors along `n`.
 
@@ -485,10 +484,9 @@ def plan_depthwise_in_place(
     )
 
 
-def _reduced_axes(item: Item, phase: Phase) -> list[str]:
+def _reduced_axes(item: Dot, phase: Phase) -> list[str]:
     """Return the reduced axes of a possible depthwise convolution; empty if it is none."""
-    assert isinstance(item.payload, Reduction)
-    over = [a for a in phase.axes if a in item.payload.over]
+    over = [a for a in phase.axes if a in item.over]
     usual = item.dtype in (f32, f64) and not any(a in phase.grid for a in over)
     return (
         over
@@ -497,7 +495,7 @@ def _reduced_axes(item: Item, phase: Phase) -> list[str]:
     )
 
 
-def _has_small_groups(item: Item, phase: Phase) -> bool:
+def _has_small_groups(item: Dot, phase: Phase) -> bool:
     """Return whether windows slide over an operand that has few channels at each position."""
     over = _reduced_axes(item, phase)
     if any(depends_on_reduction(x, {*x.axes}) for x in item.args):
@@ -512,7 +510,7 @@ def _has_small_groups(item: Item, phase: Phase) -> bool:
     )
 
 
-def _find_windows(item: Item, draft: Draft, n: str | None = None) -> _DepthwiseWindows | None:
+def _find_windows(item: Dot, draft: Draft, n: str | None = None) -> _DepthwiseWindows | None:
     """Find how a contraction is a depthwise convolution, or return None.
 
     Its vectors run along `n`, or else along the axis that results are contiguous along.
@@ -528,7 +526,7 @@ def _find_windows(item: Item, draft: Draft, n: str | None = None) -> _DepthwiseW
 
 
 def _plan_for_sides(
-    item: Item, left: Item, right: Item, over: list[str], draft: Draft, n: str | None
+    item: Dot, left: Item, right: Item, over: list[str], draft: Draft, n: str | None
 ) -> _DepthwiseWindows | None:
     """Find the windows for one choice of operands: they slide over the right one."""
     phase, weight_axes = draft.phase, left.axes - {*over}

@@ -10,11 +10,12 @@ row of its results at a time, in L1, and packs the pointwise convolution's image
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import dependencies
-from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.loopir.items import Dot, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.products import renewed
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
@@ -31,7 +32,7 @@ def plan_depthwise_separable(
     All other contractions must be depthwise convolutions that its image alone reads, one row of
     results after another.  Returns the rewritten phase; no plans if that is not so.
     """
-    dots = [i for i in phase.items if i.kind == "dot"]
+    dots = [i for i in phase.items if isinstance(i, Dot)]
     if len(dots) < 2 or phase.cut or phase.regions() or phase.window_positions:
         return phase, {}
     draft = Draft(phase)
@@ -56,9 +57,9 @@ def plan_depthwise_separable(
     return draft.phase, {c.item: c for c in plans}
 
 
-def _is_only_reader(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:
+def _is_only_reader(phase: Phase, last: Item, image: Item, inner: Sequence[Item]) -> bool:
     """Return whether a contraction's image depends on some others, and nothing else does."""
-    reductions = {i for i in phase.items if i.kind in ("reduce", "dot", "scan")}
+    reductions = {i for i in phase.items if isinstance(i, Reduction)}
     image_reductions = {i for i in dependencies(image, {*phase.axes}) if i in reductions}
     roots = [i for i in phase.roots() if i is not last]
     read_elsewhere = {i for r in roots for i in _dependencies_except(r, last)} & {*inner}

@@ -24,11 +24,10 @@ of the last one reads them there.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import Dot, Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
@@ -63,12 +62,12 @@ def fused_gemm_plans(
     One, or several of the same rows and columns that do not read one another, the last of which all
     outputs depend on.  Empty otherwise.
     """
-    dots = [i for i in phase.items if i.kind in REDUCTION_KINDS]
+    dots = [i for i in phase.items if isinstance(i, Dot)]
     if (
         phase.regions()
         or phase.cut
         or phase.state_updates
-        or not all(i.kind == "dot" for i in dots)
+        or len(dots) < sum(isinstance(i, Reduction) for i in phase.items)
     ):
         return ()
     plans = [_plan(phase, target, form, i, dots) for i in dots]
@@ -122,18 +121,17 @@ def _tall_tile(target: Target, lanes: int) -> Tile:
 
 
 def _plan(
-    phase: Phase, target: Target, form: FusedVariant, item: Item, dots: list[Item]
+    phase: Phase, target: Target, form: FusedVariant, item: Dot, dots: Sequence[Reduction]
 ) -> FusedGemmPlan | None:
     """Plan one of the contractions of such a phase, or return None."""
     n = stored_axis(phase)
-    assert isinstance(item.payload, Reduction)
     left, right = item.args if n in item.args[1].axes else item.args[::-1]
     row_axes = [a for a in phase.axes if a in item.axes and a not in right.axes]
-    if n not in right.axes or n in left.axes or len(item.payload.over) != 1:
+    if n not in right.axes or n in left.axes or len(item.over) != 1:
         return None
     if not row_axes or (form == "tall_skinny" and len(row_axes) > 1):
         return None
-    m, (k,) = row_axes[-1], item.payload.over
+    m, (k,) = row_axes[-1], item.over
     grid, other_stores = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes]
     conditional = [s for s in phase.stores if s.where]
     other_stores += [s for s in conditional if (r := stored_range(s)) is None or r.axis != n]
@@ -156,13 +154,13 @@ def _plan(
         swapped &= not isinstance(columns, int) or columns > TALL_COLUMNS
     if swapped:
         left, right, m, n = right, left, n, m
-    access, picked = left.payload, _gathers_rows(left, item, (m, n, k), phase)
+    picked = _gathers_rows(left, item, (m, n, k), phase)
     direct = picked or is_strided(left, item, (m, k), phase)
     if form == "small_m" and (picked or not swapped):
         # A copy has a constant row pitch, which leaves registers to the tile.
         direct = picked = False
     if form == "k_blocked" or swapped:
-        direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
+        direct = direct and isinstance(left, Load) and coefficient(left.access.offset, k) == 1
     copied = form == "k_blocked" and direct and not _fits_cache(left, m, item, tile.rows, target)
     if copied:
         direct = picked = False
@@ -208,18 +206,18 @@ def has_large_cache(target: Target) -> bool:
     )
 
 
-def is_strided(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> bool:
+def is_strided(left: Item, item: Dot, axes: tuple[str, str], phase: Phase) -> bool:
     """Return whether an operand is a plain load with fixed strides."""
-    access = left.payload
-    if left.kind != "load" or not isinstance(access, Access) or plain_load(left) is None:
+    if not isinstance(left, Load) or plain_load(left) is None:
         return False
+    access = left.access
     if access.positions or phase.dtypes[access.buffer] != item.dtype:
         return False
     steps = [coefficient(access.offset, a) for a in axes]
     return all(s is not None and not axes_of(s) for s in steps)
 
 
-def _is_prepacked(right: Item, item: Item, axes: tuple[str, str], width: int, phase: Phase) -> bool:
+def _is_prepacked(right: Item, item: Dot, axes: tuple[str, str], width: int, phase: Phase) -> bool:
     """Return whether an operand is in panels exactly as wide as a tile."""
     access = plain_load(right)
     if access is None or not is_prepacked(right, item, None, axes, width, phase):
@@ -227,19 +225,18 @@ def _is_prepacked(right: Item, item: Item, axes: tuple[str, str], width: int, ph
     return panel_step(access, axes[0], 1) == width
 
 
-def _fits_cache(left: Item, m: str, item: Item, rows: int, target: Target) -> bool:
+def _fits_cache(left: Item, m: str, item: Dot, rows: int, target: Target) -> bool:
     """Return whether L1 holds a tile's rows of an operand in place."""
-    access = left.payload
-    pitch = coefficient(access.offset, m) if isinstance(access, Access) else None
+    pitch = coefficient(left.access.offset, m) if isinstance(left, Load) else None
     pitch_bytes = pitch * item.dtype.itemsize if isinstance(pitch, int) and pitch else None
     return target.fits_l1_sets(rows, pitch_bytes)
 
 
-def _gathers_rows(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
+def _gathers_rows(left: Item, item: Dot, axes: tuple[str, str, str], phase: Phase) -> bool:
     """Return whether an operand is contiguous rows of an array at cheap computed positions."""
-    access, (_, n, k) = left.payload, axes
-    if left.kind != "load" or not isinstance(access, Access) or access.limits:
+    if not isinstance(left, Load) or left.access.limits:
         return False
+    access, (_, n, k) = left.access, axes
     positions = [phase.positions[name] for name in access.positions]
     is_contiguous = (
         all({n, k}.isdisjoint(i.axes) for i in positions) and coefficient(access.offset, k) == 1
@@ -247,7 +244,7 @@ def _gathers_rows(left: Item, item: Item, axes: tuple[str, str, str], phase: Pha
     slice_items = backward_slice(phase, positions, ())
     is_cheap = (
         is_contiguous
-        and not any(i.kind in REDUCTION_KINDS for i in slice_items)
+        and not any(isinstance(i, Reduction) for i in slice_items)
         and cost_of(slice_items) <= MAX_EPILOGUE_CYCLES
     )
     return bool(positions) and is_cheap and phase.dtypes[access.buffer] == item.dtype
@@ -258,7 +255,7 @@ def _is_contiguous_along_k(phase: Phase, x: Item, n: str, k: str) -> bool:
 
     Loads without both k and the column axis `n` do not matter.
     """
-    loads = [i for i in backward_slice(phase, [x], ()) if i.kind == "load" and {n, k} <= i.axes]
+    loads = [i for i in backward_slice(phase, [x], ()) if isinstance(i, Load) and {n, k} <= i.axes]
     return bool(loads) and all(is_transposed_load(i, n, k) for i in loads)
 
 
@@ -268,5 +265,5 @@ def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
     Otherwise each lane of a panel would gather its own element.
     """
     loads = [i for i in backward_slice(phase, [x], ()) if {m, k} <= i.axes]
-    offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
+    offsets = [i.access.offset for i in loads if isinstance(i, Load)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)

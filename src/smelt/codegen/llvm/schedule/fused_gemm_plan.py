@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
 from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
@@ -135,7 +135,7 @@ FusedForm = FusedVariant | Literal["small_m_swapped"]
 class FusedGemmPlan(PlainPacking):
     """Plan of a GEMM with fused epilogue: its operands, its axes, and its tile."""
 
-    item: Item
+    item: Dot
     left: Item
     right: Item
     m: str

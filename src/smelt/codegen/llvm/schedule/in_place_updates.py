@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Phase, Scan, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, implied_ranges
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.types.expr import Expr, atoms, maximum, minimum
@@ -21,7 +21,7 @@ def find_in_place_update(nest: Nest, schedule: Schedule) -> InPlaceUpdate | None
     is_map = not (nest.reductions or nest.saves or nest.state_updates or nest.scalars)
     if not is_map or not nest.stores or schedule.products:
         return None
-    if any(i.kind == "scan" for i in nest.items):
+    if any(isinstance(i, Scan) for i in nest.items):
         return None
     updates = [_update_of(s, phase) for s in nest.stores]
     first = updates[0]
@@ -46,9 +46,9 @@ def _update_of(store: StoreItem, phase: Phase) -> InPlaceUpdate | None:
     if store.where is not None:
         return None
     *conditions, old = _cases(store.value)
-    source = old.payload
-    if old.kind != "load" or not isinstance(source, Access) or source.limits:
+    if not isinstance(old, Load) or old.access.limits:
         return None
+    source = old.access
     same_elements = (
         source.offset == store.access.offset
         and phase.dtypes[source.buffer] == phase.dtypes[store.access.buffer]
@@ -70,7 +70,7 @@ def _is_known(r: Range) -> bool:
 
 def _cases(value: Item) -> Iterator[Item]:
     """Yield the conditions of nested selects, and last what is selected if none holds."""
-    while value.kind == "apply" and value.payload == "select":
+    while isinstance(value, Apply) and value.op == "select":
         condition, _, value = value.args
         yield condition
     yield value

@@ -20,16 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Edge,
-    Item,
-    Phase,
-    Reduction,
-    Region,
-    Visit,
-    enclosing_regions,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
@@ -55,15 +47,15 @@ def depends_on_rows(bound: Item | None, rows: Collection[str]) -> bool:
 
 def is_searched(bound: Item | None, columns: str) -> bool:
     """Return whether a bound of a stream is computed by a reduction over its columns."""
-    reductions = (i.payload for i in _dependencies(bound) if isinstance(i.payload, Reduction))
+    reductions = (i for i in _dependencies(bound) if isinstance(i, ssa.Reduction))
     return any(columns in f.over for f in reductions)
 
 
 def _reads_rows(item: Item, rows: Collection[str]) -> bool:
-    match item.payload:
-        case Edge(axis=name):
+    match item:
+        case ssa.BlockEdge(axis=name):
             return name in rows
-        case Reduction(over=over):
+        case ssa.Reduction(over=over):
             return not set(over).isdisjoint(rows)
         case _:
             return False
@@ -116,8 +108,10 @@ def _can_be_tightened(items: set[Item]) -> bool:
 
     They must follow from positions and extremes of arrays, not from states.
     """
-    reductions = (i.payload for i in items if isinstance(i.payload, Reduction))
-    return all(i.kind != "state" for i in items) and all(f.row.name in EXTREMES for f in reductions)
+    reductions = (i for i in items if isinstance(i, ssa.Reduction))
+    return all(not isinstance(i, ssa.StateRead) for i in items) and all(
+        f.row.name in EXTREMES for f in reductions
+    )
 
 
 def find_row_groups(s: Schedule) -> list[RowGroups]:
@@ -168,7 +162,9 @@ def _is_row_by_row(nest: Nest, m: str, n: str, s: Schedule) -> bool:
         return False
     if nest.transposed and not nest.strips:
         return False
-    if nest.order.index(m) > nest.order.index(n) or any(i.kind == "scan" for i in nest.items):
+    if nest.order.index(m) > nest.order.index(n) or any(
+        isinstance(i, ssa.Scan) for i in nest.items
+    ):
         return False
     return all(
         m in f.axes and f in s.materialised and nest.in_registers(f) for f in nest.reductions
@@ -380,8 +376,7 @@ def for_each_row_group(env: Environment, nest: Nest, inside: Callable[[], None])
 
 def _only_reduces(nest: Nest, columns: str) -> bool:
     """Return whether a nest only reduces over the columns, and keeps what varies along them."""
-    reductions = (f.payload for f in nest.reductions if isinstance(f.payload, Reduction))
-    of_columns = all(f.over == (columns,) and not f.row.positional for f in reductions)
+    of_columns = all(f.over == (columns,) and not f.row.positional for f in nest.reductions)
     has_other_roots = nest.stores or nest.state_updates or nest.scalars
     saves_vary = all(columns in i.axes for i in nest.saves)
     return len(nest.order) == 2 and of_columns and saves_vary and not has_other_roots

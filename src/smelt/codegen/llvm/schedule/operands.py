@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from smelt.codegen.llvm.access.vector_axis import is_transposable
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Cast, Item, Load, Phase
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -44,10 +44,11 @@ class StridedOperand:
 
 def plain_load(item: Item) -> Access | None:
     """Return the load that a value is, or that it converts: a plain one without bounds checks."""
-    while item.kind == "cast":
+    while isinstance(item, Cast):
         (item,) = item.args
-    access = item.payload
-    return access if isinstance(access, Access) and not (access.limits or item.args) else None
+    if not isinstance(item, Load) or item.access.limits or item.args:
+        return None
+    return item.access
 
 
 def shares_cache_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
@@ -74,7 +75,7 @@ def packs_stored_bits(right: Item, item: Item, group: DotInstruction | None, sto
     """Return whether packing an operand copies the bits of its array."""
     if group is not None:
         return stored.itemsize == group.dtype.itemsize
-    return right.kind == "load" and right.dtype == item.dtype == stored
+    return isinstance(right, Load) and right.dtype == item.dtype == stored
 
 
 def is_prepacked(
@@ -134,8 +135,10 @@ def is_transposed_load(item: Item, vector: str, other: str, run_elements: int = 
     With `run_elements`, also if it is contiguous in runs of at least so many elements, which begin
     at its multiples.
     """
-    access = item.payload
-    if not isinstance(access, Access) or item.args or not is_transposable(access, (vector, other)):
+    if not isinstance(item, Load) or item.args:
+        return False
+    access = item.access
+    if not is_transposable(access, (vector, other)):
         return False
     steps = [coefficient(access.offset, a) for a in (vector, other)]
     if steps[1] is None and run_elements:
@@ -164,7 +167,7 @@ def packing_scatters(
     vector axis.  Swapping the operands transposes the result instead, which is the smaller one
     where a stream keeps it.
     """
-    plain = right.kind == "load" and left.kind != "load"
+    plain = isinstance(right, Load) and not isinstance(left, Load)
     return plain and is_computed_along(left, rows, lane_axes)
 
 

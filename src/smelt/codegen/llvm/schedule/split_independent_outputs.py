@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
-from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem
+from smelt.codegen.llvm.loopir.items import Item, Operation, Phase, Reduction, StoreItem, over_axes
 from smelt.codegen.llvm.loops.collapse_short_rows import is_map
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.ops.scalar import SCALARS
@@ -44,7 +43,7 @@ def split_disjoint(phase: Phase) -> list[Phase]:
         return [phase]
     groups: list[tuple[set[Item], list[StoreItem]]] = []
     for s in phase.stores:
-        reductions = {i for i in _slice(phase, [s]) if i.kind in REDUCTION_KINDS}
+        reductions = {i for i in _slice(phase, [s]) if isinstance(i, Reduction)}
         overlapping = [g for g in groups if not reductions.isdisjoint(g[0])]
         groups = [g for g in groups if g not in overlapping]
         groups.append(
@@ -89,7 +88,7 @@ def split_small_outputs(phase: Phase) -> list[Phase]:
 
 def _cost(items: set[Item]) -> float:
     """Return the cycles for one vector of items."""
-    return sum(SCALARS[i.payload].cost for i in items if isinstance(i.payload, str) and i.axes)
+    return sum(SCALARS[i.op].cost for i in items if isinstance(i, Operation) and i.axes)
 
 
 def _slice(phase: Phase, stores: list[StoreItem]) -> list[Item]:
@@ -106,7 +105,7 @@ def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
     """
     items = _slice(phase, stores)
     axes = frozenset[str]().union(*(i.axes for i in items), *(s.axes for s in stores))
-    reduced = {a for i in items for a in getattr(i.payload, "over", ())}
+    reduced = {a for i in items for a in over_axes(i)}
     grid = frozenset.intersection(*(s.axes for s in stores)) - reduced
     remaining = {a: n for a, n in phase.axes.items() if a in axes}
     return replace(

@@ -23,7 +23,7 @@ from smelt.codegen.llvm.loopir.clone import (
     insert_before,
     prune,
 )
-from smelt.codegen.llvm.loopir.items import Access, Item, Payload, Reduction, accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Dot, Item, Load, accesses_of, apply
 from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.fold_selects import selected_side
@@ -38,13 +38,12 @@ MAX_K_PARTS = 8
 """Maximum parts: eight numbers of four bits share a word of 32."""
 
 
-def split_k_parts(draft: Draft, dot: Item, right: Item, k: str) -> list[Item]:
+def split_k_parts(draft: Draft, dot: Dot, right: Item, k: str) -> list[Dot]:
     """Replace a contraction over `k` by the sum of contractions over its parts.
 
     Returns these contractions; empty if the factors select nothing by `k`, or if the parts of
     `right` would be read with gaps.
     """
-    assert isinstance(dot.payload, Reduction)
     phase = draft.phase
     extent = phase.axes[k]
     if not isinstance(extent, int) or phase.regions() or k in phase.cut:
@@ -63,19 +62,18 @@ def split_k_parts(draft: Draft, dot: Item, right: Item, k: str) -> list[Item]:
     if not steps <= {0, 1, None}:
         return []
     draft.add_axis(name, extent // parts)
-    payload = replace(
-        dot.payload,
-        over=tuple(name if a == k else a for a in dot.payload.over),
-        positions=substitute(dot.payload.positions, {k: position}),
-    )
-    dots: list[Item] = []
+    over = tuple(name if a == k else a for a in dot.over)
+    part = replace(dot, over=over, positions=substitute(dot.positions, {k: position}))
+    dots: list[Dot] = []
     for number, at in enumerate(ats):
         args = tuple(map(_PartCloner(draft, dot, k, at, number * run).of, dot.args))
-        dots.append(draft.insert(dot, Item("dot", payload, args, dot.axes, dot.dtype, dot.time)))
-    plus, total = COMBINES[SUM_OF_PRODUCTS[0]].scalar, dots[0]
+        draft.insert(dot, copy := replace(part, args=args))
+        dots.append(copy)
+    plus = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+    total: Item = dots[0]
     for part in dots[1:-1]:
-        total = insert_before(draft, dot, "apply", plus, (total, part), dot.dtype)
-    draft.replace(dot, replace(dot, kind="apply", payload=plus, args=(total, dots[-1])))
+        total = insert_before(draft, dot, apply(plus, (total, part), dot.dtype))
+    draft.replace(dot, Apply((total, dots[-1]), dot.axes, dot.dtype, plus, time=dot.time))
     live = set(prune(draft.phase).items)
     for item in draft.phase.items:
         if item not in live:
@@ -96,15 +94,15 @@ class _PartCloner(Cloner):
     def of(self, item: Item) -> Item:
         return super().of(selected_side(item, self.first))
 
-    def payload(self, item: Item) -> Payload:
-        payload = super().payload(item)
-        if not isinstance(payload, Access):
-            return payload
-        unproven = tuple(p for p in payload.limits if not proves_inside(*p))
-        return replace(payload, limits=unproven)
+    def changed(self, item: Item) -> Item:
+        changed = super().changed(item)
+        if not isinstance(changed, Load):
+            return changed
+        unproven = tuple(p for p in changed.access.limits if not proves_inside(*p))
+        return replace(changed, access=replace(changed.access, limits=unproven))
 
 
-def _runs(dot: Item, k: str, extent: int) -> tuple[int, int]:
+def _runs(dot: Dot, k: str, extent: int) -> tuple[int, int]:
     """Return the length of runs along `k` that select alike, and how many repeat.
 
     One run if the factors select nothing by `k`, or not by it alone.
@@ -113,7 +111,7 @@ def _runs(dot: Item, k: str, extent: int) -> tuple[int, int]:
     if any(depends_on_reduction(a, {k}) for a in dot.args):
         return whole
     factors = [i for a in dot.args for i in dependencies(a, {k})]
-    pending = [i.args[0] for i in factors if i.kind == "apply" and i.payload == CHOICE]
+    pending = [i.args[0] for i in factors if isinstance(i, Apply) and i.op == CHOICE]
     period, flips = 1, set[int]()
     while pending:
         condition = pending.pop()

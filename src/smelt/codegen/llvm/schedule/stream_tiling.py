@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.items import Access, Edge, Phase, Visit
+from smelt.codegen.llvm.loopir.items import BlockEdge, Load, Phase, Reduce, Visit
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
@@ -32,9 +32,9 @@ def fit_stream_blocks(draft: Draft, vector: str | None) -> None:
     if not long:
         return
     itemsizes = {
-        i.payload.buffer: i.dtype.itemsize
+        i.access.buffer: i.dtype.itemsize
         for i in draft.phase.items
-        if isinstance(i.payload, Access) and vector in i.axes
+        if isinstance(i, Load) and vector in i.axes
     }
     fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
     size = max(fitting // MIN_STREAM_BLOCK, 1) * MIN_STREAM_BLOCK
@@ -51,7 +51,7 @@ def reduction_columns(phase: Phase, target: Target) -> int:
     If the rows are split over tasks, there are enough tasks: then as many columns as L1 holds sums
     of, so that rows are read in long runs, or whole.
     """
-    sums = sum(i.kind == "reduce" for i in phase.items)
+    sums = sum(isinstance(i, Reduce) for i in phase.items)
     least = columns_of(sums)
     if not phase.cut:
         return least
@@ -75,7 +75,7 @@ def stream_task_rows(phase: Phase, products: Sequence[Contraction], target: Targ
             for v in visits
         ):
             return STREAM_ROWS // 3
-        if any(isinstance(i.payload, Edge) for i in phase.items):
+        if any(isinstance(i, BlockEdge) for i in phase.items):
             return STREAM_ROWS // 2
     if not bytes_of_row:
         return STREAM_ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.codegen.llvm.access.vector_axis import part_numbers
-from smelt.codegen.llvm.loopir.items import Item, unvarying_axes
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, unvarying_axes
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Index, add, floordiv, mul, product
@@ -36,6 +36,6 @@ def cycles(s: Schedule) -> Index:
 
 
 def _own_cost(item: Item) -> float:
-    if item.kind == "apply" and isinstance(item.payload, str):
-        return SCALARS[item.payload].cost
-    return 6.0 if item.kind == "load" else 0.5
+    if isinstance(item, Apply):
+        return SCALARS[item.op].cost
+    return 6.0 if isinstance(item, Load) else 0.5

@@ -9,6 +9,8 @@ short rows.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     find_transpose_axis,
@@ -16,7 +18,7 @@ from smelt.codegen.llvm.access.vector_axis import (
     single_position_axes,
 )
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase
+from smelt.codegen.llvm.loopir.items import Item, Load, Phase, Reduce, Scan
 from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.contract import product_block
 from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
@@ -53,7 +55,7 @@ class TaskBlocks:
 def task_blocks(phase: Phase, products: Products, vector: str | None, target: Target) -> TaskBlocks:
     """Divide the grid of a phase with these plans, given its vector axis."""
     grid = set(phase.grid) - single_position_axes(phase)
-    has_reductions = any(i.kind == "reduce" for i in phase.items)
+    has_reductions = any(isinstance(i, Reduce) for i in phase.items)
     vector_block = reduction_columns(phase, target) if has_reductions else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
@@ -81,7 +83,7 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
     if phase.window_positions:
         block |= _window_blocks(phase, products)
     rows = frozenset[str]()
-    ended = has_reductions or any(i.kind == "scan" for i in phase.items)
+    ended = has_reductions or any(isinstance(i, Scan) for i in phase.items)
     if vector is not None and ended and not (block or products or phase.regions() or phase.cut):
         # Rows that reductions end: the next ones are computed while one waits for its last sum.
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
@@ -115,11 +117,11 @@ def _rows_per_task(phase: Phase, vector: str, outer: str) -> Index:
     return mul(rows, maximum(minimum(floordiv(positions, TASKS * BLOCK), MAX_GATHER_ROWS), 1))
 
 
-def is_gather(item: Item, vector: str | None) -> bool:
+def is_gather(item: Item, vector: str | None) -> TypeGuard[Load]:
     """Return whether a load's lanes are far apart."""
-    access = item.payload
-    if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
+    if not isinstance(item, Load) or vector not in item.axes or item.access.limits or item.args:
         return False
+    access = item.access
     if access.positions:
         return False
     step = coefficient(access.offset, vector or "")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Item, Load, Scan
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.task_tiling import is_gather
@@ -44,14 +44,13 @@ def strip_loads(
     )
     if not is_row_by_row or (isinstance(rows, int) and rows < lanes):
         return []
-    if any(i.kind == "scan" for i in nest.items):
+    if any(isinstance(i, Scan) for i in nest.items):
         return []
     return [i for i in nest.items if is_gather(i, nest.vector) and _is_contiguous_along(i, row)]
 
 
 def _is_contiguous_along(item: Item, row: str) -> bool:
-    access = item.payload
-    return isinstance(access, Access) and coefficient(access.offset, row) == 1
+    return isinstance(item, Load) and coefficient(item.access.offset, row) == 1
 
 
 def strip_rows(dtype: DType, lanes: int) -> int:

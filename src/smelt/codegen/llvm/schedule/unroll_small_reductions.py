@@ -17,11 +17,11 @@ not unrolled.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import product as positions
 from math import prod
 
+from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import (
     Cloner,
     dependencies,
@@ -29,14 +29,7 @@ from smelt.codegen.llvm.loopir.clone import (
     insert_before,
     prune,
 )
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Conversion,
-    Item,
-    Phase,
-    Reduction,
-    cut_axes,
-)
+from smelt.codegen.llvm.loopir.items import Item, Phase, cut_axes
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.unroll_columns import short_row
 from smelt.codegen.llvm.schedule.fused_gemm import MAX_EPILOGUE_CYCLES, epilogue_items
@@ -76,23 +69,21 @@ MAX_WINDOW_STRIDE = 3
 def unroll_small_windows(phase: Phase) -> Phase:
     """Unroll reductions over small windows into trees of their scalar operator."""
     row, draft = short_row(phase), Draft(phase)
-    for original in [i for i in phase.items if i.kind == "reduce"]:
+    for original in [i for i in phase.items if isinstance(i, ssa.Reduce)]:
         reduction = draft.latest(original)
-        if isinstance(reduction.payload, Reduction) and _is_small_window(
-            draft.phase, reduction, reduction.payload, row
-        ):
-            draft.replace(reduction, _unrolled(draft, reduction, reduction.payload))
+        if _is_small_window(draft.phase, reduction, row):
+            draft.replace(reduction, _unrolled(draft, reduction))
     return draft.phase
 
 
-def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str | None) -> bool:
+def _is_small_window(phase: Phase, reduction: ssa.Reduce, row: str | None) -> bool:
     """Return whether to unroll a reduction.
 
     `row` is the axis of short rows whose columns will be unrolled, if any.
     """
-    over, (arg, *edges) = set(folding.over), reduction.args
+    over, (arg, *edges) = set(reduction.over), reduction.args
     bound = cut_axes(phase.segments[reduction.time]) | phase.cut.keys()
-    if edges or over & bound or not _is_reorderable(reduction, folding):
+    if edges or over & bound or not _is_reorderable(reduction):
         return False
     count = 1
     for a in over:
@@ -106,8 +97,8 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str
     ):
         return False
     differ = (i for i in varying if i.axes & reduction.axes)  # what all results share is not a row
-    loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
-    if any(i.kind == "window" for i in varying):  # other loads are cheap besides
+    loads = [i.access.offset for i in differ if isinstance(i, ssa.Load)]
+    if any(isinstance(i, ssa.WindowRead) for i in varying):  # other loads are cheap besides
         return True
     stored_axes = frozenset[str]().union(*(s.axes for s in phase.stores))
     is_row_reduced = (
@@ -116,17 +107,17 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str
     max_length = SHORT_ROWS if len(loads) == 1 else SHORT_PAIRS
     return bool(loads) and all(
         _is_window(x, over, set(reduction.axes))
-        or (is_row_reduced and _are_adjacent_rows(x, phase, folding.over, max_length))
+        or (is_row_reduced and _are_adjacent_rows(x, phase, reduction.over, max_length))
         for x in loads
     )
 
 
-def _is_reorderable(reduction: Item, folding: Reduction) -> bool:
+def _is_reorderable(reduction: ssa.Reduce) -> bool:
     """Return whether terms may be combined in any order.
 
     Nothing rounds, or it does so in float64.
     """
-    row, source = folding.row, reduction.args[0].dtype
+    row, source = reduction.row, reduction.args[0].dtype
     return row.idempotent or (row.wide and (source == f32 or source.is_integer))
 
 
@@ -169,35 +160,33 @@ def _are_adjacent_rows(offset: Index, phase: Phase, over: tuple[str, ...], most:
         length *= n
 
 
-def _unrolled(draft: Draft, reduction: Item, folding: Reduction) -> Item:
+def _unrolled(draft: Draft, reduction: ssa.Reduce) -> Item:
     """Return the tree of its scalar operator that a reduction becomes."""
     (arg,) = reduction.args
-    counts = [n for a in folding.over if isinstance(n := draft.axes[a], int)]
+    counts = [n for a in reduction.over if isinstance(n := draft.axes[a], int)]
     terms = [
-        Cloner(draft, reduction, dict(zip(folding.over, at, strict=True))).of(arg)
+        Cloner(draft, reduction, dict(zip(reduction.over, at, strict=True))).of(arg)
         for at in positions(*map(range, counts))
     ]
-    row, conversion = folding.row, Conversion(reduction.dtype)
+    row, axes, dtype, time = reduction.row, reduction.axes, reduction.dtype, reduction.time
     if row.positional:
         best = _position_of_best(draft, reduction, row, terms)
-        return replace(reduction, kind="cast", payload=conversion, args=(best,))
+        return ssa.Cast((best,), axes, dtype, dtype, time=time)
     if row.idempotent:
         args = _combine_in_pairs(draft, reduction, row.scalar, terms, reduction.dtype)
         both = args * 2 if len(terms) == 1 else args  # idempotent
-        return replace(reduction, kind="apply", payload=row.scalar, args=both)
+        return ssa.Apply(both, axes, dtype, row.scalar, time=time)
     wide = f64 if arg.dtype == f32 else reduction.dtype
     if wide != arg.dtype:
-        terms = [
-            insert_before(draft, reduction, "cast", Conversion(wide), (t,), wide) for t in terms
-        ]
+        terms = [insert_before(draft, reduction, ssa.cast(t, wide)) for t in terms]
     if len(terms) > 1:
         pair = _combine_in_pairs(draft, reduction, row.scalar, terms, wide)
         terms = [_apply(draft, reduction, row.scalar, pair, wide)]
     start = row.identity(wide)
     if wide.is_float and start == 0:  # as in loops, a sum of -0 is 0
-        zero = insert_before(draft, reduction, "const", start, (), wide)
+        zero = insert_before(draft, reduction, ssa.Const((), ssa.NO_AXES, wide, start))
         terms = [_apply(draft, reduction, row.scalar, (terms[0], zero), wide)]
-    return replace(reduction, kind="cast", payload=conversion, args=tuple(terms))
+    return ssa.Cast(tuple(terms), axes, dtype, dtype, time=time)
 
 
 def _position_of_best(draft: Draft, reduction: Item, row: Combine, terms: list[Item]) -> Item:
@@ -208,7 +197,8 @@ def _position_of_best(draft: Draft, reduction: Item, row: Combine, terms: list[I
     make = partial(_apply, draft, reduction)
     _, equal, differs = TIES_BEST
     candidates = [
-        (t, insert_before(draft, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
+        (t, insert_before(draft, reduction, ssa.Const((), ssa.NO_AXES, i32, k)))
+        for k, t in enumerate(terms)
     ]
     while len(candidates) > 1:
         pairs: list[tuple[Item, Item]] = []
@@ -227,17 +217,16 @@ def _position_of_best(draft: Draft, reduction: Item, row: Combine, terms: list[I
 def unroll_short_dots(phase: Phase) -> Phase:
     """Unroll short contractions into trees of scalar operators."""
     draft = Draft(phase)
-    for original in [i for i in phase.items if i.kind == "dot"]:
+    for original in [i for i in phase.items if isinstance(i, ssa.Dot)]:
         dot = draft.latest(original)
         if _is_short_sum(draft.phase, dot):
             draft.replace(dot, _unrolled_dot(draft, dot))
     return prune(draft.phase)
 
 
-def _is_short_sum(phase: Phase, dot: Item) -> bool:
+def _is_short_sum(phase: Phase, dot: ssa.Dot) -> bool:
     """Return whether to unroll a contraction."""
-    assert isinstance(dot.payload, Reduction)
-    over = {*dot.payload.over}
+    over = {*dot.over}
     left, right = (a.axes - over for a in dot.args)
     sizes = [n for a in over if isinstance(n := phase.axes[a], int)]
     bound = cut_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
@@ -263,9 +252,9 @@ def _is_short_sum(phase: Phase, dot: Item) -> bool:
 
 def _is_strided_load(item: Item, result_axes: frozenset[str]) -> bool:
     """Return whether a load that differs between results has no contiguous result axis."""
-    if not isinstance(item.payload, Access):
+    if not isinstance(item, ssa.Load):
         return False
-    steps = [coefficient(item.payload.offset, a) for a in item.axes & result_axes]
+    steps = [coefficient(item.access.offset, a) for a in item.axes & result_axes]
     return bool(steps) and 1 not in steps
 
 
@@ -297,8 +286,8 @@ def _is_slim(
     if terms > MAX_TINY_TERMS or dot.dtype.itemsize > f32.itemsize:
         return False
     stored = frozenset[str]().union(*(s.axes for s in phase.stores))
-    after = (i.payload for i in epilogue_items(phase, [dot]) if i.kind == "apply")
-    is_costly = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > MAX_EPILOGUE_CYCLES
+    after = (i.op for i in epilogue_items(phase, [dot]) if isinstance(i, ssa.Apply))
+    is_costly = sum(SCALARS[op].cost for op in after) > MAX_EPILOGUE_CYCLES
     for (column_axes, row_axes), rows in zip(
         (unshared_axes, unshared_axes[::-1]), dot.args[::-1], strict=True
     ):
@@ -312,25 +301,24 @@ def _is_slim(
             columns <= max_columns
             and row_axes
             and has_many_rows
-            and (is_costly or rows.kind != "load")
+            and (is_costly or not isinstance(rows, ssa.Load))
         ):
             return True
     return False
 
 
-def _unrolled_dot(draft: Draft, dot: Item) -> Item:
+def _unrolled_dot(draft: Draft, dot: ssa.Dot) -> Item:
     """Return the sum of its products that a contraction becomes, added in pairs."""
-    assert isinstance(dot.payload, Reduction)
     times, plus = SUM_OF_PRODUCTS[1], COMBINES[SUM_OF_PRODUCTS[0]].scalar
-    over = dot.payload.over
+    over = dot.over
     terms: list[Item] = []
     for at in positions(*(range(n) for a in over if isinstance(n := draft.axes[a], int))):
         clone = Cloner(draft, dot, dict(zip(over, at, strict=True)))
         terms.append(_apply(draft, dot, times, tuple(map(clone.of, dot.args)), dot.dtype))
     args = _combine_in_pairs(draft, dot, plus, terms, dot.dtype)
     if len(terms) == 1:
-        return replace(dot, kind="apply", payload=times, args=terms[0].args)
-    return replace(dot, kind="apply", payload=plus, args=args)
+        return ssa.Apply(terms[0].args, dot.axes, dot.dtype, times, time=dot.time)
+    return ssa.Apply(args, dot.axes, dot.dtype, plus, time=dot.time)
 
 
 def _combine_in_pairs(
@@ -347,4 +335,4 @@ def _combine_in_pairs(
 
 
 def _apply(draft: Draft, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
-    return insert_before(draft, user, "apply", name, args, dtype)
+    return insert_before(draft, user, ssa.apply(name, args, dtype))

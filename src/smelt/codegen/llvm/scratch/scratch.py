@@ -60,10 +60,9 @@ def load_kept(env: Environment, key: Key, axes: tuple[str, ...], scope: Scope) -
     return gather(m, env.storage.at[key], offsets, memory, scope.lanes.mask)
 
 
-def load_window(env: Environment, item: Item, scope: Scope) -> Value:
+def load_window(env: Environment, item: WindowRead, scope: Scope) -> Value:
     """Load one position of a value which was computed for a window (compute_at)."""
-    assert isinstance(item.payload, WindowRead)
-    (source,), at = item.args, dict(item.payload.at)
+    (source,), at = item.args, dict(item.at)
     axes = env.s.materialised[source]
     memory = source.dtype.compute
     lanes = scope.lanes if scope.lanes is not None and scope.lanes.axis in item.axes else None

@@ -33,7 +33,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Access, Item, Load, Operation
 from smelt.codegen.llvm.nests.environment import CachedGather, Environment
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
@@ -51,7 +51,7 @@ These are read only a few times; the distance covers the latency of L3.
 """
 
 
-def fill_transposed_tile(env: Environment, item: Item, scope: Scope) -> None:
+def fill_transposed_tile(env: Environment, item: Load, scope: Scope) -> None:
     """Fill the transposed tile of a load for the current block."""
     b, (u, v) = env.b, env.nest.order[-2:]
     place = env.storage.at[item, TRANSPOSED_PART]
@@ -75,7 +75,7 @@ def tile_pitch(env: Environment, item: Item) -> Value:
 
 def emit_transposed(
     env: Environment,
-    item: Item,
+    item: Load,
     scope: Scope,
     put: Put,
     *,
@@ -128,9 +128,8 @@ def emit_transposed(
 class _Squares:
     """Reads squares of the current block of a load."""
 
-    def __init__(self, env: Environment, item: Item, scope: Scope) -> None:
-        access = item.payload
-        assert isinstance(access, Access)
+    def __init__(self, env: Environment, item: Load, scope: Scope) -> None:
+        access = item.access
         self.env, self.b, self.access, self.scope = env, env.b, access, scope
         self.side = env.s.lanes
         self.dtype, self.base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
@@ -291,15 +290,14 @@ def _branch_values(
 
 
 def _prefetch_next_tile(
-    env: Environment, item: Item, scope: Scope, at: tuple[Value, Value], step: int
+    env: Environment, item: Load, scope: Scope, at: tuple[Value, Value], step: int
 ) -> None:
     """Prefetch the share of the next task's tile, which continues along u, at a position.
 
     The share is as many lines as are read there: `step` elements of as many rows as there are
     lanes.
     """
-    access = item.payload
-    assert isinstance(access, Access)
+    access = item.access
     if any(coefficient(access.offset, a) is None for a in env.nest.order[-2:]):
         return  # no constant stride to the next tile
     b, lanes = env.b, env.s.lanes
@@ -469,9 +467,9 @@ def _is_plain(env: Environment) -> bool:
         or nest.saves
     ):
         return False
-    access = nest.transposed[0].payload
+    access = nest.transposed[0].access
     inner = [i for i in env.items if nest.vector in i.axes]
-    work = sum(SCALARS[i.payload].cost if isinstance(i.payload, str) else 1 for i in inner)
+    work = sum(SCALARS[i.op].cost if isinstance(i, Operation) else 1 for i in inner)
     # Stores are checked at two rows, which determine the alignment of all.
     full_lines = all(
         s.where is None

@@ -10,13 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.loopir.items import (
-    Item,
-    Reduction,
-    Visit,
-    enclosing_regions,
-    unvarying_axes,
-)
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import Item, Visit, enclosing_regions, unvarying_axes
 from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
@@ -92,7 +87,7 @@ def lay_out(s: Schedule) -> Storage:
             layout.reserve((owner, part), count, dtype)
             layout.share((item, part), (owner, part))
     for item in s.phase.items:
-        if item.kind == "scan":
+        if isinstance(item, ssa.Scan):
             axes = scan_state_axes(s, item)
             for part, dtype in enumerate(storage.accumulator_of(item).parts):
                 count = product(storage.extent(item, a) for a in axes)
@@ -197,7 +192,7 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]
         is_compatible = (
             other.dtype == item.dtype and other.time == c.item.time and other not in assigned
         )
-        plain = axes == s.materialised[item] and other.kind in ("apply", "branch", "cast")
+        plain = axes == s.materialised[item] and isinstance(other, (ssa.Operation, ssa.Cast))
         plain &= other not in multiplied
         if is_compatible and (other in products or plain) and _last_reader(s, other) == keepers[0]:
             nest = s.nests[keepers[0]]
@@ -229,8 +224,7 @@ def reads(nest: Nest, item: Item) -> bool:
     return item in roots or item in used or any(reads(p, item) for p in nest.packs)
 
 
-def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
+def scan_state_axes(s: Schedule, item: ssa.Scan) -> tuple[str, ...]:
     """Return the axes of a scan's running state: its value's but the scanned one."""
-    assert isinstance(item.payload, Reduction)
-    excluded = {item.payload.over[0]} | unvarying_axes(s.region(item))
+    excluded = {item.over[0]} | unvarying_axes(s.region(item))
     return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in excluded)

@@ -1,0 +1,133 @@
+"""Find the axes that values vary along, and those whose positions are independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from smelt.kernel.ir import (
+    Const,
+    Dot,
+    Extreme,
+    IndexValue,
+    Let,
+    Load,
+    Partial,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import children, statements, visit_statement
+from smelt.types.affine import dependent_axes
+from smelt.types.expr import Index
+
+Axes: TypeAlias = frozenset[str]
+NO_AXES: Axes = frozenset()
+
+
+def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
+    """Return the axes that a value varies along.
+
+    `of(name, new)` are those of a bound name, or of a state's new value.
+    """
+    match value:
+        case Const() | Partial() | Extreme():
+            return NO_AXES
+        case Ref(name=name, next=new):
+            return of(name, new)
+        case IndexValue(index=index):
+            return dependent_axes((index,), lambda name: of(name, False))
+        case _:
+            inside = NO_AXES.union(*(value_axes(c, of) for c in children(value)))
+    match value:
+        case Load(index=index):
+            return inside | dependent_axes(index, lambda name: of(name, False))
+        case Reduce(over=over) | Dot(over=over):
+            return inside - set(over)
+        case Scan(along=along):
+            return inside | {along}
+        case _:
+            return inside
+
+
+def axes_of_value(value: Value, names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of a value; `names` has those of bound names."""
+    return value_axes(value, lambda name, _: names.get(name, NO_AXES))
+
+
+def axes_of_index(index: Iterable[Index], names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of index expressions, also through computed positions."""
+    return dependent_axes(index, lambda name: names.get(name, NO_AXES))
+
+
+def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
+    """Return the axes of names and states, which may depend on one another.
+
+    A state does not vary along the axes that its stream visits.
+    """
+    body = list(body)
+    names: dict[str, Axes] = {}
+    before: dict[str, Axes] | None = None
+    while names != before:
+        before = dict(names)
+        _add_axes(body, names, {})
+    return names
+
+
+def _add_axes(
+    body: Iterable[Statement], names: dict[str, Axes], visited: Mapping[str, Axes]
+) -> None:
+    """Add the axes of a body's names; `visited`: what a state's stream visits."""
+    for s in body:
+        if isinstance(s, Let | Position):
+            names[s.name] = names.get(s.name, Axes()) | axes_of_value(s.value, names)
+        elif isinstance(s, Update):
+            axes = axes_of_value(s.value, names) - visited.get(s.state, Axes())
+            names[s.state] = names.get(s.state, Axes()) | axes
+        elif isinstance(s, Stream):
+            stream_axes = Axes(b.axis for b in s.blocks)
+            for state in s.states:
+                axes = axes_of_value(state.init, names) | set(state.axes)
+                names[state.name] = names.get(state.name, Axes()) | axes
+            _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})
+
+
+def joined_axes(v: Value) -> tuple[str, ...]:
+    """Return the axes along which a value combines elements."""
+    match v:
+        case Reduce(over=over) | Dot(over=over):
+            return over
+        case Scan(along=along):
+            return (along,)
+        case _:
+            return ()
+
+
+def is_free(body: Sequence[Statement], axis: str) -> bool:
+    """Return whether every position of an axis is computed and stored apart from all others."""
+    names = axes_of_body(body)
+    for s in statements(body):
+        values = [*visit_statement(s)]
+        if any(isinstance(v, Partial | Extreme) or axis in joined_axes(v) for v in values):
+            return False
+        if isinstance(s, Store):
+            indexed = axes_of_index(s.index, names)
+            if s.join or axis not in indexed:
+                return False
+        if isinstance(s, Stream) and axis in _control_axes(s, names):
+            return False
+    return True
+
+
+def _control_axes(s: Stream, names: dict[str, Axes]) -> Axes:
+    """Return the axes that a stream visits, and those of its ends and conditions."""
+    blocks = (*s.blocks, *s.bounds)
+    ends = [e for b in blocks for e in (b.start, b.stop) if e is not None]
+    ends += [] if s.where is None else [s.where]
+    return Axes(b.axis for b in blocks).union(*(axes_of_value(e, names) for e in ends))
