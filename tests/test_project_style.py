@@ -36,18 +36,8 @@ MAX_UNFORMATTED = 60
 LONG_FILES: dict[str, str] = {}
 # path::function -> why.
 LONG_FUNCTIONS: dict[str, str] = {}
-# File of code generation -> how often it writes to other objects' fields.  Empty is the aim.
-FOREIGN_WRITES: dict[str, int] = {
-    "llvm/optimize.py": 2,
-    "nvptx/source.py": 2,
-    "nvptx/thread.py": 1,
-    "triton/lanes.py": 1,
-    "triton/loop_axes.py": 7,
-    "triton/machine.py": 2,
-    "triton/statements.py": 12,
-    "triton/values.py": 2,
-    "triton/worker.py": 2,
-}
+# Statement of code generation that sets another object's field -> why.  Empty is the aim.
+FOREIGN_WRITES = {"triton.knobs.cache.dir": "Triton's settings are fields of its own objects"}
 # path -> the operators a stage may name, to build with, never to decide by; and why.
 NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
     "src/smelt/codegen/llvm/ir/builder.py": (
@@ -440,11 +430,16 @@ def _reached(name: str, imports: dict[str, set[str]]) -> set[str]:
 
 def test_code_generation_writes_to_no_other_object():
     """Fields are set by their object's own methods; code generation hands on new values."""
-    written = dict[str, int]()
-    for path in sorted((PACKAGE / "codegen").rglob("*.py")):
-        if count := sum(map(_foreign_writes, ast.walk(ast.parse(path.read_text())))):
-            written[path.relative_to(PACKAGE / "codegen").as_posix()] = count
-    assert written == FOREIGN_WRITES, "lower a number that fell; no new writes"
+    report(
+        [
+            f"{path.relative_to(PACKAGE)}:{node.lineno}"
+            for path in sorted((PACKAGE / "codegen").rglob("*.py"))
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.stmt)
+            and _foreign_writes(node)
+            and ast.unparse(node).split(" = ")[0] not in FOREIGN_WRITES
+        ]
+    )
 
 
 def _foreign_writes(node: ast.AST) -> int:

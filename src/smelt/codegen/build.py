@@ -30,7 +30,7 @@ from smelt.kernel.artifact import (
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel
 from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import visit_body
 from smelt.machine.target import Target
 from smelt.packages.llvm import worker_threads
 from smelt.types.expr import Index, mul, product, size, sizes_of
@@ -237,8 +237,7 @@ def panels(
 
 
 def _has_contractions(kernel: Kernel) -> bool:
-    roots = (root for s in statements(kernel) for root in values_of(s))
-    return any(isinstance(v, k.Dot) for root in roots for v in visit(root))
+    return any(isinstance(v, k.Dot) for v in visit_body(kernel))
 
 
 def llvm_text(kernel: Kernel, target: Target) -> str:

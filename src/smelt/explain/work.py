@@ -40,7 +40,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children, values_of, visit
+from smelt.kernel.walk import children, visit_statement
 from smelt.ops import scalar_functions
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
@@ -95,9 +95,8 @@ class _Count:
 
     def _body(self, body: Iterable[Statement]) -> None:
         for s in body:
-            for value in values_of(s):
-                for v in visit(value):
-                    self.total += self._operations(v)
+            for v in visit_statement(s):
+                self.total += self._operations(v)
             match s:
                 case Let(name=name, value=value) | Position(name=name, value=value):
                     self.names[name] = self.axes(value)

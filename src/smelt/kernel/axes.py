@@ -23,7 +23,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children, statements, visit_statement
+from smelt.kernel.walk import children, joined_axes, statements, visit_statement
 from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index
 
@@ -96,17 +96,6 @@ def _add_axes(
                 axes = axes_of_value(state.init, names) | set(state.axes)
                 names[state.name] = names.get(state.name, Axes()) | axes
             _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})
-
-
-def joined_axes(v: Value) -> tuple[str, ...]:
-    """Return the axes along which a value combines elements."""
-    match v:
-        case Reduce(over=over) | Dot(over=over):
-            return over
-        case Scan(along=along):
-            return (along,)
-        case _:
-            return ()
 
 
 def is_free(body: Sequence[Statement], axis: str) -> bool:

@@ -22,11 +22,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from smelt.errors import SmeltError
-from smelt.kernel.ir import IndexValue, Kernel, Let, Load, Position, Statement, Store
+from smelt.kernel.ir import Kernel, Let, Position
 from smelt.kernel.text import parse, text
-from smelt.kernel.walk import splits, statements, states, values_of, visit
+from smelt.kernel.walk import indices_of, splits, statements, states
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, sizes_of
+from smelt.types.expr import sizes_of
 
 CANONICAL_NAME = "k"
 """Name of every canonical kernel."""
@@ -99,19 +99,5 @@ def names_of(kernel: Kernel) -> Iterator[str]:
     for s in statements(kernel):
         if isinstance(s, Let | Position):
             yield s.name
-        for e in _indices(s):
+        for e in indices_of(s):
             yield from sizes_of(e)
-
-
-def _indices(s: Statement) -> Iterator[Index]:
-    """Yield the index expressions of a statement, without its body."""
-    if isinstance(s, Store):
-        yield from s.index
-    elif isinstance(s, Position):
-        yield s.extent
-    for root in values_of(s):
-        for value in visit(root):
-            if isinstance(value, Load):
-                yield from value.index
-            elif isinstance(value, IndexValue):
-                yield value.index

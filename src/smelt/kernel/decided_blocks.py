@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.kernel.ir import Apply, Const, Extreme, If, IndexValue, Partial, Stream, Value
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import visit_body
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.ops.truth_tables import prime_implicants, sign_table
@@ -42,13 +42,7 @@ def decided_blocks(stream: Stream) -> DecidedBlocks | None:
     if len(stream.blocks) != 1 or stream.bounds or stream.blocks[0].size == 1:
         return None
     axis = stream.blocks[0].axis
-    conditions = {
-        v.condition
-        for s in statements(stream.body)
-        for root in values_of(s)
-        for v in visit(root)
-        if isinstance(v, If)
-    }
+    conditions = {v.condition for v in visit_body(stream.body) if isinstance(v, If)}
     starts: list[Value] = []
     stops: list[Value] = []
     decided: set[Value] = set()

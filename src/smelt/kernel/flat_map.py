@@ -39,7 +39,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
-from smelt.kernel.walk import map_statement, transform, values_of, visit
+from smelt.kernel.walk import map_statement, transform, visit_statement
 from smelt.types.expr import Index, product, size
 
 _BLOCK = 4096
@@ -112,7 +112,7 @@ def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
     """Yield the indices of the arrays' elements; None for what is not a plain map."""
     if isinstance(s, Store):
         yield s.index if s.where is None and not s.join else None
-    for v in (v for root in values_of(s) for v in visit(root)):
+    for v in visit_statement(s):
         if not is_plain(v, count):
             yield None
         elif isinstance(v, Load) and v.index:

@@ -25,7 +25,7 @@ from itertools import count
 
 from smelt.kernel.canonical import names_of
 from smelt.kernel.ir import Kernel, Load, Value
-from smelt.kernel.walk import map_values, statements, values_of, visit
+from smelt.kernel.walk import loads, map_values
 from smelt.types.expr import Index, add, mul, size
 
 _NUMBER = re.compile(r"\d+")
@@ -40,14 +40,8 @@ def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     A bound that the kernel's loads rely on becomes a fact of its calls. Positions along a last
     dimension are kept if there are several, since code may load neighbours together.
     """
-    loads = [
-        v
-        for s in statements(kernel)
-        for root in values_of(s)
-        for v in visit(root)
-        if isinstance(v, Load)
-    ]
-    fixed = _constant_indices(kernel, loads)
+    every_load = [*loads(kernel)]
+    fixed = _constant_indices(kernel, every_load)
     if not fixed:
         return kernel, {}
     kernel_names = set(names_of(kernel))
@@ -67,7 +61,7 @@ def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     facts = tuple(
         add(add(kernel.param(param).shape[d], -1), mul(size(name), -1))
         for (param, d, number), name in names.items()
-        if any(v.param == param and v.index[d] == number and v.other is None for v in loads)
+        if any(v.param == param and v.index[d] == number and v.other is None for v in every_load)
     )
     result = replace(map_values(kernel, change), facts=(*kernel.facts, *facts))
     return result, {name: number for (_, _, number), name in names.items()}

@@ -25,22 +25,19 @@ from math import prod
 
 from smelt.kernel.ir import (
     Block,
-    Dot,
     Each,
     IndexValue,
     Kernel,
     Load,
     Param,
     Position,
-    Reduce,
-    Scan,
     Split,
     Statement,
     Store,
     Stream,
     Value,
 )
-from smelt.kernel.walk import map_values, statements, values_of, visit
+from smelt.kernel.walk import joined_axes, map_values, visit_body
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -80,8 +77,7 @@ def transposed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
 
     Such a kernel turns [3, n] to [n, 3] or back.
     """
-    values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
-    if any(isinstance(v, Reduce | Dot | Scan) for v in values):
+    if any(map(joined_axes, visit_body(kernel))):
         return set()
     params = (*kernel.inputs, *kernel.outputs)
     return {*_short_sizes_of(sizes, params)} & row_counts((p.shape for p in params), sizes)

@@ -48,13 +48,7 @@ def size_names(kernel: ir.Kernel) -> tuple[str, ...]:
     expressions = [*dims, *(a.extent for a in kernel.axes), *kernel.facts]
     expressions += [s.parts for s in walk.splits(kernel)]
     for s in walk.statements(kernel):
-        expressions += s.index if isinstance(s, ir.Store) else ()
-        expressions += [s.extent] if isinstance(s, ir.Position) else []
-        for v in (v for root in walk.values_of(s) for v in walk.visit(root)):
-            if isinstance(v, ir.Load):
-                expressions += v.index
-            elif isinstance(v, ir.IndexValue):
-                expressions.append(v.index)
+        expressions += walk.indices_of(s)
     return tuple(dict.fromkeys(name for e in expressions for name in sizes_of(e)))
 
 
@@ -180,13 +174,12 @@ def _check_arithmetic(kernel: ir.Kernel, sizes: Sizes) -> None:
                 _check_offset(params.get(s.param), s.index, sizes)
             if isinstance(s, ir.Position):
                 interval(s.extent, sizes)
-            for root in walk.values_of(s):
-                for v in walk.visit(root):
-                    if isinstance(v, ir.Load):
-                        _check_offset(params.get(v.param), v.index, sizes)
-                    elif isinstance(v, ir.IndexValue | ir.Apply):
-                        e = v.index if isinstance(v, ir.IndexValue) else as_index(v, lets)
-                        interval(0 if e is None else e, sizes)
+            for v in walk.visit_statement(s):
+                if isinstance(v, ir.Load):
+                    _check_offset(params.get(v.param), v.index, sizes)
+                elif isinstance(v, ir.IndexValue | ir.Apply):
+                    e = v.index if isinstance(v, ir.IndexValue) else as_index(v, lets)
+                    interval(0 if e is None else e, sizes)
         except VerifyError as error:
             _refuse(kernel, error.message, s)
 

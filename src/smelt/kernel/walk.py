@@ -206,6 +206,19 @@ def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
     return replace(kernel, body=body)
 
 
+def indices_of(statement: Statement) -> Iterator[Index]:
+    """Yield the index expressions of a statement, without its body."""
+    if isinstance(statement, Store):
+        yield from statement.index
+    elif isinstance(statement, Position):
+        yield statement.extent
+    for value in visit_statement(statement):
+        if isinstance(value, Load):
+            yield from value.index
+        elif isinstance(value, IndexValue):
+            yield value.index
+
+
 # ---- queries -----------------------------------------------------------------------------------
 
 
@@ -220,9 +233,9 @@ def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
                 yield v
 
 
-def stores(kernel: Kernel) -> Iterator[Store]:
+def stores(body: Kernel | Iterable[Statement]) -> Iterator[Store]:
     """Yield every store in order."""
-    for s in statements(kernel):
+    for s in statements(body):
         if isinstance(s, Store):
             yield s
 
@@ -318,23 +331,17 @@ def axes_used(kernel: Kernel) -> set[str]:
     for state in states(kernel).values():
         axes.update(state.axes)
     for s in statements(kernel):
-        if isinstance(s, Store):
-            axes.update(a for e in s.index for a in axes_of(e))
-        for root in values_of(s):
-            for v in visit(root):
-                axes.update(_direct_axes(v))
+        axes.update(a for e in indices_of(s) for a in axes_of(e))
+        axes.update(a for v in visit_statement(s) for a in joined_axes(v))
     return axes
 
 
-def _direct_axes(value: Value) -> tuple[str, ...]:
+def joined_axes(value: Value) -> tuple[str, ...]:
+    """Return the axes along which a value combines elements."""
     match value:
-        case Load(index=index):
-            return tuple(a for e in index for a in axes_of(e))
-        case IndexValue(index=index):
-            return axes_of(index)
         case Reduce(over=over) | Dot(over=over):
             return over
-        case Scan(along=axis):
-            return (axis,)
+        case Scan(along=along):
+            return (along,)
         case _:
             return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value, joined_axes
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.ir import (
     Axis,
@@ -29,7 +29,7 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import bindings_of, live, refs
+from smelt.kernel.walk import bindings_of, joined_axes, live, refs
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.machine.tiling import ReducedAxis, Tiling, split_axis

@@ -54,7 +54,15 @@ except OSError:
     _check_room()
     raise
 
-__all__ = ["llvm", "llvm_lock", "machine_code", "newpassmanagers", "run_passes", "worker_threads"]
+__all__ = [
+    "llvm",
+    "llvm_lock",
+    "machine_code",
+    "newpassmanagers",
+    "parse_module",
+    "run_passes",
+    "worker_threads",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,6 +123,14 @@ class _UnlockedCalls:
 
 
 _UNLOCKED = _UnlockedCalls()
+
+
+def parse_module(text: str, triple: str, data_layout: str) -> Any:
+    """Parse a module in a context of its own, for a target."""
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.triple = triple
+    module.data_layout = data_layout
+    return module
 
 
 def run_passes(passes: Any, module: Any, builder: Any) -> None:

@@ -8,7 +8,14 @@ from functools import cache
 from typing import Any
 
 from smelt.machine.target import Target
-from smelt.packages.llvm import llvm, llvm_lock, machine_code, newpassmanagers, run_passes
+from smelt.packages.llvm import (
+    llvm,
+    llvm_lock,
+    machine_code,
+    newpassmanagers,
+    parse_module,
+    run_passes,
+)
 
 _TANGLED = 3_400_000
 """Maximum characters times stack variables of a module that needs no combined instructions first.
@@ -108,9 +115,7 @@ def optimise(text: str, target: Target, backend: Backend) -> Any:
     Vectors are explicit and values are in the outermost loop already, so LLVM's full pipeline finds
     nothing more and would take ten times as long.
     """
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.triple = target.triple
-    module.data_layout = backend.data_layout
+    module = parse_module(text, target.triple, backend.data_layout)
     run_passes(backend.pipelines[is_tangled(text)], module, backend.builder)
     return module
 

@@ -15,18 +15,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial
 from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
-from smelt.codegen.llvm.loopir.items import (
-    Access,
-    Buffer,
-    Item,
-    Load,
-    Phase,
-    Program,
-    StoreItem,
-    StreamState,
-    Visit,
-    apply,
-)
+from smelt.codegen.llvm.loopir.items import Buffer, Phase, Program
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
 from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
@@ -35,14 +24,12 @@ from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kern
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
-from smelt.kernel.block_reduction import ReductionValue, block_reduction
-from smelt.kernel.merge import MergeRule, merge_rules
+from smelt.kernel.block_reduction import ReductionValue, block_reduction, row_of
+from smelt.kernel.transform.split_merge import SplitMerge, as_reduction, split_merge
 from smelt.kernel.transform.stream_to_reduction import reads_reduction, reductions_of
-from smelt.kernel.walk import splits, statements, substitute_index, values_of, visit
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
-from smelt.ops.scalar import SCALARS
+from smelt.kernel.walk import refs, splits, visit_body
 from smelt.types.dtype import DType, f64
-from smelt.types.expr import Index, add, axis, floordiv, maximum, mul, product
+from smelt.types.expr import Index, add, floordiv, maximum, product
 
 
 def program(kernel: k.Kernel) -> Program:
@@ -116,26 +103,6 @@ class _Pieces:
             Buffer(p.name, p.dtype, True, _nbytes(p)) for p in piece.outputs if p.name not in names
         ]
 
-    def add_parts(
-        self,
-        name: str,
-        axes: Mapping[str, Index],
-        order: Sequence[str],
-        split: k.Split,
-        dtype: DType,
-    ) -> Access:
-        """Add a buffer that holds a state for each part of a split reduction.
-
-        Returns the access to the current part.
-        """
-        extents = tuple(axes[a] for a in order)
-        nbytes = product((split.parts, *extents, dtype.itemsize))
-        self.partials.append(Buffer(f"{name}.parts", dtype, True, nbytes))
-        offset: Index = axis(split.name, split.parts)
-        for a, n in zip(order, extents, strict=True):
-            offset = add(mul(offset, n), axis(a, n))
-        return Access(f"{name}.parts", offset)
-
 
 def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
     """Add the phases of a kernel that needs no further splitting."""
@@ -143,9 +110,9 @@ def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
     kernel = split_rowwise(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
     grid = tuple(b.axis for b in kernel.grid if isinstance(b, k.Block))
-    if splits(kernel) and not _split_reductions(kernel, out, axes, grid, lanes):
-        _split_stream(kernel, out, axes, grid, lanes)
-    elif not splits(kernel):
+    if splits(kernel):
+        _add_parts(kernel, out, Phase(kernel.name, axes, grid, lanes=lanes))
+    else:
         blocked = frozenset(_blocked_axes(kernel))
         phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), blocked_axes=blocked)
         builder = out.builder(kernel, phase)
@@ -167,14 +134,10 @@ def _lanes_axis(kernel: k.Kernel) -> str | None:
 def _split_lanes_axis(kernel: k.Kernel) -> str | None:
     """Return a split axis for vectors: taken in blocks, but for no contraction."""
     streams = [s for s in kernel.body if isinstance(s, k.Stream)]
-    if any(isinstance(v, k.Dot) for s in statements(streams) for v in _parts_of(s)):
+    if any(isinstance(v, k.Dot) for v in visit_body(streams)):
         return None
     cut = (b.axis for s in streams for b in s.blocks if b.part and b.size not in (None, 1))
     return next(cut, None)
-
-
-def _parts_of(s: k.Statement) -> Iterable[k.Value]:
-    return (v for value in values_of(s) for v in visit(value))
 
 
 def _nbytes(p: k.Param) -> Index:
@@ -184,171 +147,100 @@ def _nbytes(p: k.Param) -> Index:
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def _before_and_after(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.Statement]]:
-    """Return the statements before the streams, and those after the merge."""
-    body = list(kernel.body)
-    first = next((n for n, s in enumerate(body) if isinstance(s, k.Stream)), len(body))
-    merge = next((n for n, s in enumerate(body) if isinstance(s, k.Merge)), len(body))
-    return body[:first], body[merge + 1 :]
+def _add_parts(kernel: k.Kernel, out: _Pieces, phase: Phase) -> None:
+    """Add the phases of a split stream: its parts, and the merge of their states.
 
-
-def _split_reductions(
-    kernel: k.Kernel, out: _Pieces, axes: dict[str, Index], grid: tuple[str, ...], lanes: str | None
-) -> bool:
-    """Add a phase that reduces each part, and one that merges the partial results.
-
-    False if the states are more than reductions.
+    If all states are reductions of whole parts, each part is reduced at once.
     """
     (split,) = splits(kernel)
-    before, after = _before_and_after(kernel)
-    middle = [s for s in kernel.body if not any(s is o for o in (*before, *after))]
-    if len(middle) != 2 or not isinstance(stream := middle[0], k.Stream):
-        return False
-    (block, *more), states = stream.blocks, {s.name: s for s in stream.states}
-    updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
-    reductions = {name: block_reduction(states[name], updates[name], stream) for name in updates}
-    if more or block.stop or block.size or block.part != split.name or None in reductions.values():
-        return False
-    length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
-    cut, all_axes = {split.axis: (split.name, length)}, {**axes, split.name: split.parts}
-    first = Phase(f"{kernel.name}.parts", all_axes, (*grid, split.name), cut, lanes=lanes)
-    second = Phase(f"{kernel.name}.merge", all_axes, grid)
-    parts, merged = out.builder(kernel, first), out.builder(kernel, second)
-    for s in before:
-        parts.statement(s)
-        merged.statement(s)
-    for s in stream.body:
-        reduction = reductions[s.state] if isinstance(s, k.Update) else None
-        if isinstance(s, k.Update) and reduction is not None:
-            _store_partial(out, (parts, merged), states[s.state], reduction, split, grid)
-        else:
-            parts.statement(s)
-    merged.body(after)
-    out.add(parts, merged)
-    return True
-
-
-def _store_partial(
-    out: _Pieces,
-    builders: tuple[PhaseBuilder, PhaseBuilder],
-    state: k.State,
-    reduction: k.Reduce | k.Dot,
-    split: k.Split,
-    grid: Sequence[str],
-) -> None:
-    """Store the reduction of each part, and reduce the parts again in the merge.
-
-    state' = state op reduction(..)
-    """
-    parts, merged = builders
-    if isinstance(reduction, k.Dot):
-        row, dtype = COMBINES[SUM_OF_PRODUCTS[0]], reduction.dtype.compute
-        partial = parts.value(reduction)
+    axes = {**phase.axes, split.name: split.parts}
+    parts = replace(phase, axes=axes, grid=(*phase.grid, split.name))
+    reductions = _whole_reductions(kernel)
+    separate = split_merge(kernel, {n: _partial_dtype(r) for n, r in reductions.items()})
+    if separate is None:
+        builder = out.builder(kernel, parts)
+        builder.body(kernel.body)
+        out.add(builder)
+        return
+    out.add_intermediates(separate.parts)
+    parts = replace(parts, name=f"{kernel.name}.parts")
+    if reductions:
+        length = maximum(floordiv(add(axes[split.axis], split.parts - 1), split.parts), 1)
+        parts = replace(parts, cut={split.axis: (split.name, length)})
+        reduced = {name: row_of(r).name for name, r in reductions.items()}
     else:
-        row = COMBINES[reduction.combine]
-        dtype = _partial_dtype(reduction.dtype) if row.wide else reduction.dtype.compute
-        partial = parts.reduce(
-            row, parts.value(reduction.arg), reduction.over, dtype, pairs=reduction.dtype != f64
-        )
-    order = (*grid, *(a for a in state.axes if a not in grid))
-    access = out.add_parts(state.name, parts.axes, order, split, dtype)
-    axes = frozenset((split.name, *order))
-    parts.add_store(StoreItem(access, partial, None, axes))
-    partials = merged.item(Load((), axes, dtype.compute, access))
-    total = merged.reduce(row, partials, (split.name,), partials.dtype)
-    merged.define(state.name, merged.convert(total, reduction.dtype.compute))
+        reduced = _independent_reductions(separate)
+    builder = out.builder(separate.parts, parts)
+    for s in separate.parts.body:
+        if reductions and isinstance(s, k.Stream):
+            _reduce_part(builder, s, reductions)
+        else:
+            builder.statement(s)
+    merge = separate.merge(separate.after, reduced)
+    merged = out.builder(merge, Phase(f"{kernel.name}.merge", axes, phase.grid))
+    merged.body(merge.body)
+    out.add(builder, merged)
 
 
-def _partial_dtype(dtype: DType) -> DType:
-    """Return the type of partial results: float64 for floats.
+def _whole_reductions(kernel: k.Kernel) -> dict[str, ReductionValue]:
+    """Return the reductions that states are, if the stream takes a part at once."""
+    streams = [s for s in kernel.body if isinstance(s, k.Stream)]
+    if len(streams) != 1 or not any(isinstance(s, k.Merge) for s in kernel.body):
+        return {}
+    (stream,), states = streams, {s.name: s for s in streams[0].states}
+    (block, *more) = stream.blocks
+    if more or block.stop or block.size or not block.part:
+        return {}
+    result: dict[str, ReductionValue] = {}
+    for s in stream.body:
+        if isinstance(s, k.Update):
+            reduction = block_reduction(states[s.state], s, stream)
+            if reduction is None:
+                return {}
+            result[s.state] = reduction
+    return result
+
+
+def _reduce_part(
+    builder: PhaseBuilder, s: k.Stream, reductions: Mapping[str, ReductionValue]
+) -> None:
+    """Reduce all of a part for each state: a sum is not rounded before the merge."""
+    for x in s.body:
+        if not isinstance(x, k.Update):
+            builder.statement(x)
+            continue
+        r = reductions[x.state]
+        if isinstance(r, k.Reduce):
+            arg, dtype = builder.value(r.arg), _partial_dtype(r)
+            total = builder.reduce(row_of(r), arg, r.over, dtype, pairs=r.dtype != f64)
+        else:
+            total = builder.value(r)
+        builder.define(x.state, total)
+
+
+def _partial_dtype(r: ReductionValue) -> DType:
+    """Return the type of partial results: float64 for sums of floats.
 
     A compensated sum of doubles drops its error term: each part is rounded once, whatever its
     length.
     """
-    return f64 if dtype.kind == "float" else dtype
+    wide = isinstance(r, k.Reduce) and row_of(r).wide and r.dtype.kind == "float"
+    return f64 if wide else r.dtype.compute
 
 
-def _split_stream(
-    kernel: k.Kernel, out: _Pieces, axes: dict[str, Index], grid: tuple[str, ...], lanes: str | None
-) -> None:
-    """Add the phases of a split reduction: partial results, then their merge in order."""
-    (split,) = splits(kernel)
-    merges = any(isinstance(s, k.Merge) for s in kernel.body)
-    name = f"{kernel.name}.parts" if merges else kernel.name
-    all_axes = {**axes, split.name: split.parts}
-    parts = out.builder(kernel, Phase(name, all_axes, (*grid, split.name), lanes=lanes))
-    before, after = _before_and_after(kernel)
-    rules = merge_rules(kernel)
-    parts.body(s for s in kernel.body if not any(s is o for o in after))
-    if not merges:
-        out.add(parts)
-        return
-    merged = out.builder(kernel, Phase(f"{kernel.name}.merge", all_axes, grid))
-    merged.body(s for s in before if not isinstance(s, k.Store))
-    states: dict[str, tuple[StreamState, Item]] = {}
-    starts: list[tuple[StreamState, Item]] = []
-    independent = _independent_reductions(kernel, rules)
-    partials: dict[str, Item] = {}
-    for name in rules:
-        final = parts.names[name]
-        order = tuple(a for a in axes if a in final.axes and a != split.name)
-        access = out.add_parts(name, all_axes, order, split, final.dtype)
-        part_axes = frozenset((*order, split.name))
-        parts.add_store(StoreItem(access, final, None, part_axes, parts.now))
-        if name in independent:
-            partials[name] = merged.item(Load((), part_axes, final.dtype, access))
-            continue
-        earliest = Access(access.buffer, _at_first_part(access.offset, split))
-        starts.append(
-            (
-                merged.carried(name, frozenset(order), final.dtype),
-                merged.item(Load((), frozenset(order), final.dtype, earliest)),
-            )
-        )
-        states[name] = starts[-1][0], merged.item(Load((), part_axes, final.dtype, access))
-    for name, x in partials.items():
-        merged.define(name, merged.reduce(independent[name], x, (split.name,), x.dtype))
-    if starts:
-        merged.open((Visit(split.name, 1, first=1),), starts)
-    for name, rule in rules.items():
-        if name in independent:
-            continue
-        sides: list[Item] = []
-        for side in (merged.old, {n: other for n, (_, other) in states.items()}):
-            merged.define_all(side)
-            sides.append(merged.value(rule.rescaled))
-        merged.define_all(merged.old)
-        dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
-        combined = merged.item(apply(rule.op, tuple(sides), dtype))
-        merged.update(name, combined)
-    if starts:
-        merged.close()
-    merged.define_all({state.name: merged.read(state) for state, _ in starts})
-    merged.body(after)
-    out.add(parts, merged)
-
-
-def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) -> dict[str, Combine]:
-    """Return the states whose parts are reduced like elements.
+def _independent_reductions(separate: SplitMerge) -> dict[str, str]:
+    """Return the states whose parts are reduced like elements, with their operators.
 
     No other state reads them meanwhile, so that sums may be compensated.
     """
+    kernel, rules = separate.kernel, separate.needed(separate.after)
     stream = next(s for s in kernel.body if isinstance(s, k.Stream))
     states = {s.name: s for s in stream.states}
-    read = {
-        v.name
-        for name, rule in rules.items()
-        for v in visit(rule.rescaled)
-        if isinstance(v, k.Ref) and v.name != name
-    }
-    combine_of: dict[str, Combine] = {}
-    for s in stream.body:
-        if isinstance(s, k.Update) and s.state in rules and s.state not in read:
-            reduction = block_reduction(states[s.state], s, stream)
-            if isinstance(reduction, k.Reduce) and rules[s.state].rescaled == k.Ref(s.state):
-                combine_of[s.state] = COMBINES[reduction.combine]
+    updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
+    read = {n for r in rules for n in refs(r.rescaled) if n != r.state}
+    combine_of: dict[str, str] = {}
+    for r in rules:
+        reduction = block_reduction(states[r.state], updates[r.state], stream)
+        if isinstance(reduction, k.Reduce) and r.state not in read and as_reduction(r):
+            combine_of[r.state] = reduction.combine
     return combine_of
-
-
-def _at_first_part(offset: Index, split: k.Split) -> Index:
-    return substitute_index(offset, {split.name: 0})

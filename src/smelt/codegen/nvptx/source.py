@@ -73,9 +73,7 @@ def emit_ptx(text: str, arch: str) -> str:
     """
     llvm: Any = fork_safe_import("smelt.packages.llvm")
     machine = _machine(f"sm_{min(int(arch.removeprefix('sm_')), NEWEST)}")
-    module = llvm.llvm.parse_assembly(text)
-    module.triple = _TRIPLE
-    module.data_layout = str(machine.target_data)
+    module = llvm.parse_module(text, _TRIPLE, str(machine.target_data))
     module.verify()
     builder = llvm.llvm.create_pass_builder(machine, llvm.llvm.create_pipeline_tuning_options(2))
     builder.getModulePassManager().run(module, builder)

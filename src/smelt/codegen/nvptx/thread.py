@@ -107,7 +107,9 @@ def refuse(kernel: str, missing: str) -> Any:
 class _Machine(LLVMMachine):
     """Scalar operations of a thread; a GPU has no C library."""
 
-    kernel = ""
+    def __init__(self, builder: ir.IRBuilder, kernel: str) -> None:
+        super().__init__(builder, None, _Gpu())
+        self.kernel = kernel
 
     def libm(self, function: str, *args: Any) -> Any:
         return refuse(self.kernel, f"{function} of the C library")
@@ -147,8 +149,7 @@ class _Printer:
         symbol = f"kernel_{self.kernel.name}"
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
         self.builder = b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.machine = _Machine(b, None, _Gpu())
-        self.machine.kernel = self.kernel.name
+        self.machine = _Machine(b, self.kernel.name)
         arguments = iter(function.args)
         self.pointers = {p.name: next(arguments) for p in self.params}
         self.stride_values = {s: next(arguments) for s in self.strides}

@@ -30,7 +30,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.transform.block import with_state_axes
-from smelt.kernel.walk import children, statements, stores, values_of, visit
+from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
@@ -44,8 +44,7 @@ WHOLE_SUM = 256
 
 def dots_of(body: Iterable[Statement]) -> list[Dot]:
     """Return every contraction in statements."""
-    roots = [root for s in statements(body) for root in values_of(s)]
-    return [v for root in roots for v in visit(root) if isinstance(v, Dot)]
+    return [v for v in visit_body(body) if isinstance(v, Dot)]
 
 
 def power_of_two(n: int) -> int:
@@ -142,7 +141,7 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
             result |= _read_whole(s.body, inside)
             result |= Axes(a for t in s.states for a in t.axes) - visited
             continue
-        values = [v for root in values_of(s) for v in visit(root)]
+        values = [*visit_statement(s)]
         read = Axes().union(*(axes_of_value(v, names) for v in values))
         if isinstance(s, Store):
             read |= axes_of_index(s.index, names)
@@ -158,7 +157,7 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
         for a in kernel.axes
         if a.name not in blocked and (sizes or isinstance(a.extent, int))
     }
-    values = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)]
+    values = [*visit_body(kernel)]
     result = {a for v in values if isinstance(v, Dot) for a in v.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
     for together in _axes_together(kernel, values):
@@ -210,7 +209,7 @@ def _widened(stream: Statement) -> Statement:
     is_plain = all(isinstance(s, Let | Position) for s in others) and not stream.bounds
     bound = {s.name for s in others if isinstance(s, Let | Position)}
     states = {t.name for t in stream.states}
-    reads = [v for s in others for root in values_of(s) for v in visit(root)]
+    reads = [v for s in others for v in visit_statement(s)]
     reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
     if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
         return stream

@@ -33,7 +33,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.walk import bindings_of, transform, values_of, visit
+from smelt.kernel.walk import bindings_of, transform, visit, visit_statement
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -139,7 +139,7 @@ def _parts(kernel: Kernel) -> _Parts | None:
     every = (*before, *steps)
     if not all(isinstance(s, Let | Position | Store) for s in every):
         return None
-    values = [v for s in steps for root in values_of(s) for v in visit(root)]
+    values = [v for s in steps for v in visit_statement(s)]
     values += [] if where is None else visit(where)
     return (
         None

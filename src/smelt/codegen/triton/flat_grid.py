@@ -36,8 +36,7 @@ from smelt.kernel.walk import (
     stores,
     substitute,
     substitute_index,
-    values_of,
-    visit,
+    visit_statement,
 )
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Index, axes_of, floordiv, mod, product
@@ -99,7 +98,7 @@ def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
 
 def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes of a block, by axes."""
-    every = [v for root in values_of(s) for v in visit(root)]
+    every = [*visit_statement(s)]
     if any(isinstance(v, Partial | Extreme) for v in every):
         return True
     if any(isinstance(v, Reduce) and axes & set(v.over) for v in every):

@@ -34,7 +34,7 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.kernel.walk import loads, statements, stores, visit_statement
 from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
@@ -111,9 +111,8 @@ def _is_integer(value: Value) -> bool:
 def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axes]]:
     """Yield all values of a body, each with the axes of the loops around it."""
     for s in body:
-        for root in values_of(s):
-            for value in visit(root):
-                yield value, loops
+        for value in visit_statement(s):
+            yield value, loops
         if isinstance(s, Stream):
             yield from _values(s.body, loops | {b.axis for b in s.blocks})
 
@@ -144,7 +143,7 @@ def division_work(launch: Kernel) -> Iterator[LaneWork]:
         indices.append(known_offset(params[x.param], x.index))
         indices += x.index if isinstance(x, Load) and x.other is not None else ()
     for s in statements(launch):
-        values = (v for root in values_of(s) for v in visit(root))
+        values = visit_statement(s)
         indices += [v.index for v in values if isinstance(v, IndexValue)]
     divisions = dict.fromkeys(a for e in indices for a in atoms(e) if a.kind in ("//", "%"))
     for a in divisions:

@@ -10,7 +10,7 @@ from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.writer import Text, Writer
 from smelt.kernel.ir import Extreme, IndexValue, Kernel, Partial
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import visit, visit_body
 from smelt.types.dtype import bool_, i32
 from smelt.types.expr import axes_of
 
@@ -74,8 +74,7 @@ class Lanes:
             return "program"
         if self.schedule.programs is not None:
             every = f"tl.program_id(0), {' * '.join(counts.values())}, tl.num_programs(0)"
-            writer.line(f"for tile in tl.range({every}{self.schedule.loop_options}):")
-            writer.indent += 1
+            writer.open(f"for tile in tl.range({every}{self.schedule.loop_options}):")
         rest = self.typed("tl.program_id(0)" if self.schedule.programs is None else "tile")
         if len(counts) > 1:
             writer.line(f"program = {rest}")
@@ -122,6 +121,11 @@ class Lanes:
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
         return f"BLOCK_{axis}"
+
+    def stream(self, axis: str) -> str:
+        """Take an axis in the blocks of its stream; return the name of their lanes."""
+        self.blocks[axis] = self.schedule.streams[axis]
+        return self.block(axis)
 
     def fix(self, writer: Writer, axis: str, place: str) -> None:
         """Write the one index of an axis."""
@@ -196,7 +200,7 @@ class Lanes:
 
 def _with_ends(kernel: Kernel) -> frozenset[str]:
     """Return the axes of whose blocks a kernel needs the first or the last index."""
-    values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
+    values = visit_body(kernel)
     ends = (v for v in values if isinstance(v, Extreme | Partial))
     inside = (x.index for v in ends for x in visit(v) if isinstance(x, IndexValue))
     return frozenset(a for e in inside for a in axes_of(e))

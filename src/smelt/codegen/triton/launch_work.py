@@ -43,7 +43,7 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import loads, positions_of, statements, stores, values_of, visit
+from smelt.kernel.walk import loads, positions_of, statements, stores, visit_body
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
@@ -161,7 +161,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
-    values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
+    values = [*visit_body(launch)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]

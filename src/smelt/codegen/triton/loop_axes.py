@@ -19,7 +19,7 @@ from typing import Any
 
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
-from smelt.kernel.env import Bound, Env, dtype_of
+from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -90,18 +90,7 @@ class _Item:
 class _Looper:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.names = kernel, axes_of_body(kernel.body)
-        self.env = Env.of(kernel)
-        for s in statements(kernel):
-            if isinstance(s, Let):
-                self.env.names[s.name] = Bound(dtype_of(s.value, self.env), Axes())
-            elif isinstance(s, Position):
-                self.env.names[s.name] = Bound(i64, Axes(), s.extent)
-            elif isinstance(s, Update):
-                self.env.new[s.state] = self.env.names[s.state]
-            elif isinstance(s, Stream):
-                for t in s.states:
-                    dtype = t.dtype.compute if t.dtype else dtype_of(t.init, self.env)
-                    self.env.names[t.name] = Bound(dtype, Axes())
+        self.env = Env.after(kernel)
         self.count = 0
         streams = (s for s in statements(kernel) if isinstance(s, Stream))
         self.streamed = {b.axis for s in streams for b in s.blocks}
@@ -109,8 +98,12 @@ class _Looper:
     def bind(self, name: str, value: Value, *, extent: Index | None = None) -> None:
         """Record the axes and the type of a name."""
         self.names[name] = self.axes_of(value)
-        dtype = i64 if extent is not None else dtype_of(value, self.env)
-        self.env.names[name] = Bound(dtype, Axes(), extent)
+        self.env.bind(Let(name, value) if extent is None else Position(name, value, extent))
+
+    def carry(self, state: State) -> None:
+        """Record the axes and the type of a state."""
+        self.names[state.name] = Axes(state.axes)
+        self.env.bind(Stream((), (state,), ()))
 
     def body(self, body: Iterable[Statement], looped: Axes, inner: Axes) -> list[Statement]:
         """Return statements without values along `looped` axes outside of streams over them."""
@@ -408,13 +401,12 @@ class _Scope:
 
     def carried(self, name: str, v: Scan) -> tuple[State, list[Statement], Update]:
         """Return the state that a scan carries, its value in a block, and its update."""
-        row, dtype = COMBINES[v.combine], v.dtype.compute
+        row = COMBINES[v.combine]
         carry = self.looper.fresh("carry")
         axes = self.looper.order(self.looper.names[name] - {v.along})
-        self.looper.names[carry] = Axes(axes)
-        self.looper.env.names[carry] = Bound(dtype, Axes())
         scanned = Let(name, Apply(row.scalar, (Ref(carry), v)))
         state, update = accumulated(carry, Reduce(v.combine, v.arg, (v.along,), v.dtype), axes)
+        self.looper.carry(state)
         return state, [scanned], update
 
 

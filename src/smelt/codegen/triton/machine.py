@@ -288,11 +288,10 @@ class TritonMachine:
         zero = functools.reduce(self.add, zeros)
         carried = tuple(self.add(s, zero) for s in state)
         steps = max(s.dtype.bits for s in state)
-        self.writer.line(f"for bit in tl.range(0, {steps}):")
-        self.writer.indent += 1
-        for old, new in zip(carried, step(carried), strict=True):
-            self.writer.line(f"{old.code} = {new.code}")
-        self.writer.indent -= 1
+        with self.writer.block():
+            self.writer.open(f"for bit in tl.range(0, {steps}):")
+            for old, new in zip(carried, step(carried), strict=True):
+                self.writer.line(f"{old.code} = {new.code}")
         return carried
 
 

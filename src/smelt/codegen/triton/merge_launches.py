@@ -19,22 +19,20 @@ from smelt.kernel.axes import Axes, axes_of_body, is_free
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.ir import (
     Block,
-    Const,
     Kernel,
     Let,
     Load,
     Param,
     Ref,
-    State,
     Statement,
     Store,
     Stream,
     Update,
 )
 from smelt.kernel.transform.part import part_of
+from smelt.kernel.transform.split_merge import state_type
 from smelt.kernel.walk import refs, stores
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 
 MIN_ROW = 256
@@ -141,15 +139,3 @@ def _rest(merge: Kernel, k: int, rows: Sequence[_Row]) -> Kernel | None:
         ),
     )
     return part_of(launch, [*stores(merge)])
-
-
-def state_type(state: State) -> DType:
-    """Return the type of a state.
-
-    Raises TypeError for one that follows from its first value.
-    """
-    if state.dtype is not None:
-        return state.dtype.compute
-    if isinstance(state.init, Const):
-        return state.init.dtype.compute
-    raise TypeError(f"the state {state.name} has no type")

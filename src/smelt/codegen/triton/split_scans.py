@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value, joined_axes
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Apply,
@@ -47,7 +47,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.walk import bindings_of, refs, values_of, visit
+from smelt.kernel.walk import bindings_of, joined_axes, refs, visit_statement
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, evaluate, floordiv, minimum, mul
@@ -111,7 +111,7 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
     names, waiting = axes_of_body(launch.body), set[str]()
     fixed = along | {b.axis for b in blocks}
     for s in launch.body:
-        values = [v for root in values_of(s) for v in visit(root)]
+        values = [*visit_statement(s)]
         joined = [v for v in values if along.intersection(joined_axes(v))]
         waits = not waiting.isdisjoint(refs(s))
         if isinstance(s, Store):

@@ -121,24 +121,23 @@ def print_statement(s: Statement, values: ValuePrinter) -> None:
     match s:
         case Let(name=name, value=value):
             x = values.value(value)
-            values.names[name] = x
             if x.stored is None:
                 values.writer.line(f"v_{name} = {full(x).code}")
-                values.names[name] = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
+                x = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
+            values.define(name, x)
         case Position(name=name, value=value, extent=extent):
             x = full(values.cast(values.value(value), i64))
             last = f"tl.full([], {values.indices.text(extent).operand} - 1, tl.int64)"
             inside = f"tl.minimum(tl.maximum({x.code}, 0), {last})"
             values.writer.line(f"v_{name} = {inside}.to({values.lanes.index_type})")
-            values.names[name] = Text(f"v_{name}", x.axes, i32)
-            values.positions.add(name)
+            values.define(name, Text(f"v_{name}", x.axes, i32), is_position=True)
         case Store():
             _store(s, values)
         case Update(state=name, value=value):
             old = values.names[name]
             x = values.broadcast(values.cast(values.value(value), old.dtype), old.axes)
             values.writer.line(f"n_{name} = {full(x).code}")
-            values.new_states[name] = Text(f"n_{name}", old.axes, old.dtype)
+            values.define_next(name, Text(f"n_{name}", old.axes, old.dtype))
         case Stream():
             _stream(s, values)
         case Merge():
@@ -180,7 +179,7 @@ def _selected_visits(s: Stream, values: ValuePrinter) -> None:
     for block in s.blocks[:-1]:
         _loop(block, values)
     writer, lanes, axis = values.writer, values.lanes, s.blocks[-1].axis
-    lanes.blocks[axis] = lanes.schedule.streams[axis]
+    lanes.stream(axis)
     _blocks(axis, "0", values.indices.text(values.kernel.axis(axis).extent).code, None, values)
     condition = values.value(s.where) if s.where is not None else None
     holds = None if condition is None else values.mask((axis,), [condition])
@@ -189,8 +188,7 @@ def _selected_visits(s: Stream, values: ValuePrinter) -> None:
     writer.line(f"holds_{axis} = {holds.code}")
     place = f"next_{axis}"
     writer.line(f"{place} = {lanes.typed(f'start_{axis}')} - 1")
-    writer.line(f"for _ in tl.range(0, tl.sum(holds_{axis}.to(tl.int32), 0)):")
-    writer.indent += 1
+    writer.open(f"for _ in tl.range(0, tl.sum(holds_{axis}.to(tl.int32), 0)):")
     later = f"holds_{axis} & (i_{axis} > {place})"
     writer.line(f"{place} = tl.min(tl.where({later}, i_{axis}, i_{axis} + {lanes.block(axis)}), 0)")
     lanes.select(axis, place)
@@ -204,8 +202,7 @@ def _visit(s: Stream, values: ValuePrinter) -> None:
         condition = values.value(s.where)
         if condition.axes:
             refuse(values.kernel.name, "a condition of blocks that varies inside of them")
-        values.writer.line(f"if {condition.code}:")
-        values.writer.indent += 1
+        values.writer.open(f"if {condition.code}:")
     for statement in s.body:
         print_statement(statement, values)
     for state in s.states:
@@ -220,8 +217,7 @@ def _loops(s: Stream, full: DecidedBlocks, values: ValuePrinter) -> None:
     """
     (block,), writer, lanes = s.blocks, values.writer, values.lanes
     axis = block.axis
-    lanes.blocks[axis] = lanes.schedule.streams[axis]
-    size = lanes.block(axis)
+    size = lanes.stream(axis)
     start, stop = _ends(block, values)
     before = "0" if start is None else f"tl.cdiv({start.code}, {size})"
     after = f"{stop.code} // {size}"
@@ -256,7 +252,7 @@ def _begin_state(state: State, values: ValuePrinter) -> None:
     else:
         code = full(values.broadcast(first, axes)).code
     values.writer.line(f"s_{state.name} = {code}")
-    values.names[state.name] = Text(f"s_{state.name}", axes, first.dtype)
+    values.define(state.name, Text(f"s_{state.name}", axes, first.dtype))
 
 
 def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
@@ -270,16 +266,13 @@ def _loop(block: Block, values: ValuePrinter, *, is_aligned: bool = True) -> Non
     """Open the loop over an axis; aligned blocks begin at multiples of their size."""
     writer, lanes, axis = values.writer, values.lanes, block.axis
     start, stop = _ends(block, values)
-    count = 1 if block.size == 1 else lanes.schedule.streams[axis]
     first = "0" if start is None else start.code
-    if count == 1:
+    if block.size == 1 or lanes.schedule.streams[axis] == 1:
         step = f"i_{axis}" if lanes.typed("") == "" else f"step_{axis}"
-        writer.line(f"for {step} in tl.range({first}, {stop.code}):")
-        writer.indent += 1
+        writer.open(f"for {step} in tl.range({first}, {stop.code}):")
         lanes.fix(writer, axis, f"i_{axis}" if step == f"i_{axis}" else lanes.typed(step))
         return
-    lanes.blocks[axis] = count
-    name = lanes.block(axis)
+    name = lanes.stream(axis)
     if start is not None and is_aligned:
         first = f"{first} // {name} * {name}"
     _blocks(axis, first, stop.code, start, values)
@@ -296,8 +289,7 @@ def _blocks(
 ) -> None:
     """Open a loop over blocks, all of whose lanes exist if they are full."""
     writer, lanes = values.writer, values.lanes
-    writer.line(f"for start_{axis} in tl.range({first}, {stop}, {lanes.block(axis)}):")
-    writer.indent += 1
+    writer.open(f"for start_{axis} in tl.range({first}, {stop}, {lanes.block(axis)}):")
     lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), stop, start, is_full=is_full)
 
 

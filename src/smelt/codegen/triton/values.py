@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -174,7 +174,7 @@ class ValuePrinter:
             return x
         if dtype == bool_:
             return self.machine.compare("ne", x, literal(x.dtype, 0))
-        converted = self._inlined(lambda: self.machine.convert(x, x.dtype, dtype))
+        converted = self.writer.inlined(lambda: self.machine.convert(x, x.dtype, dtype))
         if (x.dtype, dtype) != (i8, i32):
             return converted
         return replace(converted, narrow=i8, stored=x.stored)
@@ -186,26 +186,22 @@ class ValuePrinter:
         is_fast = self.lanes.schedule.policy.math == "fast" and row.hardware is not None
         is_fast = is_fast and dtypes[0] == f32
         if not is_fast and (row.cost <= INLINE_COST or row.is_select):
-            x = self._inlined(lambda: row.apply(self.machine, dtypes, args))
+            x = self.writer.inlined(lambda: row.apply(self.machine, dtypes, args))
             return replace(x, narrow=_joint_narrow(args[1:])) if row.is_select else x
         function = self.function(scalar_function(op, dtypes, self.kernel.name, fast=is_fast))
         axes = self.writer.joint(*args)
         operands = ", ".join(self.writer.spread(full(a), axes, is_argument=True) for a in args)
         return Text(f"{function.name}({operands})", axes, function.dtype)
 
-    def _inlined(self, emit: Callable[[], Text]) -> Text:
-        """Return what `emit` writes, as an expression if that is one line."""
-        first = len(self.writer.lines)
-        count = self.writer.temporaries
-        result = emit()
-        if len(self.writer.lines) != first + 1:
-            return result
-        name, _, code = self.writer.lines[first].strip().partition(" = ")
-        if name != result.code:
-            return result
-        self.writer.lines.pop()
-        self.writer.temporaries = count
-        return Text(code, result.axes, result.dtype, is_atom=_is_call(code))
+    def define(self, name: str, text: Text, *, is_position: bool = False) -> None:
+        """Let a name stand for a value, or for a computed position."""
+        self.names[name] = text
+        if is_position:
+            self.positions.add(name)
+
+    def define_next(self, state: str, text: Text) -> None:
+        """Let a text be the new value of a state."""
+        self.new_states[state] = text
 
     def function(self, function: Function) -> Function:
         """Add a function to the program, once."""
@@ -232,10 +228,10 @@ class ValuePrinter:
     @contextmanager
     def scope(self) -> Generator[None]:
         """Forget names, loads and indices that are bound within, and the indentation."""
-        before = dict(self.names), dict(self.new_states), dict(self.loads), self.writer.indent
-        with self.lanes.scope():
+        before = dict(self.names), dict(self.new_states), dict(self.loads)
+        with self.lanes.scope(), self.writer.block():
             yield
-        self.names, self.new_states, self.loads, self.writer.indent = before
+        self.names, self.new_states, self.loads = before
 
     @contextmanager
     def decided(self, failing: frozenset[Value]) -> Generator[None]:
@@ -251,10 +247,10 @@ class ValuePrinter:
         condition = self.bound(self.value(v.condition))
         self.conditions.append(condition)
         chosen = self.value(v.value)
-        self.conditions[-1] = self.bound(self._inlined(lambda: self.machine.not_(condition)))
+        self.conditions[-1] = self.bound(self.writer.inlined(lambda: self.machine.not_(condition)))
         other = self.value(v.other)
         self.conditions.pop()
-        x = self._inlined(lambda: self.machine.select(condition, chosen, other))
+        x = self.writer.inlined(lambda: self.machine.select(condition, chosen, other))
         return replace(x, narrow=_joint_narrow((chosen, other)))
 
     # ---- memory --------------------------------------------------------------------------------
@@ -413,7 +409,7 @@ class ValuePrinter:
         mask = self.mask(a for a in x.axes if a in over)
         if mask is None:
             return x
-        return self._inlined(lambda: self.machine.select(mask, x, literal(x.dtype, identity)))
+        return self.writer.inlined(lambda: self.machine.select(mask, x, literal(x.dtype, identity)))
 
     def _combined(self, row: Combine, x: Text, over: Sequence[str], dtype: DType) -> Text:
         code, axes = x.code, list(x.axes)
@@ -577,13 +573,3 @@ def _joint_narrow(sides: Sequence[Text]) -> DType | None:
     if narrow is None or any(s.number is not None and s.number != 0 for s in sides):
         return None
     return narrow
-
-
-def _is_call(code: str) -> bool:
-    """Return whether an expression is one call of a function."""
-    depth = 0
-    for k, character in enumerate(code):
-        depth += (character == "(") - (character == ")")
-        if character == ")" and depth == 0:
-            return k == len(code) - 1 and code.partition("(")[0].replace(".", "").isidentifier()
-    return False

@@ -16,7 +16,7 @@ from smelt.kernel.ir import (
     Stream,
 )
 from smelt.kernel.transform.block import with_state_axes
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import statements, visit_statement
 
 COLUMN_LANES = 128
 """Neighbouring columns of a program: a row of them is one access of a warp's 32 x 16 bytes."""
@@ -62,7 +62,7 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes at once, by this axis."""
     if isinstance(s, Store) and s.join:
         return True
-    inside = [v for root in values_of(s) for v in visit(root)]
+    inside = [*visit_statement(s)]
     if any(isinstance(v, Partial) for v in inside):
         return True
     if any(isinstance(v, Extreme) and axis in axes_of_value(v.arg, names) for v in inside):

@@ -52,7 +52,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
-        sys.path[:] = json.loads(sys.stdin.readline())["path"]
+        sys.path.clear()
+        sys.path.extend(json.loads(sys.stdin.readline())["path"])
         for count, line in enumerate(sys.stdin):
             try:
                 answer = compiled(json.loads(line), Path(folder) / f"program{count}.py")

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -107,6 +107,31 @@ class Writer:
         """Append a line."""
         self.lines.append("    " * self.indent + text)
 
+    def open(self, text: str) -> None:
+        """Append a line that opens a block."""
+        self.line(text)
+        self.indent += 1
+
+    @contextmanager
+    def block(self) -> Generator[None]:
+        """Close the blocks that are opened within."""
+        before = self.indent
+        yield
+        self.indent = before
+
+    def inlined(self, emit: Callable[[], Text]) -> Text:
+        """Return what `emit` writes, as an expression if that is one line."""
+        first, count = len(self.lines), self.temporaries
+        result = emit()
+        if len(self.lines) != first + 1:
+            return result
+        name, _, code = self.lines[first].strip().partition(" = ")
+        if name != result.code:
+            return result
+        self.lines.pop()
+        self.temporaries = count
+        return Text(code, result.axes, result.dtype, is_atom=_is_call(code))
+
     def bind(self, code: str, axes: tuple[str, ...], dtype: DType) -> Text:
         """Assign an expression to a new temporary."""
         self.temporaries += 1
@@ -146,6 +171,16 @@ class Writer:
         if text.axes == axes or not text.axes:
             return text.code if is_argument else text.operand
         return f"{text.operand}[{', '.join(':' if a in text.axes else 'None' for a in axes)}]"
+
+
+def _is_call(code: str) -> bool:
+    """Return whether an expression is one call of a function."""
+    depth = 0
+    for k, character in enumerate(code):
+        depth += (character == "(") - (character == ")")
+        if character == ")" and depth == 0:
+            return k == len(code) - 1 and code.partition("(")[0].replace(".", "").isidentifier()
+    return False
 
 
 def refuse(kernel: str, missing: str) -> NoReturn:

@@ -36,11 +36,11 @@ from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
-from smelt.kernel.ir import Block, Dot, Kernel, Param, Reduce, Scan, Stream
+from smelt.kernel.ir import Block, Kernel, Param, Stream
 from smelt.kernel.memory import Trace
 from smelt.kernel.text_print import text
 from smelt.kernel.tile import Tile
-from smelt.kernel.walk import blocks, statements, values_of, visit
+from smelt.kernel.walk import blocks, joined_axes, statements, visit_body
 from smelt.machine.tiling import Tiling
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
@@ -255,12 +255,7 @@ def _reduced_sizes(program: _Program) -> set[str]:
         streams = [s for s in statements(kernel) if isinstance(s, Stream)]
         axes = {b.axis for s in streams for b in s.blocks}
         if not axes:
-            for s in statements(kernel):
-                for v in (inner for value in values_of(s) for inner in visit(value)):
-                    if isinstance(v, Reduce | Dot):
-                        axes.update(v.over)
-                    elif isinstance(v, Scan):
-                        axes.add(v.along)
+            axes = {a for v in visit_body(kernel) for a in joined_axes(v)}
         names.update(s for a in axes for s in sizes_of(kernel.axis(a).extent))
     return names
 

@@ -24,10 +24,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from smelt.kernel.axes import joined_axes
 from smelt.kernel.block_reduction import ReductionValue, block_reduction, values_behind
 from smelt.kernel.ir import Extreme, Let, Partial, Position, Statement, Store, Stream, Update
-from smelt.kernel.walk import children, refs, visit_statement
+from smelt.kernel.walk import children, joined_axes, refs, visit_statement
 
 
 def reductions_of(s: Stream) -> list[Statement]:

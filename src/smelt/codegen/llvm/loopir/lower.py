@@ -7,7 +7,7 @@ computes without the stream's axes and states is computed once, before the strea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -59,7 +59,6 @@ class PhaseBuilder:
         self.state_updates: list[StateUpdate] = []
         self.items_by_key: dict[object, Item] = {}
         self.names: dict[str, Item] = {}
-        self.old: dict[str, Item] = {}
         self.new: dict[str, Item] = {}
         self.region: Region | None = None
         self.latest: dict[Region | None, int] = {None: 0}
@@ -86,14 +85,6 @@ class PhaseBuilder:
     def define(self, name: str, item: Item) -> None:
         """Let a name of the kernel stand for an item."""
         self.names[name] = item
-
-    def define_all(self, items: Mapping[str, Item]) -> None:
-        """Let names of the kernel stand for items."""
-        self.names |= items
-
-    def add_store(self, store: StoreItem) -> None:
-        """Add a store of an item."""
-        self.stores.append(store)
 
     def item(self, item: Item) -> Item:
         """Return an item in the first segment where it can be computed, equal ones once."""
@@ -344,7 +335,8 @@ class PhaseBuilder:
             case k.Store():
                 self.store(s)
             case k.Update(state=name, value=value):
-                self.update(name, self.value(value))
+                self.new[name] = self.value(value)
+                self.state_updates.append(StateUpdate(self.states[name], self.new[name], -1))
             case k.Stream():
                 self._stream(s)
             case k.Merge():
@@ -379,77 +371,55 @@ class PhaseBuilder:
         visits = [
             self._visit(b, None if b.part is None else (b.part, parts[b.part])) for b in s.blocks
         ]
-        starts: list[tuple[StreamState, Item]] = []
+        starts: dict[StreamState, Item] = {}
         for state in s.states:
             init = self.value(state.init)
-            axes = init.axes | set(state.axes) | self.fixed
-            starts.append((self.carried(state.name, axes, init.dtype), init))
-        outer = self.names, self.old, self.new, self.states
-        self.names, self.new = dict(self.names), {}
-        self.open(tuple(visits), starts)
+            axes = (init.axes | {*state.axes} | self.fixed) - unvarying_axes(self.region)
+            starts[StreamState(state.name, axes, init.dtype, self.region)] = init
+        self.state_updates += [StateUpdate(t, init, self.now) for t, init in starts.items()]
+        outer = self.names, self.new, self.states
+        self.names, self.new, self.states = {**self.names}, {}, {t.name: t for t in starts}
+        self._enter(Region(self.region, tuple(visits)))
+        self.names |= {t.name: self._read(t) for t in starts}
         if s.where is None and not s.bounds:
             self.body(s.body)
         else:
             where = None if s.where is None else self.value(s.where)
             sees = tuple(self._visit(b, None) for b in s.bounds)
-            self._conditional_body(Region(self.region, (), where, sees), s.body)
-        self.close()
-        self.names, self.old, self.new, self.states = outer
-        for carried, _ in starts:
-            self.names[carried.name] = self.read(carried)
+            self._enter(Region(self.region, (), where, sees))
+            self.body(s.body)
+            self._leave()
+        self._leave()
+        self.names, self.new, self.states = outer
+        self.names |= {t.name: self._read(t) for t in starts}
 
     def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
         """Return a block's visit, with its bounds as items."""
         start, stop = (
             None if e is None else self.convert(self.value(e), i64) for e in (b.start, b.stop)
         )
+        at = b.start.index if isinstance(b.start, k.IndexValue) else None
+        if isinstance(at, int) and b.size == 1:
+            return Visit(b.axis, b.size, at, stop, part)
         return Visit(b.axis, b.size, 0, stop, part, start)
 
-    def _conditional_body(self, inner: Region, body: Iterable[k.Statement]) -> None:
-        """Add the statements of a stream's body in a conditional region."""
-        outer = self.region
-        self.region = inner
-        self._segment()
-        self.body(body)
-        self._time_updates()
-        self.region = outer
-        self._segment()
-
-    def carried(self, name: str, axes: frozenset[str], dtype: DType) -> StreamState:
-        """Return a state of a stream that is declared here."""
-        return StreamState(name, axes - unvarying_axes(self.region), dtype, self.region)
-
-    def read(self, state: StreamState) -> Item:
+    def _read(self, state: StreamState) -> Item:
         """Return the current value of a state."""
         return self.item(ssa.StateRead((), state.axes, state.dtype, state))
 
-    def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[StreamState, Item]]) -> None:
-        """Set the initial values of states and enter the body of a stream."""
-        for state, init in starts:
-            self.state_updates.append(StateUpdate(state, init, self.now))
-        self.region = Region(self.region, visits)
-        self._segment()
-        self.states = {state.name: state for state, _ in starts}
-        self.old = {state.name: self.read(state) for state, _ in starts}
-        self.names |= self.old
-
-    def update(self, name: str, new: Item) -> None:
-        """Set the new value of a state of the innermost stream."""
-        self.new[name] = new
-        self.state_updates.append(StateUpdate(self.states[name], new, -1))
-
-    def close(self) -> None:
-        """Leave the body of a stream; its states are updated here."""
-        self._time_updates()
-        assert self.region is not None
-        self.region = self.region.parent
+    def _enter(self, region: Region) -> None:
+        self.region = region
         self._segment()
 
-    def _time_updates(self) -> None:
+    def _leave(self) -> None:
+        """Leave a stream or a conditional part of it; states are updated here."""
         self.state_updates = [
             replace(s, time=self.now) if s.time < 0 and s.state in self.states.values() else s
             for s in self.state_updates
         ]
+        assert self.region is not None
+        self.region = self.region.parent
+        self._segment()
 
     def _segment(self) -> None:
         self.segments.append(self.region)
