@@ -1,4 +1,4 @@
-"""Measure MiniLM-L6 in Smelt, PyTorch, ONNX Runtime and OpenVINO: the table of `docs/embeddings.md`.
+"""Measure MiniLM-L6 in Smelt, PyTorch, ONNX Runtime, OpenVINO: the table of `docs/embeddings.md`.
 
     python -m tools.embedding_table              print the table
     python -m tools.embedding_table --write      and put it into the page
@@ -11,6 +11,10 @@ processes, of one thread and of two: the first call, with a cache that holds no 
 16 tokens; texts of 5 to 200 tokens, sorted and padded in batches of 32 as sentence-transformers
 does; processor time without calls; the most memory that the process has had.
 """
+
+# Peers are optional, and types must check without them.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -60,6 +64,7 @@ def _export(path: Path) -> str:
 
 def _torch(backend: str, threads: int, _: Path) -> Encode:
     import torch
+
     from demo import engines
 
     torch.set_num_threads(threads)
@@ -113,8 +118,8 @@ ENGINES: dict[str, tuple[Callable[[int, Path], Encode], tuple[str, ...]]] = {
 
 def batches() -> list[tuple[Any, Any]]:
     """Return ids and masks of texts of mixed lengths, longest first, in padded batches."""
-    draw = random.Random(0)
-    lengths = sorted((min(200, 5 + int(draw.expovariate(1 / 40))) for _ in range(TEXTS)))[::-1]
+    draw = random.Random(0)  # noqa: S311
+    lengths = sorted(min(200, 5 + int(draw.expovariate(1 / 40))) for _ in range(TEXTS))[::-1]
     result: list[tuple[Any, Any]] = []
     for k in range(0, TEXTS, BATCH):
         part = np.array(lengths[k : k + BATCH])
@@ -156,7 +161,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _run(folder: Path, packages: str, *arguments: str, threads: int = 1) -> Any:
-    """Return what this tool prints last in a process of its own, with caches in a folder."""
+    """Run this tool in a process of its own; return its last line, or its error."""
     places = [str(ROOT / "src"), packages, os.environ.get("PYTHONPATH", "")]
     variables = {
         "PYTHONPATH": os.pathsep.join(p for p in places if p),
@@ -178,13 +183,15 @@ def row(name: str, folder: Path, packages: str) -> str:
     """Return the line of an engine."""
     (folder / name).mkdir()
     path = str(folder / "model.onnx")
-    found = [_run(folder / name, packages, "--here", name, path, threads=n) for n in THREADS]
-    if wrong := [x for x in found if isinstance(x, str)]:
-        return f"| {name} | {wrong[0][:80]} |" + " |" * (2 * len(THREADS) + 3)
-    first, last = found[0], found[-1]
+    measured_facts = [
+        _run(folder / name, packages, "--here", name, path, threads=n) for n in THREADS
+    ]
+    if errors := [x for x in measured_facts if isinstance(x, str)]:
+        return f"| {name} | {errors[0][:80]} |" + " |" * (2 * len(THREADS) + 3)
+    first, last = measured_facts[0], measured_facts[-1]
     cells = [f"{first['first']:.1f}"]
-    cells += [f"{1e3 * x['latency']:.1f}" for x in found]
-    cells += [f"{x['rate']:.0f}" for x in found]
+    cells += [f"{1e3 * x['latency']:.1f}" for x in measured_facts]
+    cells += [f"{x['rate']:.0f}" for x in measured_facts]
     cells += [f"{1e3 * last['cpu']:.1f}", f"{1e3 * last['idle']:.0f}", f"{last['peak'] / 1e6:.0f}"]
     return f"| {name} | {' | '.join(cells)} |"
 
@@ -204,7 +211,9 @@ def table(packages: str) -> list[str]:
             line = f"| {engine} | not installed: {', '.join(missing)} |" + " |" * (len(columns) - 1)
             lines.append(line if missing else row(engine, folder, packages))
             print(lines[-1], flush=True)
-    lines.append(f"\nMiniLM-L6, float32, {what}; the last three columns with {THREADS[-1]} threads.")
+    lines.append(
+        f"\nMiniLM-L6, float32, {what}; the last three columns with {THREADS[-1]} threads."
+    )
     print(lines[-1])
     return lines
 

@@ -180,7 +180,7 @@ class ProgramFile:
         return ProgramFileError(
             path=self.path.name,
             reason=f"not a program file: it begins with {begin!r}, not {MAGIC!r}",
-            hint="Functions and models become program files by sm.save, or smelt save in the shell.",
+            hint="sm.save, or smelt save in the shell, makes one of a function or a model.",
         )
 
     def _read_manifest(self) -> tuple[tuple[Section, ...], dict[str, Any]]:

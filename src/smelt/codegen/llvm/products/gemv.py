@@ -260,9 +260,9 @@ class Gemv:
             self.env.loop(number(0), self.rows, 1, row)
 
     def _excess(self, units: Sequence[Value]) -> Value | None:
-        """Return what units of the right operand add if the left operand was packed with an offset.
+        """Return the products of units with the offset of a packed left operand.
 
-        None if it was not. The products of the offset are one more row of the left operand.
+        None if it was packed without one. The offset is one more row of the left operand.
         """
         if self.c.group is None or not self.c.group.left_offset:
             return None
