@@ -8,7 +8,8 @@ import pytest
 
 import smelt as sm
 from smelt import fusion, passes
-from smelt.backend import Gpu, gpu
+from smelt.backend import gpu
+from smelt.codegen.triton.scheduled_gpu import ScheduledGpu, scheduled
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.compose import total_kept_bytes
 from smelt.journal.facts import Journal
@@ -17,7 +18,7 @@ TARGETS = ("h100", "a100", "4090", "b200", "mi300x")
 LENGTH, HEADS = 4096, 16
 
 
-def kept_bytes(function: Any, specs: list[str], machine: Gpu) -> int:
+def kept_bytes(function: Any, specs: list[str], machine: ScheduledGpu) -> int:
     """Return the bytes that a plan keeps between kernels, those of a chunk included."""
     trace = sm.jit(function).lower(*map(sm.spec, specs)).trace
     graph = passes.run(trace.graph, Journal(), "eager", trace.hints, machine.tiling)
@@ -41,7 +42,7 @@ def loss(x: Any, w: Any, labels: Any) -> Any:
 @pytest.mark.parametrize("width", [64, 128, 256, 512])
 def test_attention_stores_no_scores(width: int, target: str):
     specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 3
-    machine = gpu(target)
+    machine = scheduled(gpu(target))
     assert kept_bytes(attention, specs, machine) <= 2 * machine.chunk_bytes
 
 
@@ -50,18 +51,18 @@ def test_attention_stores_no_scores(width: int, target: str):
 def test_the_gradient_of_attention_stores_no_scores(width: int, target: str):
     specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 4
     scores = 4 * HEADS * LENGTH**2
-    assert kept_bytes(attention_gradient, specs, gpu(target)) < scores / 2
+    assert kept_bytes(attention_gradient, specs, scheduled(gpu(target))) < scores / 2
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_nothing_grows_with_the_scores_where_products_are_fast(width: int):
     specs = [f"bf16[{HEADS},{LENGTH},{width}]"] * 4
-    assert kept_bytes(attention_gradient, specs, gpu("h100")) < LENGTH * HEADS * 64
+    assert kept_bytes(attention_gradient, specs, scheduled(gpu("h100"))) < LENGTH * HEADS * 64
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_classifier_s_loss_stores_a_chunk_of_its_logits(target: str):
     tokens, words = 8192, 128256
-    machine = gpu(target)
+    machine = scheduled(gpu(target))
     specs = [f"bf16[{tokens},4096]", f"bf16[4096,{words}]", f"i64[{tokens}]"]
     assert kept_bytes(loss, specs, machine) <= machine.chunk_bytes < 2 * tokens * words

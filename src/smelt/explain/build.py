@@ -68,8 +68,8 @@ from smelt.packages.version import __version__
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
+from smelt.runtime.host_loop import LoopCall
 from smelt.runtime.layout import place_values
-from smelt.runtime.loop import LoopCall
 from smelt.types.expr import add, evaluate
 from smelt.types.tensor import TensorType, shape_text
 

@@ -511,7 +511,6 @@ class _Composer:
         return candidate, arena_bytes(candidate, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
-        """Return the chunks of a body as a cluster."""
         parts = self.parts
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.written)
@@ -608,7 +607,6 @@ def _cut(part: ChunkedValue, values: Sequence[Node]) -> ChunkSlice:
 
 
 def _reader(graph: Graph, value: Node) -> Node:
-    """Return the first reader of a value."""
     return next(n for n in graph.nodes() if value in n.inputs)
 
 
