@@ -161,7 +161,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _run(folder: Path, packages: str, *arguments: str, threads: int = 1) -> Any:
-    """Run this tool in a process of its own; return its last line, or its error."""
+    """Run this tool in its own process; return its last line or its error."""
     places = [str(ROOT / "src"), packages, os.environ.get("PYTHONPATH", "")]
     variables = {
         "PYTHONPATH": os.pathsep.join(p for p in places if p),
