@@ -107,6 +107,7 @@ class _NestLowering(Lowering):
         nest = self.nest
         roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
         roots += [u.value for u in nest.state_updates]
+        roots += [a for r in nest.reductions for a in r.args]
         positions = (a for t in nest.stores for a in t.access.positions)
         roots += [self.s.phase.positions[n] for n in positions]
         return [

@@ -147,6 +147,7 @@ def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
     yield from nest.saves
     roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
     roots += [u.value for u in nest.state_updates] + [*nest.scalars]
+    roots += [a for r in nest.reductions for a in r.args]
     for item in (*roots, *(a for i in nest.items for a in i.args)):
         if item in s.materialised and item not in nest.items:
             yield item
