@@ -117,7 +117,7 @@ def _is_integer(value: Value) -> bool:
 def _values(
     body: Iterable[Statement], loops: Axes, full: DecidedBlocks | None = None
 ) -> Iterator[tuple[Value, Axes, str]]:
-    """Yield all values of a body, with the axes of the loops around it and of its mask.
+    """Yield all values of a body, with the loops around them and their mask's.
 
     In the `full` blocks of a loop, conditions are decided.
     """
