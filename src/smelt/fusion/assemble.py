@@ -75,7 +75,6 @@ def order_clusters(
 
 
 def _reads(units: Units, group: Group) -> int:
-    """Return the values that a group reads from memory."""
     operands = 0
     for u in bits(group.members):
         for edge in units.unit(u).edges:

@@ -22,6 +22,7 @@ import numpy as np
 from smelt.frontends.array.value import RECORDINGS
 from smelt.numpy import small
 from smelt.numpy.library import as_ours
+from smelt.numpy.short import SHORT
 from smelt.numpy.small import NUMBERS
 from smelt.numpy.ufunc import Ufunc
 
@@ -50,8 +51,13 @@ def direct(name: str, general: Any) -> Function:
         function = make(theirs, general)
         _describe(function, general)
         return function
-    form = _FORMS.get(name, _of_array)
-    return general if form is _general else wraps(general)(form(theirs, general))
+    form: Any = _FORMS.get(name, _of_array)
+    if form is _general:
+        return general
+    short: Any = SHORT.get(name, theirs)
+    if form is _of_array:
+        return wraps(general)(_of_array(theirs, general, short))
+    return wraps(general)(form(short, general))
 
 
 def of_methods(function: Any) -> Function:
@@ -82,7 +88,7 @@ def _unary(theirs: Function, general: Function) -> Function:
     def function(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return general(x, *args, **kwargs)
-        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+        if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit and not RECORDINGS:
             return theirs(x)
         return general(x)
 
@@ -95,11 +101,11 @@ def _binary(theirs: Function, general: Function) -> Function:
     def function(x: Any, y: Any, /, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return general(x, y, *args, **kwargs)
-        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+        if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit and not RECORDINGS:
             kind = y.__class__
-            if 0 < y.size <= small.limit if kind is _ndarray else kind in NUMBERS:
+            if 0 < y.nbytes <= small.limit if kind is _ndarray else kind in NUMBERS:
                 result = theirs(x, y)
-                if result.__class__ is _ndarray and result.size > small.limit:
+                if result.__class__ is _ndarray and result.nbytes > small.limit:
                     return as_ours(result)
                 return result
         return general(x, y)
@@ -107,19 +113,35 @@ def _binary(theirs: Function, general: Function) -> Function:
     return function
 
 
-def _of_array(theirs: Function, general: Function) -> Function:
+def _of_array(theirs: Function, general: Function, short: Function) -> Function:
     """Return a function of an array, and perhaps of an integer or several."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if not kwargs and args and not RECORDINGS:
             x = args[0]
-            if x.__class__ is _ndarray and 0 < x.size <= small.limit:
-                if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
+            if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
+                if len(args) == 1:
+                    return _finished(short(x), args)
+                if len(args) == 2 and _is_integers(args[1]):
                     return _finished(theirs(*args), args)
             if len(args) == 1:
                 passed = [x]
                 del x, args  # an operand that only the call holds is not stored
                 return general(passed.pop())
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _with_numbers(theirs: Function, general: Function) -> Function:
+    """Return a function of an array and numbers."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and 1 < len(args) < 4 and not RECORDINGS:
+            x, *rest = args
+            if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
+                if NUMBERS.issuperset(map(type, rest)):
+                    return _finished(theirs(*args), args)
         return general(*args, **kwargs)
 
     return function
@@ -132,7 +154,7 @@ def _is_integers(x: Any) -> bool:
 def _finished(result: Any, args: tuple[Any, ...]) -> Any:
     kind = result.__class__
     if kind is _ndarray:
-        if result.size <= small.limit:
+        if result.nbytes <= small.limit:
             return result
     elif kind is not tuple and kind is not list:
         return result
@@ -146,7 +168,7 @@ def _of_pair(theirs: Function, general: Function) -> Function:
         if len(args) == 2 and not kwargs and not RECORDINGS:
             x, y = args
             if x.__class__ is _ndarray and y.__class__ is _ndarray:
-                if 0 < x.size <= small.limit and 0 < y.size <= small.limit:
+                if 0 < x.nbytes <= small.limit and 0 < y.nbytes <= small.limit:
                     return _finished(theirs(x, y), args)
             passed = [x, y]
             del x, y, args  # operands that only the call holds are not stored
@@ -163,13 +185,13 @@ def _of_arrays(theirs: Function, general: Function) -> Function:
         if len(args) == 1 and not kwargs and not RECORDINGS:
             arrays = args[0]
             if arrays.__class__ is tuple or arrays.__class__ is list:
-                elements = 0
+                nbytes = 0
                 for x in arrays:
                     if x.__class__ is not _ndarray:
                         break
-                    elements += x.size
+                    nbytes += x.nbytes
                 else:
-                    if 0 < elements <= small.limit:
+                    if 0 < nbytes <= small.limit:
                         return theirs(arrays)
         return general(*args, **kwargs)
 
@@ -183,9 +205,11 @@ def _of_list(theirs: Function, general: Function) -> Function:
         if len(args) == 1 and not kwargs and not RECORDINGS:
             x = args[0]
             if x.__class__ is _ndarray:
-                if 0 < x.size <= small.limit:
+                if 0 < x.nbytes <= small.limit:
                     return theirs(x)
-            elif x.__class__ is list and 0 < len(x) <= small.limit and x[0].__class__ in NUMBERS:
+            elif (
+                x.__class__ is list and 0 < 8 * len(x) <= small.limit and x[0].__class__ in NUMBERS
+            ):
                 return theirs(x)
         return general(*args, **kwargs)
 
@@ -201,7 +225,7 @@ def _of_size(theirs: Function, general: Function) -> Function:
             if size.__class__ is tuple and len(size) == 2:
                 rows, columns = size
                 size = rows * columns if rows.__class__ is columns.__class__ is int else 0
-            if size.__class__ is int and 0 < size <= small.limit:
+            if size.__class__ is int and 0 < 8 * size <= small.limit:
                 if len(args) == 1 or (len(args) == 2 and args[1].__class__ in NUMBERS):
                     return theirs(*args)
         return general(*args, **kwargs)
@@ -214,7 +238,7 @@ def _of_count(theirs: Function, general: Function) -> Function:
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and not RECORDINGS:
-            if args[0].__class__ is int and 0 < args[0] <= small.limit:
+            if args[0].__class__ is int and 0 < 8 * args[0] <= small.limit:
                 return theirs(args[0])
         return general(*args, **kwargs)
 
@@ -228,7 +252,7 @@ def _of_ends(theirs: Function, general: Function) -> Function:
         if len(args) == 3 and not kwargs and not RECORDINGS:
             start, stop, count = args
             if start.__class__ in NUMBERS and stop.__class__ in NUMBERS:
-                if count.__class__ is int and 0 < count <= small.limit:
+                if count.__class__ is int and 0 < 8 * count <= small.limit:
                     return theirs(start, stop, count)
         return general(*args, **kwargs)
 
@@ -237,6 +261,7 @@ def _of_ends(theirs: Function, general: Function) -> Function:
 
 _FORMS: Final[dict[str, Callable[[Function, Function], Function]]] = {
     **dict.fromkeys(small.SIZES, _general),
+    **dict.fromkeys(("clip", "roll"), _with_numbers),
     **dict.fromkeys(("zeros", "ones", "empty", "full"), _of_size),
     "arange": _of_count,
     **dict.fromkeys(("linspace", "logspace", "geomspace"), _of_ends),

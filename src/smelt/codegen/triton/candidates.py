@@ -37,7 +37,7 @@ from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.widen_columns import has_several_rows
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import loads, stores
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -246,9 +246,7 @@ def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kern
             continue
         if not any(block.axis in axes for axes in factors):
             continue
-        body = tuple(with_state_axes(launch.body, Axes((block.axis,)), names))
-        grid = tuple(replace(b, size=MIN_DOT) if b == block else b for b in launch.grid)
-        wide = replace(launch, grid=grid, body=body)
+        wide = in_blocks(launch, {block.axis: MIN_DOT})
         is_possible = has_several_rows(wide, block.axis)
         if is_possible and choose_schedule(wide, sizes, policy).has_matrices:
             return wide
