@@ -69,27 +69,8 @@ COMPILED = ("row B1", "row G1 softmax", "E6 talking heads", "weights square, mas
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
 SAMPLE = 4
 """`make test` prints one program in so many for AMD's GPU, and all for an H100."""
-FACTOR = 2.5
-"""Between the times of a plan by the planner, and by the schedules of its kernels."""
-APART = {
-    "row A6 views": "short rows, padded to a program's lanes",
-    "row A8": "whole sectors of memory for one element each",
-    "row A9": "short rows, padded to a program's lanes",
-    "row B2 GroupNorm SiLU": "short rows, padded to a program's lanes",
-    "row B3 inference": "short rows, padded to a program's lanes",
-    "row C9 skinny": "a loop whose blocks of few rows leave memory idle",
-    "E4 one query of a group": "one program that merges parts with few bytes in flight",
-    "E4 few queries": "one program that merges parts with few bytes in flight",
-    "E6 talking heads": "rows of eight elements, a few of them in a program",
-    "gradients of E6 talking heads": "rows of eight elements, a few of them in a program",
-    "gradients of E7 dropout": "random masks, which every block computes",
-    "gradients of F3": "columns with a short axis inside, one by one",
-    "user cosines of 8 x 8": "products of 8 x 8 x 8, padded to 16",
-    "user summed area": "scanned columns: the planner has a thousand in a program",
-    "means": "tiles of two columns, padded, and rows of five elements",
-    "user nearest neighbours": "a second pass for positions, and rows of three elements, padded",
-}
-"""Programs that are further apart on some device, and what the planner does not know of them."""
+TOLERANCE = 0.2
+"""Share of the time of a plan's schedules by which the planner's may differ."""
 
 
 def test_the_catalogue_is_complete():
@@ -127,8 +108,7 @@ def printed(name: str, dtype: str, target: str) -> None:
             by_schedules += sum(x.schedule.predicted_ns for x in launches)
     if not by_schedules:
         return  # all kernels are in loops
-    is_apart = not 1 / FACTOR < by_planner / by_schedules < FACTOR
-    assert not is_apart or name.startswith(tuple(APART)), (by_planner, by_schedules)
+    assert by_planner == pytest.approx(by_schedules, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
