@@ -313,6 +313,8 @@ def _apply(function: Any, *operands: Any) -> Value:
     Where the operator is computed at once, views are read in their owner's memory, and NumPy's
     arrays in theirs.
     """
+    if not is_at_once():
+        return function(*map(_recorded_operand, operands))
     values: list[Any] = []
     is_private = True
     for x in operands:
@@ -325,7 +327,7 @@ def _apply(function: Any, *operands: Any) -> Value:
                 x = x.node
         elif isinstance(x, (np.ndarray, np.generic)):
             is_private = False
-            x = leaf(np.asarray(x)) if is_at_once() and _is_native(x) else operand_of_numpy(x)
+            x = leaf(np.asarray(x)) if _is_native(x) else operand_of_numpy(x)
         values.append(x)
     result: Value = function(*values)
     if is_private or result.data is not None:
