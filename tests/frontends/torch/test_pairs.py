@@ -65,6 +65,7 @@ CASES = {
         torch.cat([a.mT * 2, b.mT], 1).cumsum(1) * 0.5,
         (a.mT[torch.tensor([2, 0])] * 2).tril() + b.mT[:2].sum(0),
         torch.where(a.mT.real > 0, a.mT, b.mT * 2) * 2,
+        a.mT.angle() + 1,
     ),
     "laid out anew": lambda a, b: (a.mT.contiguous() * 2, a.mT.clone() + 0, b.conj().clone() * 2),
     "logarithms": lambda a, b: torch.log(a) * b.log().conj(),

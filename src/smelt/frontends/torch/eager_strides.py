@@ -65,7 +65,12 @@ def _of_both(x: Any, y: Any, **_: Any) -> Any:
     return x.new_empty(torch.broadcast_shapes(x.shape, y.shape))
 
 
+def _angle(x: Any) -> Any:
+    return _contiguous(x) if x.is_complex() else torch.empty_like(x)
+
+
 ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
+    ATEN.angle.default: _angle,
     ATEN.copysign.Tensor: torch.add,
     ATEN.floor_divide.default: torch.true_divide,
     ATEN.div.Tensor_mode: lambda x, y, rounding_mode: torch.true_divide(x, y),
