@@ -207,8 +207,8 @@ class Contraction:
 
     @property
     def reads_past_end(self) -> bool:
-        """Whether tiles read packed operands past what was packed: full vectors of a row."""
-        return self.is_gemv
+        """Whether packed rows of a GEMV are read past the last one: several at once, or tiles."""
+        return self.is_gemv and (self.m is not None or self.reads_right_rows())
 
     @property
     def unroll_of_packing(self) -> int:

@@ -23,7 +23,6 @@ from dataclasses import replace
 from smelt.codegen.llvm.instructions.dot_product import (
     DotInstruction,
     choose_dot_instruction,
-    word_dot,
 )
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase, enclosing_regions, unvarying_axes
@@ -366,8 +365,6 @@ def _gemv(
     k = over[-1] if along == n else along
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
     group = choose_dot_instruction(item, left, right, phase.dtypes, target)
-    if group is not None and group.left_offset:
-        group = word_dot(target)  # no column sums to correct for
     return Contraction(
         item,
         left,
