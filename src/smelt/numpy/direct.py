@@ -128,6 +128,12 @@ def _of_array(theirs: Function, general: Function, short: Function) -> Function:
                 passed = [x]
                 del x, args  # an operand that only the call holds is not stored
                 return general(passed.pop())
+        elif len(args) == 1 and kwargs and not RECORDINGS:
+            x = args[0]
+            if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
+                if NUMBERS.issuperset(map(type, kwargs.values())):
+                    return _finished(theirs(x, **kwargs), args)
+            del x
         return general(*args, **kwargs)
 
     return function
@@ -137,11 +143,11 @@ def _with_numbers(theirs: Function, general: Function) -> Function:
     """Return a function of an array and numbers."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs and 1 < len(args) < 4 and not RECORDINGS:
+        if 1 < len(args) < 4 and (not kwargs or [*kwargs] == ["axis"]) and not RECORDINGS:
             x, *rest = args
             if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
-                if NUMBERS.issuperset(map(type, rest)):
-                    return _finished(theirs(*args), args)
+                if NUMBERS.issuperset(map(type, (*rest, *kwargs.values()))):
+                    return _finished(theirs(*args, **kwargs), args)
         return general(*args, **kwargs)
 
     return function

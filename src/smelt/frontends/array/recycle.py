@@ -49,13 +49,21 @@ class Recycled:
         buffers = self.buffers
         for _ in range(len(buffers)):
             try:
-                data = buffers.pop()  # other threads do not find it meanwhile
+                data, references = self.popped()  # other threads do not find it meanwhile
             except IndexError:
                 return None
-            if getrefcount(data) == _UNSHARED:
+            if references == _UNSHARED:
                 return data
             buffers.insert(0, data)
         return None
+
+    def popped(self) -> tuple[Buffer, int]:
+        """Remove the last memory; return it, and its references while it is looked at.
+
+        Raises IndexError if there is none.
+        """
+        data = self.buffers.pop()
+        return data, getrefcount(data)
 
     def add(self, data: Buffer) -> None:
         """Keep fresh memory, and forget what was used longest ago."""
@@ -97,9 +105,9 @@ def release(type: TensorType, data: Buffer) -> None:
 
 def _count_unshared() -> int:
     """Return the references that counting takes, which depend on Python's version."""
-    buffers = [np.empty(1)]
-    data = buffers.pop()
-    return getrefcount(data)
+    kept = Recycled(TensorType(f64, (1,)))
+    kept.buffers.append(np.empty(1))
+    return kept.popped()[1]
 
 
 _UNSHARED: Final = _count_unshared()
