@@ -157,7 +157,7 @@ demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Py
 bench: $(SETUP) ## Smelt against its peers and the memory floor
 	$(BIN)/python -m bench
 
-gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
+gpu: $(SETUP) ## a GPU's figures in at most eight minutes, to gpu.json; goes on where it was stopped
 	$(BIN)/python -m bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl

@@ -197,8 +197,9 @@ TIERS: Knob[Literal["default", "fused", "auto", "numpy"]] = Knob(
 SMALL_ELEMENTS: Knob[int] = Knob(
     "small_elements",
     values.integer(0, 1 << 24),
-    25_000,
-    "Elements of the largest array that `smelt.numpy` leaves to NumPy; read once, at its import.",
+    1 << 16,
+    "Elements of the largest float64 array that `smelt.numpy` leaves to NumPy: 8 bytes each; read "
+    "once, at its import.",
     values="0 to 16777216",
 )
 LIBRARY_PRODUCTS: Knob[Literal["auto", "never", "plain", "always"]] = Knob(

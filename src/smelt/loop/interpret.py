@@ -137,7 +137,7 @@ class _State:
 
     def fold(self, value: Array, position: Any) -> None:
         carry = self.carry
-        if carry.mode == "pairs" and value.size == 2 * self.value.size:
+        while carry.mode == "pairs" and value.size > self.value.size:
             half = value.size // 2
             value = _combine(carry.combine, value[:half], value[half:])
         if carry.mode != "own":

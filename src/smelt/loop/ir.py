@@ -164,9 +164,9 @@ class Carry:
 
     With `combine` (a row of `smelt.ops.combine`) it is only folded. `mode` says how sums round:
     `own` in their type, `f64` in float64, `pairs` the same after sums of lane k and lane k +
-    lanes/2 of each folded vector in their own type, `two_sum` as (sum, error) pairs whose result is
-    float64. For `argmax` and `argmin`, `position` names the position of the best value, at first
-    `start`.
+    lanes/2 of each folded vector in their own type, once or twice, `two_sum` as (sum, error) pairs
+    whose result is float64. For `argmax` and `argmin`, `position` names the position of the best
+    value, at first `start`.
     """
 
     name: str

@@ -173,7 +173,7 @@ class _Verifier:
         )
         if not fits:
             _refuse(f"{s.name} folds {wanted.dtype.name}, not {actual.dtype.name}")
-        lanes = wanted.lanes * (2 if carry.mode == "pairs" else 1)
+        lanes = wanted.lanes * (4 if carry.mode == "pairs" else 1)
         if actual.lanes > lanes:
             _refuse(f"{s.name} folds at most {lanes} lanes, not {actual.lanes}")
         if (s.position is None) != (carry.position == ""):

@@ -351,6 +351,11 @@ def atom_index(a: Atom) -> Index:
     return expr.Expr((((a,), 1),))
 
 
+def is_short(e: expr.Expr) -> bool:
+    """Return whether an index is a variable, or its multiple by a number."""
+    return len(e.terms) == 1 and len(e.terms[0][0]) == 1 and not e.terms[0][0][0].args
+
+
 def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
     """Rename values, arrays and variables where they are bound and where they are read."""
 
@@ -388,6 +393,15 @@ def fresh(
 
     rewriter = Rewriter(leaf, names=new)
     return rewriter.body(body)
+
+
+def loop_around(body: Body, var: str) -> ir.For | None:
+    """Return the innermost loop around the loop over a variable; None if there is none."""
+    around = (s for s in statements(body) if isinstance(s, ir.For) and s.var != var)
+    inside = [
+        s for s in around if any(isinstance(t, ir.For) and t.var == var for t in statements(s.body))
+    ]
+    return inside[-1] if inside else None
 
 
 def replace_loop(func: ir.Func, var: str, change: Callable[[ir.For], Body]) -> ir.Func:

@@ -129,7 +129,7 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         data = np.asarray(result)
     elif type(result) is np.ndarray:
         data = result
-        is_small = 0 < data.size <= small.limit
+        is_small = 0 < data.nbytes <= small.limit
         if data.base is not None and buffers:
             is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
             if is_view or not data.flags.writeable:

@@ -82,7 +82,7 @@ def _unary(theirs: Function, general: Function) -> Function:
     def function(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return general(x, *args, **kwargs)
-        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+        if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit and not RECORDINGS:
             return theirs(x)
         return general(x)
 
@@ -95,11 +95,11 @@ def _binary(theirs: Function, general: Function) -> Function:
     def function(x: Any, y: Any, /, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return general(x, y, *args, **kwargs)
-        if x.__class__ is _ndarray and 0 < x.size <= small.limit and not RECORDINGS:
+        if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit and not RECORDINGS:
             kind = y.__class__
-            if 0 < y.size <= small.limit if kind is _ndarray else kind in NUMBERS:
+            if 0 < y.nbytes <= small.limit if kind is _ndarray else kind in NUMBERS:
                 result = theirs(x, y)
-                if result.__class__ is _ndarray and result.size > small.limit:
+                if result.__class__ is _ndarray and result.nbytes > small.limit:
                     return as_ours(result)
                 return result
         return general(x, y)
@@ -113,7 +113,7 @@ def _of_array(theirs: Function, general: Function) -> Function:
     def function(*args: Any, **kwargs: Any) -> Any:
         if not kwargs and args and not RECORDINGS:
             x = args[0]
-            if x.__class__ is _ndarray and 0 < x.size <= small.limit:
+            if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
                 if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
                     return _finished(theirs(*args), args)
             if len(args) == 1:
@@ -132,7 +132,7 @@ def _is_integers(x: Any) -> bool:
 def _finished(result: Any, args: tuple[Any, ...]) -> Any:
     kind = result.__class__
     if kind is _ndarray:
-        if result.size <= small.limit:
+        if result.nbytes <= small.limit:
             return result
     elif kind is not tuple and kind is not list:
         return result
@@ -146,7 +146,7 @@ def _of_pair(theirs: Function, general: Function) -> Function:
         if len(args) == 2 and not kwargs and not RECORDINGS:
             x, y = args
             if x.__class__ is _ndarray and y.__class__ is _ndarray:
-                if 0 < x.size <= small.limit and 0 < y.size <= small.limit:
+                if 0 < x.nbytes <= small.limit and 0 < y.nbytes <= small.limit:
                     return _finished(theirs(x, y), args)
             passed = [x, y]
             del x, y, args  # operands that only the call holds are not stored
@@ -163,13 +163,13 @@ def _of_arrays(theirs: Function, general: Function) -> Function:
         if len(args) == 1 and not kwargs and not RECORDINGS:
             arrays = args[0]
             if arrays.__class__ is tuple or arrays.__class__ is list:
-                elements = 0
+                nbytes = 0
                 for x in arrays:
                     if x.__class__ is not _ndarray:
                         break
-                    elements += x.size
+                    nbytes += x.nbytes
                 else:
-                    if 0 < elements <= small.limit:
+                    if 0 < nbytes <= small.limit:
                         return theirs(arrays)
         return general(*args, **kwargs)
 
@@ -183,9 +183,11 @@ def _of_list(theirs: Function, general: Function) -> Function:
         if len(args) == 1 and not kwargs and not RECORDINGS:
             x = args[0]
             if x.__class__ is _ndarray:
-                if 0 < x.size <= small.limit:
+                if 0 < x.nbytes <= small.limit:
                     return theirs(x)
-            elif x.__class__ is list and 0 < len(x) <= small.limit and x[0].__class__ in NUMBERS:
+            elif (
+                x.__class__ is list and 0 < 8 * len(x) <= small.limit and x[0].__class__ in NUMBERS
+            ):
                 return theirs(x)
         return general(*args, **kwargs)
 
@@ -201,7 +203,7 @@ def _of_size(theirs: Function, general: Function) -> Function:
             if size.__class__ is tuple and len(size) == 2:
                 rows, columns = size
                 size = rows * columns if rows.__class__ is columns.__class__ is int else 0
-            if size.__class__ is int and 0 < size <= small.limit:
+            if size.__class__ is int and 0 < 8 * size <= small.limit:
                 if len(args) == 1 or (len(args) == 2 and args[1].__class__ in NUMBERS):
                     return theirs(*args)
         return general(*args, **kwargs)
@@ -214,7 +216,7 @@ def _of_count(theirs: Function, general: Function) -> Function:
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and not RECORDINGS:
-            if args[0].__class__ is int and 0 < args[0] <= small.limit:
+            if args[0].__class__ is int and 0 < 8 * args[0] <= small.limit:
                 return theirs(args[0])
         return general(*args, **kwargs)
 
@@ -228,7 +230,7 @@ def _of_ends(theirs: Function, general: Function) -> Function:
         if len(args) == 3 and not kwargs and not RECORDINGS:
             start, stop, count = args
             if start.__class__ in NUMBERS and stop.__class__ in NUMBERS:
-                if count.__class__ is int and 0 < count <= small.limit:
+                if count.__class__ is int and 0 < 8 * count <= small.limit:
                     return theirs(start, stop, count)
         return general(*args, **kwargs)
 

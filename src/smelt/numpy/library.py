@@ -138,7 +138,7 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     written.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
-        if result.size <= small.limit and small.is_plain() and _is_private(result, buffers):
+        if result.nbytes <= small.limit and small.is_plain() and _is_private(result, buffers):
             return result
         if result.dtype.char in "FD":
             return from_memory(np.asarray(result), private=True)

@@ -2,8 +2,8 @@
 
 An operator that is recorded costs several times what NumPy takes for ten elements, and NumPy's call
 costs what about a thousand elements cost, so fusion has nothing to gain on small arrays.  Functions
-of `smelt.numpy` whose array arguments have at most `SMELT_SMALL_ELEMENTS` elements are therefore
-NumPy's, and so are their results, unless these are larger: then they become arrays of ours.
+of `smelt.numpy` whose array arguments are not larger than `SMELT_SMALL_ELEMENTS` of float64 are
+therefore NumPy's, and so are their results, unless these are larger: then they become ours.
 
 Small arrays are `numpy.ndarray` itself.  A class of ours that holds NumPy's array costs 1.5 times
 NumPy's operator in Python at least, four times for `a[i]`, and a subclass of ndarray 2.6 times.
@@ -38,13 +38,15 @@ from smelt.knobs import SMALL_ELEMENTS
 __all__ = ["SIZES", "is_plain", "is_small", "limit", "ndarray", "or_numpy", "set_limit"]
 
 limit: int = 0
-"""Elements of the largest array that is left to NumPy; 0 if none is."""
+"""Bytes of the largest array that is left to NumPy; 0 if none is."""
+_ELEMENT: Final = 8
+"""Bytes of an element of float64: the limit is said in such elements."""
 
 
 def set_limit(elements: int) -> int:
-    """Set the size of the largest array left to NumPy; return the former one."""
+    """Set the float64 elements of the largest array left to NumPy; return the former number."""
     global limit
-    former, limit = limit, elements
+    former, limit = limit // _ELEMENT, _ELEMENT * elements
     set_small_elements(elements)
     return former
 
@@ -77,7 +79,7 @@ def is_small(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _fits(x: Any) -> bool:
     kind = x.__class__
     if kind is np.ndarray:
-        return x.size <= limit or x.dtype.char not in _OUR_CHARACTERS
+        return x.nbytes <= limit or x.dtype.char not in _OUR_CHARACTERS
     if kind in _PLAIN:
         return True
     if kind is list or kind is tuple:
@@ -93,7 +95,7 @@ def finish(result: Any, convert: Callable[[Any], Any], args: Sequence[Any]) -> A
     """Return a result of NumPy; `convert` makes large arrays ours, but no views of args."""
     kind = result.__class__
     if kind is np.ndarray:
-        is_ours = result.size > limit and result.dtype.char in _OUR_CHARACTERS
+        is_ours = result.nbytes > limit and result.dtype.char in _OUR_CHARACTERS
         return convert(result) if is_ours and not _shares(result, args) else result
     if kind is tuple or kind is list:
         return kind([finish(x, convert, args) for x in result])
@@ -175,7 +177,7 @@ def or_numpy(
     def function(*args: Any, **kwargs: Any) -> Any:
         for x in args:  # without calls: their time is what small arrays would take
             kind = x.__class__
-            if kind is array and x.size <= limit:
+            if kind is array and x.nbytes <= limit:
                 continue
             if kind not in plain and not fits(x):
                 x = None
@@ -185,7 +187,7 @@ def or_numpy(
                 if elements is None or not is_large(args, kwargs):
                     result = theirs(*args, **kwargs)
                     kind = result.__class__
-                    if (kind is array and result.size > limit) or kind is tuple or kind is list:
+                    if (kind is array and result.nbytes > limit) or kind is tuple or kind is list:
                         return finish(result, convert, (*args, *kwargs.values()))
                     return result
         result = ours(*args, **kwargs)
@@ -201,7 +203,7 @@ def or_numpy(
     def is_large(args: Any, kwargs: Any) -> bool:
         try:
             assert elements is not None
-            return elements(*args, **kwargs) > limit
+            return _ELEMENT * elements(*args, **kwargs) > limit
         except (TypeError, ValueError, ZeroDivisionError, OverflowError):
             return False  # NumPy's function raises its error
 

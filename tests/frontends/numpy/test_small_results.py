@@ -290,7 +290,7 @@ def test_small_results_of_hot_loops_are_one_program_each(programs: Programs) -> 
 
 def test_the_limit_is_where_fusion_begins_to_gain() -> None:
     traffic = 2 * 8 * SMALL_ELEMENTS.default * PREDICTED.cached_byte
-    assert traffic == pytest.approx(PREDICTED.recorded_operator)
+    assert traffic == pytest.approx(PREDICTED.recorded_operator, rel=0.01)
 
 
 def test_complex_arrays_are_whole_until_parts_are_needed() -> None:

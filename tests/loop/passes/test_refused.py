@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,7 +18,12 @@ from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.mask_range import mask_range
 from smelt.loop.passes.nontemporal import nontemporal
 from smelt.loop.passes.partition import conditions, partition, unswitch
-from smelt.loop.passes.prefetch import prefetch
+from smelt.loop.passes.prefetch import (
+    prefetch,
+    prefetch_page,
+    prefetch_share,
+    prefetch_written,
+)
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -153,6 +159,32 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
         "  each h in 0 .. n\n    y[h] = f32(s)",
         lambda f: accumulate(vectorize(f, "i", 4, "mask")),
+    ),
+    "vectorize, few lanes in the end": (
+        HEAD + "each i in 0 .. n with s = max 1.0\n    s <- x[i]\n  each h in 0 .. n\n    y[h] = s",
+        lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
+    ),
+    "vectorize, pairs of pairs": (
+        HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
+        "  each h in 0 .. n\n    y[h] = f32(s)",
+        lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
+    ),
+    "vectorize, masked": (
+        ROW + "y[i] = x[i]",
+        lambda f: vectorize(f, "i", 4, "masked"),
+    ),
+    "prefetch pages and rows": (
+        ROW + "y[i] = x[i] + x[n - 1 - i]",
+        lambda f: prefetch_written(
+            prefetch_share(
+                prefetch_page(vectorize(f, "i", 2, "mask"), {"x"}, {"x"}),
+                "i_1",
+                "x",
+                3,
+                Fraction(1, 4),
+            ),
+            "y",
+        ),
     ),
     "vectorize, none": (
         HEAD + "each i in 0 .. n // 4 * 4\n    y[i] = x[i] + f32(i // 3)\n"

@@ -42,15 +42,16 @@ from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
+from smelt.loop.walk import is_short
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Atom,
-    Expr,
     Index,
     add,
     atoms,
@@ -67,7 +68,7 @@ from smelt.types.expr import (
     sub,
 )
 
-_Key = Item | StreamState
+Key = Item | StreamState
 _Body = tuple[loop.Statement, ...]
 _LETTERS = "ijklmnopq"
 _MAX_NESTING = 32
@@ -108,51 +109,40 @@ class LoweredPhase:
 
 def lower_phase(s: Schedule, source: Program) -> LoweredPhase:
     """Return the loops of a phase of a program that `refusal` does not refuse."""
-    lowering = _Lowering(s, source.buffers, {stride_name(p, d) for p, d in source.strides})
-    buffers = {_identifier(name): name for name in lowering.buffers}
+    lowering = _PhaseLowering(s, source.buffers, {stride_name(p, d) for p, d in source.strides})
+    buffers = {identifier(name): name for name in lowering.buffers}
     return LoweredPhase(lowering.func(), lowering.lanes, buffers)
 
 
-class _Lowering:
-    """The names, ranges and arrays at a point of the function."""
+class Lowering:
+    """The names, ranges and arrays at a point of a function."""
 
-    def __init__(self, s: Schedule, buffers: Sequence[Buffer], strides: Collection[str]) -> None:
-        self.s, self.storage, self.strides = s, lay_out(s), strides
-        self.buffers = {b.name: b for b in buffers if b.name in _buffers_of(s)}
-        used = [*_indices(s), *(b.nbytes for b in self.buffers.values())]
-        names = dict.fromkeys(a.name for e in used for a in atoms(e) if a.kind == "size")
-        self.sizes = tuple(n for n in names if n not in strides)
-        self.numbers = tuple(n for n in names if n in strides)
-        self.taken = {*names, *map(_identifier, self.buffers)}
+    def __init__(
+        self, s: Schedule, storage: Storage, strides: Collection[str], taken: set[str]
+    ) -> None:
+        self.s, self.storage, self.strides, self.taken = s, storage, strides, taken
         self.stems: dict[str, str] = {}
-        self.before: list[loop.Statement] = []
-        """Names for numbers of the whole function."""
-        self.at_start: list[loop.Statement] = []
-        """Names for numbers of a task."""
         self.vars: Mapping[str, str] = {}
         """Variables of loops around the nests, by axis."""
-        self.block = {g: self._named("rows", self.index(n)) for g, n in s.block.items()}
-        self.chunk = self._chunk()
-        self.task_names = {s.name for s in self.at_start if isinstance(s, loop.Let)}
-        self.ranges = {a: self._task_range(a) for a in s.local}
-        self.starts: Mapping[tuple[Region | None, str], Index] = {
-            (None, a): low for a, (low, _) in self.ranges.items()
-        }
-        self.arrays: dict[_Key, tuple[str, tuple[str, ...]]] = {}
+        self.ranges: Mapping[str, tuple[Index, Index]] = {}
+        self.arrays: dict[Key, tuple[str, tuple[str, ...]]] = {}
         self.lanes: dict[str, int] = {}
         """Lanes that some loops take at once, by their variable."""
+        self.loops: dict[str, str] = {}
+        """Variables of the loops that were lowered last, by axis."""
         self.values: dict[Item, loop.Value] = {}
         """Values without loops, of this task and of the regions around."""
+        self.dtypes: Mapping[str, DType] = {}
+        """Types of the program's arrays."""
 
     def keep(self, item: Item, value: loop.Value) -> None:
         """Make a value without loops available to later nests."""
         self.values[item] = value
 
-    def take_lanes(self, var: str, lanes: int) -> None:
-        """Note how many positions of a loop the schedule takes at once."""
-        self.lanes[var] = lanes
-
-    # ---- names ---------------------------------------------------------------------------------
+    def take_loops(self, variables: Mapping[str, str], lanes: Mapping[str, int]) -> None:
+        """Note the variables of loops, and how many positions the schedule takes at once."""
+        self.loops |= variables
+        self.lanes |= lanes
 
     def fresh(self, stem: str) -> str:
         """Return a name that nothing has: the stem, with a number if it is taken."""
@@ -169,6 +159,60 @@ class _Lowering:
             named = axis not in self.taken and axis.isidentifier()
             stem = self.stems[axis] = axis if named else next(letters, "i")
         return self.fresh(stem)
+
+    def start(self, owner: Key, axis: str) -> Index:
+        """Return the first position along an axis that an array in scratch memory has."""
+        raise NotImplementedError
+
+    def extent(self, owner: Key, a: str) -> Index:
+        """Return the extent of an array in scratch memory along an axis."""
+        return self.index(self.storage.extent(owner, a))
+
+    def kept(self, item: Item, element: loop.Place) -> loop.Value:
+        """Return a value that an array in scratch memory holds."""
+        return loop.Load(element)
+
+    def index(self, e: Index) -> Index:
+        """Return an index expression of the kernel, over the names of the function."""
+        return map_variables(e, self.leaf)
+
+    def leaf(self, atom: Atom) -> Index:
+        """Return a variable of the kernel in an index expression."""
+        if atom.kind == "size":
+            return loop.number(atom.name) if atom.name in self.strides else size(atom.name)
+        if atom.kind == "axis":
+            return axis(self.vars[atom.name], self.index(atom.extent))
+        return self.position_index(self.values[self.s.phase.positions[atom.name]])
+
+    def position_index(self, position: loop.Value) -> Index:
+        """Return a computed position as an index expression."""
+        index = loop.as_index(position)
+        assert index is not None, position
+        return index
+
+
+class _PhaseLowering(Lowering):
+    """Lowers a whole phase."""
+
+    def __init__(self, s: Schedule, buffers: Sequence[Buffer], strides: Collection[str]) -> None:
+        self.buffers = {b.name: b for b in buffers if b.name in _buffers_of(s)}
+        used = [*_indices(s), *(b.nbytes for b in self.buffers.values())]
+        names = dict.fromkeys(a.name for e in used for a in atoms(e) if a.kind == "size")
+        super().__init__(s, lay_out(s), strides, {*names, *map(identifier, self.buffers)})
+        self.dtypes = {b.name: b.dtype for b in self.buffers.values()}
+        self.sizes = tuple(n for n in names if n not in strides)
+        self.numbers = tuple(n for n in names if n in strides)
+        self.before: list[loop.Statement] = []
+        """Names for numbers of the whole function."""
+        self.at_start: list[loop.Statement] = []
+        """Names for numbers of a task."""
+        self.block = {g: self._named("rows", self.index(n)) for g, n in s.block.items()}
+        self.chunk = self._chunk()
+        self.task_names = {s.name for s in self.at_start if isinstance(s, loop.Let)}
+        self.ranges = {a: self._task_range(a) for a in s.local}
+        self.starts: Mapping[tuple[Region | None, str], Index] = {
+            (None, a): low for a, (low, _) in self.ranges.items()
+        }
 
     # ---- the function --------------------------------------------------------------------------
 
@@ -213,17 +257,16 @@ class _Lowering:
         if self.chunk is not None:
             body = (replace(self.chunk, body=body),)
         params = tuple(
-            loop.Param(_identifier(b.name), b.dtype, self.index(self._elements(b)), b.written)
+            loop.Param(identifier(b.name), b.dtype, self.index(self._elements(b)), b.written)
             for b in self.buffers.values()
         )
-        name = _identifier(self.s.phase.name)
+        name = identifier(self.s.phase.name)
         return loop.Func("func", name, params, self.sizes, self.numbers, (*self.before, *body))
 
     def _elements(self, b: Buffer) -> Index:
         return floordiv(b.nbytes, b.dtype.itemsize)
 
     def _task_range(self, a: str) -> tuple[Index, Index]:
-        """Return the range of an axis in a task."""
         s, extent = self.s, self.index(self.s.phase.axes[a])
         if a in self.block and not is_single_block(s, a):
             number, length = self._task_number(a), self.block[a]
@@ -243,20 +286,20 @@ class _Lowering:
 
     def _allocs(self) -> _Body:
         """Return the arrays that nests keep in scratch memory."""
-        owners: dict[_Key, tuple[str, ...]] = {**self.s.materialised}
+        owners: dict[Key, tuple[str, ...]] = {**self.s.materialised}
         for update in self.s.phase.state_updates:
             owners[update.state] = self.storage.state_axes(update.state)
         statements: list[loop.Statement] = []
         for owner, axes in owners.items():
             stem = owner.name if isinstance(owner, StreamState) else "e"
-            name = self.fresh(_identifier(stem))
+            name = self.fresh(identifier(stem))
             self.arrays[owner] = name, axes
             elements = product(self.extent(owner, a) for a in axes)
             statements.append(loop.Alloc(name, owner.dtype, elements, "task"))
         return tuple(statements)
 
-    def extent(self, owner: _Key, a: str) -> Index:
-        """Return the extent of an array in scratch memory along an axis."""
+    def extent(self, owner: Key, a: str) -> Index:
+        """Return the extent of an array in scratch memory along an axis, by its name."""
         extent = self.storage.extent(owner, a)
         return self.block[a] if extent == self.s.block.get(a) else self.index(extent)
 
@@ -270,7 +313,7 @@ class _Lowering:
             inner = segments[at]
             if inner is region:
                 for nest in (n for n in self.s.nests if n.time == at):
-                    body += _NestLowering(self, nest).run()
+                    body += lower_nest(self, nest)
                 at += 1
             elif inner is not None and inner.parent is region:
                 part, at = self._region(inner, at)
@@ -360,7 +403,7 @@ class _Lowering:
         before.append(loop.Let(name, available))
         return loop.number(name)
 
-    def start(self, owner: _Key, axis: str) -> Index:
+    def start(self, owner: Key, axis: str) -> Index:
         """Return the first position along an axis that an array in scratch memory has."""
         around = enclosing_regions(self.storage.region(owner))
         inner = [r for r in around if (r, axis) in self.starts]
@@ -368,54 +411,29 @@ class _Lowering:
 
     # ---- indices -------------------------------------------------------------------------------
 
-    def index(self, e: Index) -> Index:
-        """Return an index expression of the kernel, over the names of the function."""
-        return map_variables(e, self.leaf)
-
     def leaf(self, atom: Atom) -> Index:
         """Return a variable of the kernel in an index expression."""
-        if atom.kind == "size":
-            return loop.number(atom.name) if atom.name in self.strides else size(atom.name)
         if atom.kind == "axis":
             name, task = self.vars[atom.name], self.chunk
             if task is not None and name in self.task_names and name != task.var:
                 return loop.number(name)
-            return axis(name, self.index(atom.extent))
-        return self.position_index(self.values[self.s.phase.positions[atom.name]])
-
-    def position_index(self, position: loop.Value) -> Index:
-        """Return a computed position as an index expression."""
-        index = loop.as_index(position)
-        assert index is not None, position
-        return index
+        return super().leaf(atom)
 
 
-class _NestLowering:
-    """The loops of one nest."""
-
-    def __init__(self, lowering: _Lowering, nest: Nest) -> None:
-        self.lowering, self.nest, self.s = lowering, nest, lowering.s
-
-    def run(self) -> _Body:
-        """Return the statements of the nest: apart for sums that cross loops."""
-        nest = self.nest
-        scanned = scan_axes(nest)
-        if scanned:
-            order = sorted(nest.order, key=lambda a: a in scanned)
-            return _Loops(self.lowering, nest, tuple(order), ()).run()
-        crossing = [r for r in nest.reductions if not nest.in_registers(r)]
-        body = list(_Loops(self.lowering, nest, nest.order, crossing).run())
-        groups = dict.fromkeys(
-            frozenset(a for a in nest.order if a not in r.axes) for r in crossing
-        )
-        for over in groups:
-            order = (
-                *(a for a in nest.order if a not in over),
-                *(a for a in nest.order if a in over),
-            )
-            others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
-            body += _Loops(self.lowering, nest, order, others, alone=True).run()
-        return tuple(body)
+def lower_nest(lowering: Lowering, nest: Nest) -> _Body:
+    """Return the statements of a nest: apart for sums that cross loops."""
+    scanned = scan_axes(nest)
+    if scanned:
+        order = sorted(nest.order, key=lambda a: a in scanned)
+        return _Loops(lowering, nest, tuple(order), ()).run()
+    crossing = [r for r in nest.reductions if not nest.in_registers(r)]
+    body = list(_Loops(lowering, nest, nest.order, crossing).run())
+    groups = dict.fromkeys(frozenset(a for a in nest.order if a not in r.axes) for r in crossing)
+    for over in groups:
+        order = (*(a for a in nest.order if a not in over), *(a for a in nest.order if a in over))
+        others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
+        body += _Loops(lowering, nest, order, others, alone=True).run()
+    return tuple(body)
 
 
 _OF_A_RING = ("add", "sub", "mul")
@@ -433,7 +451,6 @@ def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
 
 
 def _read(name: str, dtype: DType) -> loop.Value:
-    """Return the value that a name has."""
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
 
 
@@ -449,7 +466,7 @@ class _Loops:
 
     def __init__(
         self,
-        lowering: _Lowering,
+        lowering: Lowering,
         nest: Nest,
         order: tuple[str, ...],
         left: Sequence[Item],
@@ -464,8 +481,8 @@ class _Loops:
         self.scalars = [] if alone else nest.scalars
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
         self.vars = {} if vanish else {a: lowering.axis_name(a) for a in order}
-        if nest.vector in self.vars:
-            lowering.take_lanes(self.vars[nest.vector], self.s.lanes * nest.unroll)
+        wide = {v: self.s.lanes * nest.unroll for a, v in self.vars.items() if a == nest.vector}
+        lowering.take_loops(self.vars, wide)
         self.values: dict[Item, loop.Value] = {}
         self.carries: dict[Item, str] = {}
         self.nesting: dict[Item, int] = {}
@@ -598,12 +615,10 @@ class _Loops:
         return dtype
 
     def _scan_start(self, scan: ssa.Scan) -> loop.Carry:
-        """Return the carry of a scan."""
         name = self.carries[scan] = self.lowering.fresh("s")
         return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
 
     def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
-        """Return the carry that a reduction folds into."""
         row, source = reduction.row, reduction.args[0].dtype
         name = self.carries[reduction] = self.lowering.fresh("s")
         if row.positional:
@@ -660,7 +675,7 @@ class _Loops:
         for s in self.stores:
             where = None if s.where is None else self.value(s.where)
             place = loop.Place(
-                _identifier(s.access.buffer), self._index(s.access.offset), mask=where
+                identifier(s.access.buffer), self._index(s.access.offset), mask=where
             )
             late.append(loop.Store(place, ready(s.value)))
         late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
@@ -685,7 +700,7 @@ class _Loops:
             return axis(self.vars[atom.name], self.lowering.index(atom.extent))
         return self.lowering.leaf(atom)
 
-    def _element(self, owner: _Key) -> loop.Place:
+    def _element(self, owner: Key) -> loop.Place:
         """Return the current element of an array in scratch memory."""
         name, axes = self.lowering.arrays[owner]
         offset: Index = 0
@@ -697,7 +712,7 @@ class _Loops:
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""
         if self._is_kept(item):
-            return loop.Load(self._element(item))
+            return self.lowering.kept(item, self._element(item))
         match item:
             case ssa.Const(value=number, dtype=dtype):
                 return loop.position(int(number)) if dtype == i64 else loop.Const(number, dtype)
@@ -741,13 +756,13 @@ class _Loops:
             if not nonnegative(at):
                 tests.append(loop.Apply("le", (loop.position(0), loop.position(at))))
             tests.append(loop.Apply("lt", (loop.position(at), loop.position(end))))
-        place = loop.Place(_identifier(access.buffer), self._index(access.offset))
+        place = loop.Place(identifier(access.buffer), self._index(access.offset))
         if not tests:
             return loop.Load(place)
         mask = tests[0]
         for test in tests[1:]:
             mask = loop.Apply(BOTH, (mask, test))
-        dtype = self.lowering.buffers[access.buffer].dtype.compute
+        dtype = self.lowering.dtypes[access.buffer].compute
         other = None if access.gives_zero else loop.Const(access.other, dtype)
         return loop.Load(loop.Place(place.buffer, place.at, mask=mask), other)
 
@@ -755,12 +770,7 @@ class _Loops:
 # ---- what a schedule reads -----------------------------------------------------------------------
 
 
-def is_short(e: Expr) -> bool:
-    """Return whether an expression is a variable, or a multiple of one by a number."""
-    return len(e.terms) == 1 and len(e.terms[0][0]) == 1 and not e.terms[0][0][0].args
-
-
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """Return a name without dots, which some arrays between phases have."""
     return name.replace(".", "_")
 
@@ -771,7 +781,6 @@ def _buffers_of(s: Schedule) -> set[str]:
 
 
 def _indices(s: Schedule) -> Iterator[Index]:
-    """Yield the index expressions of a schedule."""
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     yield from s.block.values()

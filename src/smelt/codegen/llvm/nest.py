@@ -61,6 +61,7 @@ from smelt.codegen.llvm.loops.versioning import (
     run_versions,
     version_condition,
 )
+from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.environment import (
     AxisRanges,
     Environment,
@@ -132,6 +133,8 @@ class NestEmitter(Environment):
             run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
 
     def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
+        if run_as_loops(self, nest, scope or self.top):
+            return
         top = self.open(nest, scope)
         self._run_loops(top, 0)
         self._reductions.after(nest)
@@ -299,7 +302,6 @@ class NestEmitter(Environment):
         return load_kept(self, (item, 0), self.s.materialised[item], scope)
 
     def _compute(self, item: Item, scope: Scope) -> Value:
-        """Emit the computation of an item."""
         if item in self.s.materialised and item not in self.live_items:
             return self.reload(item, scope)
         vector = self.is_vector(item, scope)

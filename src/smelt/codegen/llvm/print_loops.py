@@ -1,10 +1,4 @@
-"""Print a function of the loop language as LLVM: what is written there is what runs.
-
-    func(arguments, first, last, scratch):
-      load the addresses of arrays, and sizes, from `arguments`
-      statements before the chunks
-      for task in first .. last:         the linearised chunks, an odometer of their variables
-        statements
+"""Print statements of the loop language as LLVM: what is written there is what runs.
 
 Every statement is printed once, where it stands; values are trees.  Loops of vectors, their tails
 and offsets that do not change in a loop are the passes' business (`smelt.loop.passes`).
@@ -12,7 +6,7 @@ and offsets that do not change in a loop are the passes' business (`smelt.loop.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from smelt.codegen.llvm import ir
@@ -28,15 +22,7 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
-from smelt.codegen.llvm.function import (
-    KERNEL,
-    ArgumentOrder,
-    advance_task,
-    decode_task,
-    emit_store_fence,
-    load_arguments,
-)
+from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
@@ -47,21 +33,20 @@ from smelt.codegen.llvm.instructions.indexing import (
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.lower_to_loop import LoweredPhase
-from smelt.codegen.llvm.vector_loops import SKEW
+from smelt.codegen.llvm.instructions.reductions import reduce_halves
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
+from smelt.loop.passes.align_stores import CACHE_LINE, skew_of
 from smelt.loop.text_print import statement_text, value_text
 from smelt.machine.target import Target
 from smelt.ops.cast import cast
+from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Atom, Expr, Index, add, axis, floordiv, mul
+from smelt.types.expr import Atom, Index
 
 Value = ir.Value
-SCRATCH_ALIGNMENT, SCRATCH_PAD = 64, 512
-"""Bytes to which arrays in scratch memory are aligned, and those behind each that may be written.
-"""
 
 
 class Typed(NamedTuple):
@@ -77,120 +62,45 @@ class Typed(NamedTuple):
         return kind.count if isinstance(kind, ir.VectorType) else 1
 
 
-def print_loops(
-    module: ir.Module,
-    phase: LoweredPhase,
-    func: loop.Func,
-    symbol: str,
-    words: ArgumentOrder,
-    target: Target,
-    *,
-    streaming: bool,
-) -> Index:
-    """Print a phase's loops into a module; return a thread's scratch bytes.
-
-    `streaming` functions store past the caches.
-    """
-    printer = _Printer(module, phase, func, symbol, words, target)
-    printer.run(streaming=streaming)
-    return printer.scratch_nbytes
-
-
-class _Printer:
-    """Prints one function."""
+class LoopPrinter:
+    """Prints statements at a builder's position; every name that they read has a register."""
 
     def __init__(
-        self,
-        module: ir.Module,
-        phase: LoweredPhase,
-        func: loop.Func,
-        symbol: str,
-        words: ArgumentOrder,
-        target: Target,
+        self, b: ir.IRBuilder, target: Target, above: Mapping[Atom, Value] | None = None
     ) -> None:
-        self.func, self.target = func, target
-        self.function = ir.Function(module, KERNEL, symbol)
-        self.function.args[0].add_attribute("noalias")
-        self.function.args[3].add_attribute("noalias")
-        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        buffers, sizes = load_arguments(self.b, self.function.args[0], words)
-        self.addresses = {p.name: buffers[phase.buffers[p.name]] for p in func.params}
-        self.dtypes = {p.name: p.dtype for p in func.params}
-        self.names = {n: Typed(v, i64) for n, v in sizes.items()}
-        """Lets, carries, loop variables and sizes in scope."""
-        for p in func.params:
-            if (name := SKEW.format(p.name)) in func.numbers:
-                address = self.b.ptrtoint(self.addresses[p.name], I64)
-                self.names[name] = Typed(self.b.and_(address, number(CACHE_LINE - 1)), i64)
+        self.b, self.target, self.above = b, target, above
+        """`above` has quotients and extremes of sizes that are known."""
+        self.addresses: dict[str, Value] = {}
+        self.dtypes: dict[str, DType] = {}
+        self.names: dict[str, Typed] = {}
+        """Lets, carries, loop variables, sizes and numbers in scope."""
+        self.registers: dict[str, Typed] = {}
+        """Arrays of one element that registers hold."""
         self.masks: dict[loop.Prefix, Value] = {}
         """Masks of the current block."""
-        self.scratch_nbytes: Index = 0
-        """Bytes of scratch memory that a thread needs."""
 
-    def run(self, *, streaming: bool) -> None:
-        """Print the function."""
-        is_chunk = [isinstance(s, loop.For) and s.kind == "chunk" for s in self.func.body]
-        before = self.func.body[: is_chunk.index(True)] if any(is_chunk) else ()
-        chunk = self.func.body[len(before)] if any(is_chunk) else None
-        assert chunk is None or isinstance(chunk, loop.For)
-        self._block(before)
-        self._tasks(chunk, self.func.body if chunk is None else chunk.body, streaming=streaming)
+    def add_array(self, name: str, address: Value, dtype: DType) -> None:
+        """Say where an array is, and of which type its elements are."""
+        self.addresses[name], self.dtypes[name] = address, dtype
 
-    # ---- tasks ---------------------------------------------------------------------------------
+    def add_register(self, name: str, value: Value, dtype: DType) -> None:
+        """Say which register holds an array of one element."""
+        self.registers[name] = Typed(value, dtype)
 
-    def _tasks(
-        self, chunk: loop.For | None, body: Sequence[loop.Statement], *, streaming: bool
-    ) -> None:
-        """Print the loop over tasks; parts of its variable are counted, not divided."""
-        b, (_, first, last, _) = self.b, self.function.args
-        grid = [] if chunk is None else grid_of(chunk)
-        counts = [(name, self.index(n)) for name, n in grid]
-        starts = decode_task(b, first, counts)
-        for s in body:
-            if isinstance(s, loop.Alloc):
-                self._alloc(s)
-        inside, done = (b.append_basic_block(n) for n in ("task", "done"))
-        before = b.block
-        b.cbranch(b.icmp_signed("<", first, last), inside, done)
-        b.position_at_end(inside)
-        (task := b.phi(I64)).add_incoming(first, before)
-        numbers = [b.phi(I64) for _ in counts]
-        for (name, _), phi, start in zip(counts, numbers, starts, strict=True):
-            phi.add_incoming(start, before)
-            self.names[name] = Typed(phi, i64)
-        parts = {name for name, _ in grid}
-        self._block(
-            [
-                s
-                for s in body
-                if not isinstance(s, loop.Alloc)
-                and not (isinstance(s, loop.Let) and s.name in parts)
-            ]
-        )
-        following = advance_task(b, numbers, counts)
-        after = b.add(task, number(1))
-        task.add_incoming(after, b.block)
-        for phi, value in zip(numbers, following, strict=True):
-            phi.add_incoming(value, b.block)
-        b.cbranch(b.icmp_signed("<", after, last), inside, done)
-        b.position_at_end(done)
-        if streaming:
-            emit_store_fence(b, self.target)
-        b.ret_void()
+    def bind_skews(self, func: loop.Func) -> None:
+        """Bind the addresses of arrays modulo a cache line, where they are read."""
+        for p in func.params:
+            if (name := skew_of(p.name)) in func.numbers:
+                address = self.b.ptrtoint(self.addresses[p.name], I64)
+                self.bind(name, self.b.and_(address, number(CACHE_LINE - 1)))
 
-    def _alloc(self, alloc: loop.Alloc) -> None:
-        """Give an array its part of the scratch memory."""
-        at = opaque(self.b, self.index(self.scratch_nbytes))
-        scratch = self.function.args[3]
-        self.addresses[alloc.name] = self.b.gep(scratch, [at], source_etype=ir.IntType(8))
-        self.dtypes[alloc.name] = alloc.dtype.compute
-        need = add(mul(alloc.elements, alloc.dtype.compute.itemsize), SCRATCH_PAD)
-        need = mul(floordiv(add(need, SCRATCH_ALIGNMENT - 1), SCRATCH_ALIGNMENT), SCRATCH_ALIGNMENT)
-        self.scratch_nbytes = add(self.scratch_nbytes, need)
+    def bind(self, name: str, value: Value, dtype: DType = i64) -> None:
+        """Give a name its register."""
+        self.names[name] = Typed(value, dtype)
 
     # ---- statements ----------------------------------------------------------------------------
 
-    def _block(self, body: Sequence[loop.Statement]) -> dict[str, Typed]:
+    def block(self, body: Sequence[loop.Statement]) -> dict[str, Typed]:
         """Print statements; return the next values of carries."""
         following: dict[str, Typed] = {}
         outer, self.masks = self.masks, {}
@@ -206,7 +116,7 @@ class _Printer:
                     self._for(s)
                 case loop.If(cond, then, ()):
                     with self.b.if_then(self.value(cond).value):
-                        self._block(then)
+                        self.block(then)
                 case loop.If():
                     self._if(s)
                 case loop.Prefetch(place, level, write):
@@ -223,7 +133,7 @@ class _Printer:
         with self.b.if_else(self.value(s.cond).value) as sides:
             for side, body in zip(sides, (s.then, s.other), strict=True):
                 with side:
-                    values = self._block(body)
+                    values = self.block(body)
                     ends.append((self.b.block, values))
         for name in s.results:
             phi = self.b.phi(ends[0][1][name].value.type)
@@ -232,7 +142,6 @@ class _Printer:
             self.names[name] = Typed(phi, ends[0][1][name].dtype)
 
     def _for(self, s: loop.For) -> None:
-        """Print a loop."""
         b = self.b
         low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
         starts = [self.value(c.init) for c in s.carry]
@@ -246,7 +155,7 @@ class _Printer:
         for c, phi, start in zip(s.carry, carried, starts, strict=True):
             phi.add_incoming(start.value, before)
             self.names[c.name] = Typed(phi, start.dtype)
-        following = self._block(s.body)
+        following = self.block(s.body)
         after = b.add(position, step)
         latch = b.block
         position.add_incoming(after, latch)
@@ -284,7 +193,7 @@ class _Printer:
 
     def index(self, e: Index) -> Value:
         """Print an index expression."""
-        return IndexEmitter(self.b, self._leaf).emit(e)
+        return IndexEmitter(self.b, self._leaf, self.above).emit(e)
 
     def _leaf(self, atom: Atom) -> Value:
         return self.names[atom.name].value
@@ -293,7 +202,7 @@ class _Printer:
         """Print a value."""
         match v:
             case loop.Const(value, dtype):
-                return Typed(self.machine(1).const(dtype, value), dtype)
+                return Typed(self.machine(1).const(dtype.compute, value), dtype.compute)
             case loop.IndexValue(index, dtype):
                 m, at = self.machine(1), self.index(index)
                 return Typed(cast(m, at, i64, dtype), dtype)
@@ -313,6 +222,11 @@ class _Printer:
             case loop.Splat(arg, lanes):
                 x = self.value(arg)
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
+            case loop.Across(combine, (arg,), False):
+                return self._across(COMBINES[combine], self.value(arg))
+            case loop.Shuffle((arg,), "permute", table):
+                x = self.value(arg)
+                return Typed(self.b.shuffle_vector(x.value, x.value, lane_numbers(table)), x.dtype)
             case _:
                 raise InternalError(f"{value_text(v)} is not printed yet")
 
@@ -322,6 +236,14 @@ class _Printer:
         values = [a.value if lanes == 1 else splat(self.b, a.value, lanes) for a in args]
         row = SCALARS[op]
         return Typed(emit(row, self.machine(lanes), dtypes, values), row.result(*dtypes))
+
+    def _across(self, row: Combine, x: Typed) -> Typed:
+        """Combine the lanes of a vector, halves with halves."""
+
+        def join(m: LLVMMachine, low: Value, high: Value) -> Value:
+            return SCALARS[row.scalar].lower(m, x.dtype, low, high)
+
+        return Typed(reduce_halves(self.machine(x.lanes), x.value, join), x.dtype)
 
     def _prefix(self, v: loop.Prefix) -> Value:
         mask = self.masks.get(v)
@@ -357,6 +279,8 @@ class _Printer:
         return self.b.add(first, self.b.mul(stride, iota(place.lanes)))
 
     def _load(self, v: loop.Load) -> Typed:
+        if v.place.buffer in self.registers:
+            return self.registers[v.place.buffer]
         place, dtype = v.place, self.dtypes[v.place.buffer]
         m, mask = self.machine(place.lanes), self._mask(place)
         plain = not isinstance(place.at, loop.Value)
@@ -374,32 +298,4 @@ class _Printer:
         return Typed(value, dtype.compute)
 
 
-def grid_of(chunk: loop.For) -> list[tuple[str, Index]]:
-    """Return the parts of a task's number: their names and counts.
-
-    chunk t in 0 .. a*b              a, i = t//b;  b, j = t%b
-      i = t//b
-      j = t%b
-    """
-    rest: Index = axis(chunk.var, chunk.high)
-    count, grid = chunk.high, list[tuple[str, Index]]()
-    for s in reversed([s for s in chunk.body if isinstance(s, loop.Let)]):
-        index = loop.as_index(s.value)
-        part = index if isinstance(index, Expr) and is_atom(index) else None
-        if part is not None and part.terms[0][0][0].kind == "%":
-            above, below = part.terms[0][0][0].args
-            if above == rest:
-                grid.insert(0, (s.name, below))
-                rest, count = floordiv(rest, below), floordiv(count, below)
-                continue
-        if grid and index == rest:
-            return [(s.name, count), *grid]
-    return [(chunk.var, chunk.high)]
-
-
-def is_atom(e: Expr) -> bool:
-    """Return whether an expression is a single variable or operation."""
-    return len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1
-
-
-__all__ = ["grid_of", "print_loops"]
+__all__ = ["LoopPrinter", "Typed"]

@@ -36,7 +36,6 @@ from smelt.frontends.array.subscript import (
     get,
     get_simple,
     hashable_key,
-    restore_key,
 )
 from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data, record
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
@@ -49,6 +48,7 @@ __all__ = [
     "Key",
     "Link",
     "Memory",
+    "Operator",
     "Part",
     "Place",
     "alias",
@@ -59,6 +59,7 @@ __all__ = [
     "own_part",
     "part",
     "refuse",
+    "unread",
 ]
 
 _reference = weakref.ref
@@ -116,7 +117,7 @@ class Key(Link):
 
     def of(self, data: Buffer, size: Sizes) -> Buffer:
         if self.key is not None:
-            return data[restore_key(self.key)]
+            return data[self.original]
         items = self.original if self.original.__class__ is tuple else (self.original,)
         return data[tuple([_plain_item(item, size) for item in items])]
 
@@ -341,6 +342,23 @@ class Place:
         is_plain = memory.order is None and memory.root is None and not memory.node.shared
         return is_plain and not self.links
 
+    def elements(self) -> Buffer | None:
+        """Return NumPy's view of the elements if they are in memory."""
+        node = self.memory.node
+        data = node.data if node.__class__ is Value else node.current_buffer()
+        return None if data is None else self.of(data)
+
+    def operand(self, view: Operators) -> Value:
+        """Return the value of the view at this place for an operator computed at once.
+
+        It is not recorded that the view is a part of its owner, unless the view was read before.
+        """
+        node = present_value(view)
+        if node is not None or not is_at_once():
+            return view.node
+        elements = self.elements()
+        return view.node if elements is None else leaf(elements)
+
     def derive(self) -> Value:
         """Return the elements, from the newest value of the memory."""
         x = self.memory.node
@@ -422,7 +440,14 @@ class Place:
         return True
 
     def write_at_once(self, key: Any, elements: Any) -> bool:
-        """Write by NumPy into the owner's computed memory; return whether that was possible.
+        """Write by NumPy into the owner's computed memory; return whether that was possible."""
+        target = self.writeable()
+        if target is not None:
+            target[key] = elements
+        return target is not None
+
+    def writeable(self) -> Buffer | None:
+        """Return NumPy's view of the owner's computed memory for a write at once, or None.
 
         Values that were recorded before keep the elements of their time.
         """
@@ -430,9 +455,9 @@ class Place:
         held = memory.node
         data = held.data
         if data is None or not self.is_writeable or (held.shared and not memory.is_held):
-            return False
+            return None
         if memory.order is not None and not held.shared:
-            return False  # the elements are stored in another order than NumPy's are
+            return None  # the elements are stored in another order than NumPy's are
         if held.shared:
             flush_readers(data)
         for view in memory.views():
@@ -440,7 +465,7 @@ class Place:
         if not held.shared:
             owner = memory.owner()
             if owner is not None and present_value(owner) is not held:
-                return False
+                return None
             del data  # whose references are counted
             data = private_data(held, _HOLDERS + (owner is not None))
             if data is None:
@@ -449,8 +474,7 @@ class Place:
                 memory.node = leaf(data)
                 if owner is not None:
                     owner.renew(memory.node)
-        self.of(data)[key] = elements
-        return True
+        return self.of(data)
 
     def _write_held(self, node: Value) -> bool:
         """Write to memory that other code sees; return whether there is any such code."""
@@ -543,6 +567,9 @@ def part(x: Any, key: Any) -> Any:
     """Return x[key] if it is a view or an element by NumPy's rules, else None."""
     simple = hashable_key(key)
     if simple is not None:
+        view = unread(x, Key(simple, key))
+        if view is not None:
+            return view
         result = x.of(get_simple(x.node, key, simple))
     elif all(map(_is_basic, key if key.__class__ is tuple else (key,))):
         result = x.of(get(x.node, key))
@@ -553,6 +580,27 @@ def part(x: Any, key: Any) -> Any:
     ):
         return result  # NumPy's is a number
     return alias(x, result, (Key(simple, key),))
+
+
+def unread(x: Any, link: Link) -> Any:
+    """Return a view without a value if `x` is in memory, else None.
+
+    It is None for a number too.  Operators that are computed at once read it there, others derive
+    its value.
+    """
+    if not is_at_once():
+        return None
+    place = x.place
+    if place is None:
+        node = x.node
+        data = node.data if node.__class__ is Value else node.current_buffer()
+    else:
+        data = place.elements()
+    try:
+        part = None if data is None else link.of(data, _itself)
+    except (IndexError, ValueError, TypeError):
+        return None  # the error is that of the recorded operator
+    return alias(x, x.unread(), (link,)) if part.__class__ is np.ndarray else None
 
 
 def _is_basic(item: Any) -> bool:

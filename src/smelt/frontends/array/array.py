@@ -58,7 +58,7 @@ from smelt.frontends.array.masked_select import (
 )
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
-from smelt.frontends.array.operators import Operators, is_complex, operand
+from smelt.frontends.array.operators import Operators, apply_ufunc, is_complex, operand
 from smelt.frontends.array.promote import default_value, number
 from smelt.frontends.array.small_results import numpys_own
 from smelt.frontends.array.subscript import (
@@ -139,6 +139,11 @@ class Array(Operators):
         elif node.scope is not (scope := STATE.scope) and scope is not None:
             scope.created[id(array)] = weakref.ref(array)  # a step computed it around its loop
         return array
+
+    @staticmethod
+    def unread() -> Array:
+        """Return an array without a value, which has to get a place."""
+        return _new(Array)
 
     def handed_out(self) -> Any:
         """Return this small result as NumPy's own array or scalar; views stay as they are."""
@@ -336,7 +341,9 @@ class Array(Operators):
             plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
-                result = OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
+                result = apply_ufunc(ufunc, *inputs)
+                if result is None:
+                    result = OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
                 return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             if is_in_place(ufunc, inputs, options) and self._has_no_values():
                 use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -453,23 +460,26 @@ class Array(Operators):
     def __getitem__(self, key: Any) -> Any:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         is_view = follows_numpy(frame.f_globals)
-        if is_view and STATE.small_elements and not STATE.following:
+        kind = key.__class__
+        if is_view and kind is not slice and STATE.small_elements and not STATE.following:
             few = self._few(key)
             if few is not None:
                 return few
-        if key.__class__ is int and self.ndim == 1:  # an element, which is never a view
+        if kind is int and self.ndim == 1:  # an element, which is never a view
             return _for_caller(Array.of(get(self.node, key)), frame)
-        if key.__class__ is Array:
+        if kind is Array:
             update: Any = select_for_update(self.node, key, frame, _read_masked)
             if update is not None:
                 return update
-        return _for_caller(self.part(key, is_view), frame)
+        result = self.part(key, is_view)
+        is_place = result.__class__ is Array and result.place is not None
+        return result if is_place else _for_caller(result, frame)
 
     def _few(self, key: Any) -> Any:
-        """Return an element of a computed array, or few that a key copies, else None."""
+        """Return an element of a computed array, or those that a key copies, else None."""
         indices = key if key.__class__ is tuple else (key,)
         is_one = is_element(indices)
-        if not is_one and all(i.__class__ in VIEWING for i in indices):
+        if not is_one and VIEWING.issuperset(map(type, indices)):
             return None
         place = self.place
         node = self.node if place is None else place.memory.node
@@ -480,8 +490,13 @@ class Array(Operators):
             data = data if place is None else place.of(data)
             if is_one:
                 return data[key] if data.ndim == len(indices) else None
-            few = 0 <= copied_elements(data.shape, key) <= STATE.small_elements
-            return data[key] if few else None
+            nbytes = copied_elements(data.shape, key) * data.itemsize
+            if 0 <= nbytes <= 8 * STATE.small_elements:
+                return data[key]
+            is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
+            if nbytes < 0 or is_mask or not is_at_once():
+                return None
+            return Array.of(leaf(np.ascontiguousarray(data[key])))
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 
@@ -510,9 +525,29 @@ class Array(Operators):
             x = _read_masked(x.values, x.mask)  # the right side has changed the mask
         elif x.__class__ is Array and x.place is not None and self._is_part(key, x.place):
             return  # as in x[key] += y, whose view was written
+        if is_at_once() and self._put(key, x):
+            return
         v = number_or_value(x, "x[key] = value")
         if not (is_at_once() and self._write_at_once(key, v)):
             self.replace_value(put(self.node, key, v))
+
+    def _put(self, key: Any, x: Any) -> bool:
+        """Write elements in memory into a view or its owner; return whether that was possible."""
+        place = self.place
+        if place is None or hashable_key(key) is None:
+            return False
+        kind = x.__class__
+        if kind is Array:
+            x = x.node.data if x.place is None else x.place.elements()
+        elif kind is not np.ndarray and kind is not float:
+            return False
+        dtype = place.memory.node.type.dtype.numpy
+        if dtype.kind != "f" if kind is float else x is None or x.dtype != dtype:
+            return False
+        try:
+            return place.write_at_once(key, x)
+        except (ValueError, IndexError):
+            return False  # the error is that of a recorded write
 
     def _write_at_once(self, key: Any, v: Value | Any) -> bool:
         """Write into the array's memory; return whether that was possible.

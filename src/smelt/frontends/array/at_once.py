@@ -22,6 +22,7 @@ import numpy as np
 
 from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.recycle import Recycled, recycled
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Iota
 from smelt.ops.elementwise import Cast, Map
@@ -41,6 +42,7 @@ __all__ = [
     "Sighting",
     "compute",
     "f64",
+    "in_recycled",
     "is_view",
     "pay",
     "result_or_view",
@@ -55,7 +57,7 @@ class Predictions:
     recorded_operator: float = 8.0
     """To record an operator and find its program, beyond computing it at once."""
     fused_program: float = 14.0
-    cached_byte: float = 0.00002
+    cached_byte: float = 0.0000076
     """To write or read a byte of an array below `cached_bytes`."""
     memory_byte: float = 0.00008
     cached_bytes: int = 1 << 20
@@ -103,7 +105,7 @@ class Account:
 class Sighting(Account):
     """An operator on operands of given types: its result's type, NumPy's function, an account."""
 
-    __slots__ = ("dtype", "function", "is_kept", "op", "type", "types")
+    __slots__ = ("dtype", "function", "is_kept", "memory", "op", "type", "types")
 
     def __init__(self, op: TensorOp, type: TensorType, types: tuple[TensorType, ...]) -> None:
         super().__init__()
@@ -112,6 +114,8 @@ class Sighting(Account):
         self.dtype = type.dtype.numpy
         self.types = types  # alive: keys hold their identities
         self.function: Function | None = None
+        self.memory: Recycled | None = None
+        """Memory for results, once one has shown that NumPy's ufunc gives this type."""
         self.is_kept = isinstance(op, _VIEWS)
         """Whether it is a view that its readers derive, so that nothing is computed."""
         if all(isinstance(n, int) for x in (type, *types) for n in x.shape):
@@ -153,14 +157,36 @@ def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
     data = result_or_view(seen, operands)
     if data is None:
         return None
-    if data.base is None:
-        flags = data.flags
-        if flags.c_contiguous and flags.writeable:
-            for x in operands:
-                if x is data:
-                    return data.copy()
-            return data
+    if data.base is None and (flags := data.flags).c_contiguous and flags.writeable:
+        for x in operands:
+            if x is data:
+                return data.copy()
+        if seen.function.__class__ is np.ufunc or seen.function is _power:
+            memory = seen.memory = recycled(seen.type, data.nbytes)
+            if memory is not None:
+                memory.add(data)
+        return data
     return np.array(data, order="C")
+
+
+def in_recycled(
+    seen: Sighting, operands: Sequence[Buffer], dead: Buffer | None = None
+) -> Buffer | None:
+    """Return the result in memory of a dropped one or in `dead`, else None.
+
+    NumPy has computed the operator before, so its function takes these types.
+    """
+    memory = seen.memory
+    if memory is None or seen.function is None:
+        return None
+    if dead is not None:
+        seen.function(*operands, dead)
+        return dead
+    data = memory.take()
+    if data is not None:
+        seen.function(*operands, data)
+        memory.buffers.append(data)
+    return data
 
 
 def result_or_view(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
@@ -244,10 +270,15 @@ def _scalar_function(op: Map, types: tuple[TensorType, ...]) -> Function:
     """Return NumPy's own function where it computes in the operands' types."""
     function: Any = op.row.numpy
     if op.scalar == "pow":
-        function = np.power if types[0].dtype in (f32, f64) else function
+        function = _power if types[0].dtype in (f32, f64) else function
     is_plain = all(x.dtype in (f32, f64) or x.dtype.kind in ("bool", "int", "uint") for x in types)
     plain = getattr(function, "__wrapped__", None)
     return function if plain is None or not is_plain else plain
+
+
+def _power(x: Buffer, y: Any, out: Buffer | None = None) -> Any:
+    """Return powers as NumPy's operator computes them, which multiplies for squares."""
+    return np.square(x, out) if y.ndim == 0 and y == 2 else np.power(x, y, out)
 
 
 def _reduction(op: Reduce, type: TensorType, x: TensorType) -> Function:
@@ -271,9 +302,16 @@ def _product(op: Contract, type: TensorType, types: tuple[TensorType, ...]) -> F
     out = list(op.out)
     if None in left or None in right or len(left) > 2 or len(right) > 2 or not left or not right:
         return None
-    if left[-1] == right[0] and [*left[:-1], *right[1:]] == out and left[-1] not in out:
+    summed = {*left} & {*right} - {*out}
+    if len(summed) != 1 or sorted({*left} ^ {*right}, key=str) != sorted(out, key=str):
+        return None
+    (k,) = summed
+    if [*[n for n in left if n != k], *[n for n in right if n != k]] != out:
+        return None
+    if left[-1] == right[0]:
         return np.matmul
-    return None
+    turns_left, turns_right = left[-1] != k, right[0] != k
+    return lambda x, y: np.matmul(x.T if turns_left else x, y.T if turns_right else y)
 
 
 def _indexed(op: Gather | Scatter, types: tuple[TensorType, ...]) -> Function:

@@ -135,8 +135,10 @@ class ComplexArray(Array):
     def is_small(self) -> bool:
         """Whether NumPy's users get this result as NumPy's own, unless it is a view."""
         if self.whole is not None:
-            return self.whole.size <= STATE.small_elements
-        return self.parts[0].is_small
+            return self.whole.nbytes <= 8 * STATE.small_elements
+        part = self.parts[0]
+        nbytes: Any = part.node.type.nbytes
+        return part.is_small and 2 * nbytes <= 8 * STATE.small_elements
 
     def handed_out(self) -> Any:
         """Return this small result as NumPy's own array or scalar; views stay as they are."""

@@ -39,7 +39,15 @@ from smelt.frontends.array.program import Program, operands_first
 from smelt.frontends.array.program_cache import PlannedProgram, find, program_key, remember
 from smelt.frontends.array.structure import end_epochs
 from smelt.frontends.array.tiers import by_numpy
-from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, is_at_once, size_carrier
+from smelt.frontends.array.value import (
+    STATE,
+    Buffer,
+    Foreign,
+    Value,
+    is_at_once,
+    present_value,
+    size_carrier,
+)
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
 from smelt.ops.elementwise import Cast, Map
@@ -114,14 +122,6 @@ _PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *COMPILER_E
 """Errors that would occur again, so that the result fails permanently."""
 _NO_CHECKS = BoundsChecks()
 _FAMILIES: dict[Hashable, Family] = {}
-
-
-def present_value(array: Any) -> Value | None:
-    """Return the value of an array; None for a view without one at present."""
-    try:
-        return object.__getattribute__(array, "node")
-    except AttributeError:
-        return None
 
 
 def waiting_value(array: Any) -> Value | None:

@@ -25,6 +25,7 @@ from smelt.frontends.array.value import (
     STATE,
     Value,
     apply,
+    computed_into,
     constant,
     infer,
     note_family,
@@ -148,6 +149,18 @@ class Binary:
                 self.result_types.clear()
             self.result_types[id(pair[0].type), id(pair[1].type)] = seen
         return result
+
+    def into(self, x: Value, y: Value | Any) -> bool:
+        """Write the result into the elements of `x`; return whether NumPy does that now."""
+        if isinstance(y, Value):
+            seen = self.result_types.get((id(x.type), id(y.type)))
+        else:
+            cached = self.number_types.get((id(x.type), y.__class__, False))
+            if cached is None or not (y.__class__ is float or y in cached.range):
+                return False
+            seen = cached.result
+            y = constant(float(y) if cached.is_float else y, cached.dtype)
+        return seen is not None and seen.type is x.type and computed_into(seen, (x, y))
 
     def _remember_number(
         self, x: Value | Any, y: Value | Any, pair: tuple[Value, Value], seen: Sighting

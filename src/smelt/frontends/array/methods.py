@@ -27,12 +27,14 @@ from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
 from smelt.frontends.array.aliasing import (
     Function,
+    Operator,
     Part,
     Place,
     alias,
     follows_numpy,
     own,
     reshaped,
+    unread,
 )
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray
@@ -42,8 +44,9 @@ from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.small_results import hand_out
-from smelt.frontends.array.value import STATE
+from smelt.frontends.array.value import STATE, is_at_once, leaf
 from smelt.frontends.array.views import axes_of
+from smelt.ops.view import Permute
 
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
@@ -108,16 +111,52 @@ def _keeps_memory(x: Array, result: Array, how: str) -> bool:
     return True
 
 
+def _copied_at_once(x: Any, shape: tuple[Any, ...]) -> Array | None:
+    """Return a view of memory in another shape if NumPy copies for it, else None."""
+    if x.__class__ is not Array or x.place is None or not x.place.links or not is_at_once():
+        return None
+    elements = x.place.elements()
+    if elements is None:
+        return None
+    try:
+        reshaped(x.place.shadow(), _shape_arguments(shape))
+        return None
+    except TypeError:
+        return None
+    except ValueError:
+        pass  # NumPy copies, or the sizes do not fit
+    try:
+        copied = Array.of(leaf(np.array(elements.reshape(*shape), order="C")))
+    except ValueError:
+        return None
+    return _alias(copied, copied)  # NumPy's result is a view of the copy
+
+
 def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
     """Wrap a method whose result is a view where NumPy's rules hold."""
 
     @wraps(function)
     def method(x: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(x, *args, **kwargs)
         names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+        if how == "reshape" and not kwargs and follows_numpy(names):
+            copied = _copied_at_once(x, args)
+            if copied is not None:
+                return hand_out(copied, ())
+        result = function(x, *args, **kwargs)
         return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
 
     return method
+
+
+def _transposed(x: Any) -> Any:
+    """Return the transpose: at once a view of an array in memory by NumPy's rules."""
+    names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]
+    if not follows_numpy(names):
+        return transpose(x)
+    view = None
+    if x.__class__ is Array:
+        view = unread(x, Operator(Permute(tuple(range(x.ndim))[::-1])))
+    return hand_out(as_view(x, transpose(x)), (x,)) if view is None else view
 
 
 def _for_users(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -324,7 +363,9 @@ def read_only_view(
         parts = [read_only_view(p, ours, theirs, refusal) for p in x.parts]
         return x.view_of_parts(*parts)
     link = Function(lambda v: ours(Array.of(v)).node, theirs)
-    result = alias(x, ours(x), (link,))
+    result = unread(x, link)
+    if result is None:
+        result = alias(x, ours(x), (link,))
     result.place.refusal = refusal
     return result
 
@@ -667,7 +708,7 @@ NUMPYS: Final[dict[str, Callable[..., Any]]] = {}
 """Method -> function of `smelt.numpy` that is called in its place where NumPy's rules hold."""
 
 PROPERTIES: Final[dict[str, property]] = {
-    "T": property(_viewed(transpose), doc="The array with its dimensions in reverse order."),
+    "T": property(_transposed, doc="The array with its dimensions in reverse order."),
     "real": property(real_part, set_real, doc="The real parts, which can be written."),
     "imag": property(imaginary_part, set_imag, doc="The imaginary parts: zeros if it is real."),
     "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),

@@ -20,11 +20,18 @@ from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
 from smelt.frontends.array.promote import cast, default_value
-from smelt.frontends.array.value import STATE, Value
+from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data
 from smelt.frontends.array.views import shape_of
-from smelt.types.expr import product
 
-__all__ = ["Operators", "finished", "is_complex", "keep_order", "list_operand", "operand"]
+__all__ = [
+    "Operators",
+    "apply_ufunc",
+    "finished",
+    "is_complex",
+    "keep_order",
+    "list_operand",
+    "operand",
+]
 
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
@@ -81,11 +88,16 @@ class Operators:
         node = self.node
         data = node.data
         if data is not None:
-            return data.size <= STATE.small_elements
+            return data.nbytes <= 8 * STATE.small_elements
         if node.scope is not None:
             return False
-        count: Any = product(node.type.shape)
-        return count <= STATE.small_elements
+        nbytes: Any = node.type.nbytes
+        return nbytes <= 8 * STATE.small_elements
+
+    @staticmethod
+    def unread() -> Any:
+        """Return an array without a value, which has to get a place."""
+        raise NotImplementedError
 
     def handed_out(self) -> Any:
         """Return this small result as NumPy's own array or scalar; see `small_results`."""
@@ -224,10 +236,10 @@ class Operators:
     def __matmul__(self, other: Any) -> Self:
         if is_complex(other):
             return finished(call_complex("matmul", self, other))
-        y = operand(other)
-        if not isinstance(y, Value):
+        is_array = other.__class__ is self.__class__ or other.__class__ is np.ndarray
+        if not is_array and not isinstance(operand(other), Value):
             return NotImplemented
-        return finished(self.of(matmul(self.node, y)))
+        return finished(self.of(_apply(matmul, self, other)))
 
     def __rmatmul__(self, other: Any) -> Self:
         if is_complex(other):
@@ -244,16 +256,16 @@ class Operators:
         return _replace(self, "matmul", matmul(self.node, y))
 
     def __neg__(self) -> Self:
-        return finished(keep_order(self.of(UNARY["negative"](self.node)), self))
+        return finished(keep_order(self.of(_apply(UNARY["negative"], self)), self))
 
     def __pos__(self) -> Self:
         return finished(keep_order(self.of(self.node), self))
 
     def __abs__(self) -> Self:
-        return finished(keep_order(self.of(UNARY["abs"](self.node)), self))
+        return finished(keep_order(self.of(_apply(UNARY["abs"], self)), self))
 
     def __invert__(self) -> Self:
-        return finished(keep_order(self.of(UNARY["bitwise_invert"](self.node)), self))
+        return finished(keep_order(self.of(_apply(UNARY["bitwise_invert"], self)), self))
 
 
 T = TypeVar("T", bound=Operators)
@@ -277,27 +289,82 @@ def _call_complex(name: str, *args: Any) -> Any:
 def _forward(family: Binary, x: T, other: Any) -> T:
     kind = other.__class__
     if kind is x.__class__:
-        result = x.of(family(x.node, other.node))
-        if x.place is not None or other.place is not None:
-            keep_order(result, x, other)
-        return finished(result, 3)
+        if x.place is None and other.place is None:
+            return finished(x.of(family(x.node, other.node)), 3)
+        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
     if kind is float or kind is int:
-        result = x.of(family(x.node, other))
-        if x.place is not None:
-            keep_order(result, x)
-        return finished(result, 3)
+        if x.place is None:
+            return finished(x.of(family(x.node, other)), 3)
+        return finished(keep_order(x.of(_apply(family, x, other)), x), 3)
     if is_complex(other):
         return finished(_call_complex(family.what, x, other), 3)
     # NumPy's scalars have their dtype, which Python's floats have not.
     if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
         other = np.asarray(other)
+    if other.__class__ is np.ndarray:
+        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
     y = operand(other)
     return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
+def _apply(function: Any, *operands: Any) -> Value:
+    """Apply a function of values to arrays, numbers and NumPy's arrays.
+
+    Where the operator is computed at once, views are read in their owner's memory, and NumPy's
+    arrays in theirs.
+    """
+    if not is_at_once():
+        return function(*map(_recorded_operand, operands))
+    values: list[Any] = []
+    is_private = True
+    for x in operands:
+        if isinstance(x, Operators):
+            place = x.place
+            if place is not None:
+                is_private = False
+                x = place.operand(x)
+            else:
+                x = x.node
+        elif isinstance(x, (np.ndarray, np.generic)):
+            is_private = False
+            x = leaf(np.asarray(x)) if _is_native(x) else operand_of_numpy(x)
+        values.append(x)
+    result: Value = function(*values)
+    if is_private or result.data is not None:
+        return result
+    return function(*map(_recorded_operand, operands))  # parts of arrays, or copies
+
+
+def _recorded_operand(x: Any) -> Any:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return operand_of_numpy(x)
+    return operand(x)
+
+
+def apply_ufunc(ufunc: Any, x: Any, y: Any) -> Any:
+    """Apply a ufunc to NumPy's array or scalar and an array; return None for others."""
+    function = _OF_UFUNC.get(ufunc)
+    if function is None or not isinstance(y, Operators):
+        return None
+    result = y.of(_apply(function, x, y))
+    return result if function is matmul else keep_order(result, y)
+
+
+_OF_UFUNC: dict[Any, Any] = {
+    np.matmul: matmul,
+    **{getattr(np, what): family for what, family in BINARY.items() if hasattr(np, what)},
+}
+"""Functions of values by NumPy's ufunc."""
+
+
+def _is_native(x: Any) -> bool:
+    dtype = x.dtype
+    return dtype.char in "?bBhHiIlLqQefd" and dtype.isnative
+
+
 def _reflected(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is float or other.__class__ is int:
-        return finished(keep_order(x.of(family(other, x.node)), x), 3)
+        return finished(keep_order(x.of(_apply(family, other, x)), x), 3)
     if is_complex(other):
         return finished(_call_complex(family.what, other, x), 3)
     y = operand(other)
@@ -317,7 +384,35 @@ def keep_order(result: T, *operands: Any) -> T:
     return result
 
 
+def _in_memory(family: Binary, x: Any, other: Any) -> bool:
+    """Compute an in-place operator where the elements are, if that is possible."""
+    if not is_at_once():
+        return False
+    kind = other.__class__
+    is_array = kind is x.__class__
+    if is_array and other.place is None:
+        if other.node.data is None:
+            return False
+    elif not (is_array or kind is float or kind is int):
+        return False
+    place = x.place
+    if place is None:
+        node = x.node
+        if not node.type.shape or private_data(node, 2) is None:  # the array's reference, and this
+            return False
+    else:
+        target = place.writeable()
+        if target is None or not target.ndim:
+            return False
+        node = leaf(target)
+    if is_array:
+        other = other.node if other.place is None else other.place.operand(other)
+    return family.into(node, other)
+
+
 def _in_place(family: Binary, x: T, other: Any) -> T:
+    if _in_memory(family, x, other):
+        return x
     if not x.node.type.shape:  # a sum or an element, which NumPy's program may hold by other names
         return finished(_forward(family, x, other), 3)
     try:

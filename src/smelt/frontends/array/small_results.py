@@ -1,6 +1,6 @@
 """Hand small results to NumPy's users as NumPy's own arrays and scalars.
 
-A result of at most `SMELT_SMALL_ELEMENTS` elements, which `smelt.numpy` sets as the limit, is
+A result as small as `SMELT_SMALL_ELEMENTS` of float64, which `smelt.numpy` sets as the limit, is
 computed when it is made: a mean is a `numpy.float64`, a sum over rows a `numpy.ndarray`.  The code
 that asks has NumPy's rules (see `module_rules`); recordings and the array API front end keep arrays
 of ours.
@@ -22,6 +22,7 @@ import numpy as np
 
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.recycle import release
 from smelt.frontends.array.value import STATE, private_data
 
 __all__ = ["hand_out", "in_order", "is_view", "numpys_own"]
@@ -76,4 +77,7 @@ def numpys_own(x: Any) -> Any:
     if place is not None and place.memory.order is not None:
         return in_order(node.current_buffer(), place.memory.order)
     data = private_data(node, 2)  # the array's reference, and the one here
-    return np.array(node.current_buffer(), order="C") if data is None else data
+    if data is None:
+        return np.array(node.current_buffer(), order="C")
+    release(node.type, data)
+    return data

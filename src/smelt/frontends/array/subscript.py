@@ -106,7 +106,10 @@ def plain_key(key: Any) -> tuple[Any, ...] | None:
 
 def is_element(items: Sequence[Any]) -> bool:
     """Return whether the items of a key are integers."""
-    return all(i.__class__ in _INTEGERS for i in items)
+    for i in items:  # noqa: SIM110 - a generator costs more than most keys
+        if i.__class__ not in _INTEGERS:
+            return False
+    return True
 
 
 def copied_elements(shape: Sequence[int], key: Any) -> int:

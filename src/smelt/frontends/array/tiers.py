@@ -4,9 +4,10 @@ Most operators are computed as they are called (see `at_once`); what is pending 
 paid for being compiled, and what reads them.  Each skeleton of a program (see `program`) has an
 account.  It begins with what its operators have paid; when NumPy computes the program, the
 predicted gain of compiled code is paid in, and it is compiled once the account, with the gain at
-hand, holds the predicted time of compiling.  The time that this takes is within a small factor of
-the best choice in hindsight, as far as predictions hold.  The rule reads counts and sizes, never a
-clock or the disk, so equal programs take equal decisions in every process.
+hand, holds the predicted time of compiling, and the program has recurred twice.  The time that this
+takes is within a small factor of the best choice in hindsight, as far as predictions hold.  The
+rule reads counts and sizes, never a clock or the disk, so equal programs take equal decisions in
+every process.
 
 >>> a = record(Map("add"), (leaf(np.ones(3)), leaf(np.ones(3))))
 >>> compute(Program((a,)))
@@ -32,6 +33,8 @@ from smelt.python.origin import Origin
 __all__ = ["Map", "TierRow", "by_numpy", "leaf", "record", "tier_rows"]
 
 _ACCOUNTS_LIMIT = 4096
+_RUNS = 3
+"""Minimum executions of a program that is compiled: what came twice may never come again."""
 
 
 @dataclass(slots=True)
@@ -121,7 +124,9 @@ def _stays(account: Account, program: Program) -> bool:
     gain = sum(saved) - PREDICTED.fused_program
     if gain <= 0:
         return True  # sizes at which compiled code does not pay, whatever it has cost
-    if account.tier == "fused" or account.paid + gain >= account.price:
+    is_paid = account.paid + gain >= account.price
+    recurs = account.runs >= _RUNS or gain >= PREDICTED.compile_operator  # of much memory
+    if account.tier == "fused" or (is_paid and recurs):
         account.tier = "fused"
         return False
     account.paid += gain
@@ -145,17 +150,27 @@ def compute(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | None
     for x in program.nodes:
         for i in x.inputs:
             uses[i] = uses.get(i, 0) + 1
+    private: dict[Any, Buffer] = {}
+    """Intermediates in memory that no view shares."""
     with np.errstate(all="ignore"):  # it is not the line of the call that would warn
         for x in program.nodes:
             operands = tuple([_value(values, i) for i in x.inputs])
-            data = at_once.result_or_view(_sighting(x), operands)
+            seen = _sighting(x)
+            data = at_once.in_recycled(seen, operands, _dead(x, uses, private))
+            if data is None:
+                data = at_once.result_or_view(seen, operands)
             if data is None:
                 return None
             values[x] = data
+            is_fresh = seen.memory is not None and data.base is None
+            if is_fresh and x not in kept:
+                private[x] = data
             for i in x.inputs:
                 uses[i] -= 1
                 if not uses[i] and i not in kept:
                     values.pop(i, None)
+                if not (uses[i] and is_fresh):
+                    private.pop(i, None)  # it is dropped, or the result may be a view of it
     results: list[Buffer] = []
     for x in (*program.outputs, *behind):
         data = _value(values, x)
@@ -165,6 +180,14 @@ def compute(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | None
             data = np.array(data, order="C")
         results.append(data)
     return results
+
+
+def _dead(x: Any, uses: dict[Any, int], private: dict[Any, Buffer]) -> Buffer | None:
+    """Return the memory of an operand of the result's type that nothing else reads."""
+    for i in x.inputs:
+        if uses[i] == 1 and i.type is x.type and i in private:
+            return private.pop(i)
+    return None
 
 
 def _value(values: dict[Any, Buffer], x: Any) -> Buffer:

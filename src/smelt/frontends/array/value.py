@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Account, Sighting, compute, pay, view_of
+from smelt.frontends.array.at_once import Account, Sighting, compute, in_recycled, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
+from smelt.frontends.array.recycle import is_recycled, release
 from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
@@ -43,7 +44,7 @@ from smelt.ops.elementwise import Map as Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
 from smelt.python.origin import Origin, here
-from smelt.types.dtype import DType, from_numpy
+from smelt.types.dtype import DType, counterpart, from_numpy
 from smelt.types.tensor import Shape, TensorType, check_bytes
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ class Value(Node):
         """Declare that other code may write to the memory; `differentiation_inputs` memory is never
         copied."""
         self.move_snapshot()
+        if self.data is not None:
+            release(self.type, self.data)
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = self.last = None
@@ -366,7 +369,7 @@ class State(threading.local):
     default_tier: ClassVar[str] = "fused"
     """Who computes operators outside of recordings, where `SMELT_TIERS` does not say."""
     small_elements: ClassVar[int] = 0
-    """Elements of the largest result that NumPy's users get as NumPy's own; 0 if none is."""
+    """Size, in elements of float64, of the largest result that NumPy's users get as NumPy's own."""
 
     def __init__(self) -> None:
         self.scope = None
@@ -603,8 +606,8 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
     """Return an operator's result if NumPy computes it now, else None."""
     if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
         return None
-    operands: list[Buffer] = []
-    account: Account | None = None
+    operands: list[Any] = []
+    paying = False
     for x in inputs:
         data = x.data
         if data is None:
@@ -613,13 +616,16 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
                 return None
         elif x.__class__ is not Value:
             data = x.current_buffer()
-        account = x.account or account
+        elif x.account is not None:
+            paying = True
         operands.append(data)
-    data = compute(seen, operands)
+    data = None if seen.memory is None else in_recycled(seen, operands)
     if data is None:
-        return None
+        data = compute(seen, operands)
+        if data is None:
+            return None
     seen.runs += 1
-    if account is not None:
+    if paying:
         pay(inputs)
     result = Value(seen.op, (), seen.type, None, data)
     if seen.saved:
@@ -627,9 +633,35 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
     return result
 
 
+def computed_into(seen: Sighting, inputs: tuple[Value, Value]) -> bool:
+    """Compute an operator into its first operand's elements; return whether NumPy does that."""
+    function = seen.function
+    is_paid = seen.paid >= seen.limit and tier() != "numpy"
+    if is_paid or function is None or function.__class__ is not np.ufunc:
+        return False
+    operands = [view_of(x) if x.data is None else x.current_buffer() for x in inputs]
+    if operands[1] is None:
+        return False
+    function(*operands, operands[0])
+    seen.runs += 1
+    pay(inputs)
+    if seen.saved:
+        inputs[0].account = seen
+    return True
+
+
+def present_value(array: Any) -> Value | None:
+    """Return the value of an array; None for a view without one at present."""
+    try:
+        return object.__getattribute__(array, "node")
+    except AttributeError:
+        return None
+
+
 def leaf(data: Buffer) -> Value:
     """Return a value that owns `data`."""
-    return Value(_SOURCE, (), intern(from_numpy(data.dtype), data.shape), None, data)
+    dtype = counterpart(data.dtype) or from_numpy(data.dtype)
+    return Value(_SOURCE, (), intern(dtype, data.shape), None, data)
 
 
 def private_data(node: Value, holders: int) -> Buffer | None:
@@ -637,9 +669,12 @@ def private_data(node: Value, holders: int) -> Buffer | None:
     if node.__class__ is not Value or node.data is None:
         return None
     of_value, of_data = _counts(node)
-    if of_value > holders + _ALONE[0] or of_data > _ALONE[1]:
-        return None
     data = node.data
+    others = of_data - _ALONE[1]
+    if of_value > holders + _ALONE[0] or others > 1:
+        return None
+    if others == 1 and not is_recycled(node.type, data):
+        return None
     return data if data.base is None and data.flags.writeable else None
 
 

@@ -25,6 +25,7 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
+from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
 from smelt.loop.walk import Body, Names, statements, with_func_body
 from smelt.ops.combine import COMBINES
@@ -94,11 +95,11 @@ class _Accumulate(ThreadState):
         folded, key = type_of(value, self.env), (c.name, 0)
         out: list[ir.Statement] = []
         value = self.value(value)
-        if c.mode == "pairs" and folded.lanes == 2 * lanes:
+        while c.mode == "pairs" and folded.lanes > lanes:
             name = self.new_names.new(c.name)
             out.append(ir.Let(name, value))
-            value = self._halves(ir.Ref(name), lanes, c.combine)
-            folded = Type(folded.dtype, lanes)
+            folded = Type(folded.dtype, folded.lanes // 2)
+            value = halves(ir.Ref(name), folded.lanes, c.combine)
         if c.mode != "own" and folded.dtype != f64:
             value = ir.cast(value, f64)
         if folded.lanes not in (1, lanes):
@@ -121,11 +122,6 @@ class _Accumulate(ThreadState):
             kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
             out += self.assign((c.name, k), kept if partial else v)
         return tuple(out)
-
-    def _halves(self, vector: ir.Value, lanes: int, combine: str) -> ir.Value:
-        tables = tuple(range(lanes)), tuple(range(lanes, 2 * lanes))
-        parts = [ir.Shuffle((vector,), "permute", table) for table in tables]
-        return ir.apply(COMBINES[combine].scalar, *parts)
 
 
 def _exact(total: ir.Value, error: ir.Value) -> ir.Value:

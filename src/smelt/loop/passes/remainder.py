@@ -13,6 +13,7 @@ from dataclasses import replace
 from smelt.loop import ir
 from smelt.loop.env import Env, read
 from smelt.loop.walk import Names, fresh
+from smelt.ops.combine import COMBINES
 from smelt.types import expr
 from smelt.types.expr import Index
 
@@ -21,6 +22,13 @@ def whole_groups(loop: ir.For, count: int) -> Index:
     """Return where the last whole group of `count` iterations of step 1 ends."""
     size = expr.maximum(expr.sub(loop.high, loop.low), 0)
     return expr.add(loop.low, expr.mul(expr.floordiv(size, count), count))
+
+
+def halves(vector: ir.Value, lanes: int, combine: str) -> ir.Value:
+    """Combine the halves of a vector of twice as many lanes."""
+    tables = tuple(range(lanes)), tuple(range(lanes, 2 * lanes))
+    parts = [ir.Shuffle((vector,), "permute", table) for table in tables]
+    return ir.apply(COMBINES[combine].scalar, *parts)
 
 
 def copy_loop(loop: ir.For, names: Names, *, last: bool = False) -> ir.For:

@@ -16,12 +16,12 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
     each j_2 in (m//16)*16 .. m by 16 with s_2 = sum s_1
       on_2 = prefix(m - j_2, 16)
       s_2 <- select(on_2, x[m*i + j_2 : 16 | on_2], 0.0)
-    s = across(sum, s_2) + 0.0
+    s = across(sum, s_2)
     y[i] = s
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
-a remainder).
+a remainder), `masked` (all vectors are masked: what is left is short).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import Env, type_of, types_in
 from smelt.loop.ir import Module
-from smelt.loop.passes.remainder import copy_loop, whole_groups
+from smelt.loop.passes.remainder import copy_loop, halves, whole_groups
 from smelt.loop.walk import (
     Body,
     Names,
@@ -53,41 +53,47 @@ from smelt.types.expr import Atom, Index
 
 __all__ = ["Module", "Tail", "vectorize"]
 
-Tail = Literal["mask", "scalar", "none"]
+Tail = Literal["mask", "scalar", "none", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 
-def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail) -> ir.Func:
+def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
-    Raises LoopPassError if iterations are not independent, or hold what has no vector form.
+    Masked vectors have `rest` lanes, if that is less; folds then have as many from there on, and
+    `pairs` have no more of them before. Raises LoopPassError if iterations are not independent, or
+    hold what has no vector form.
     """
     env, names = types_in(func), Names(func)
 
     def change(loop: ir.For) -> Body:
         _check(loop, env)
-        mid = whole_groups(loop, lanes)
+        mid = loop.low if tail == "masked" else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
-        vector_carry = tuple(_vector_carry(c, lanes, env) for c in loop.carry)
+        vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         body = _inline_indices(loop.body)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
-        main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
-        out = [copy_loop(main, names)]
-        if tail == "mask":
-            on = names.new("on")
-            pairs = zip(vector_carry, out[0].carry, strict=True)
-            carry = tuple(replace(c, init=ir.Ref(before.name)) for c, before in pairs)
-            mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), lanes))
-            masked = (mask, *_Widen(loop, lanes, env, on).body(body))
-            rest = replace(head, low=mid, high=loop.high, carry=carry, body=masked)
-            out.append(copy_loop(rest, names))
-        ends = [_joined(c, v, env) for c, v in zip(loop.carry, out[-1].carry, strict=True)]
+        out: list[ir.For] = []
+        if tail != "masked":
+            main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
+            out.append(copy_loop(main, names))
+        if tail in ("mask", "masked"):
+            on, count = names.new("on"), rest or lanes
+            carry = tuple(_vector_carry(c, count, rest, env) for c in loop.carry)
+            if out:
+                pairs = zip(carry, out[0].carry, strict=True)
+                carry = tuple(_continued(c, before) for c, before in pairs)
+            mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
+            masked = (mask, *_Widen(loop, count, env, on).body(body))
+            end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
+            out.append(copy_loop(end, names))
+        lets, ends = _ends(loop, out, env, names)
         if tail == "scalar":
             pairs = zip(loop.carry, ends, strict=True)
             carry = tuple(replace(c, init=end) for c, end in pairs)
-            return (*out, replace(loop, low=mid, carry=carry))
-        return (*out, *(ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)))
+            return (*out, *lets, replace(loop, low=mid, carry=carry))
+        return (*out, *lets, *(ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)))
 
     return replace_loop(func, var, change)
 
@@ -113,16 +119,52 @@ def _check(loop: ir.For, env: Env) -> None:
             _refuse(f"the loop over {loop.var} has vectors already")
 
 
-def _vector_carry(c: ir.Carry, lanes: int, env: Env) -> ir.Carry:
+def _vector_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
     start = ir.identity(c.combine, type_of(c.init, env).dtype)
-    return replace(c, init=ir.Splat(start, lanes // 2 if c.mode == "pairs" else lanes))
+    if c.mode == "pairs":
+        lanes = min(lanes, rest or lanes // 2)
+    return replace(c, init=ir.Splat(start, lanes))
 
 
-def _joined(c: ir.Carry, vector: ir.Carry, env: Env) -> ir.Value:
+def _lanes(c: ir.Carry) -> int:
+    assert isinstance(c.init, ir.Splat)
+    return c.init.lanes
+
+
+def _continued(c: ir.Carry, before: ir.Carry) -> ir.Carry:
+    """Return a carry that continues another one, if it has as many lanes."""
+    return replace(c, init=ir.Ref(before.name)) if _lanes(c) == _lanes(before) else c
+
+
+def _ends(
+    loop: ir.For, out: list[ir.For], env: Env, names: Names
+) -> tuple[list[ir.Statement], list[ir.Value]]:
+    """Return statements that join the lanes of the loops' folds, and their values."""
+    lets: list[ir.Statement] = []
+    ends: list[ir.Value] = []
+    for k, c in enumerate(loop.carry):
+        first, last = out[0].carry[k], out[-1].carry[k]
+        total: ir.Value = ir.Ref(last.name)
+        if first is not last and isinstance(last.init, ir.Splat):  # of its own lanes
+            wide, lanes = ir.Ref(first.name), _lanes(first)
+            while lanes > last.init.lanes:
+                lanes //= 2
+                lets.append(ir.Let(name := names.new(c.name), halves(wide, lanes, c.combine)))
+                wide = ir.Ref(name)
+            total = ir.apply(COMBINES[c.combine].scalar, wide, total)
+            lets.append(ir.Let(name := names.new(c.name), total))
+            total = ir.Ref(name)
+        ends.append(_joined(c, total, env))
+    return lets, ends
+
+
+def _joined(c: ir.Carry, total: ir.Value, env: Env) -> ir.Value:
     """Return the value of a fold from that of its lanes."""
+    across = ir.Across(c.combine, (total,))
+    if c.init == ir.identity(c.combine, type_of(c.init, env).dtype):
+        return across
     is_wide = c.mode == "own" or type_of(c.init, env).dtype == f64
     init = c.init if is_wide else ir.cast(c.init, f64)
-    across = ir.Across(c.combine, (ir.Ref(vector.name),))
     return ir.apply(COMBINES[c.combine].scalar, across, init)
 
 

@@ -10,6 +10,7 @@ stream the last nest that reads an array, which finds it in cache, prefetches th
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 from smelt.codegen.llvm import ir
@@ -22,7 +23,7 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, floordiv, mul, product, sub
+from smelt.types.expr import Atom, Index, add, atoms, axis, floordiv, mul, product, sub
 
 Value = ir.Value
 PACK_PREFETCH_ROWS = 4
@@ -44,7 +45,7 @@ def prefetch_ahead(
     """
     if not env.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
         return
-    step = _next_block(env, access) or _next_run(env, access)
+    step = next_block(env.s, env.nest, access) or _next_run(env, access)
     if step is None:
         if _is_run(env, access):
             _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
@@ -87,9 +88,13 @@ def _is_run(env: Environment, access: Access, *, masked: bool = False) -> bool:
     lines, as in most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far
     enough ahead.
     """
-    nest, s = env.nest, env.s
+    return not env.frame.shares.get(env.nest) and is_run(env.s, env.nest, access, masked=masked)
+
+
+def is_run(s: Schedule, nest: Nest, access: Access, *, masked: bool) -> bool:
+    """Return whether a nest without shares streams through an array."""
     reductions = bool(nest.reductions) and not nest.stores and not nest.saves
-    if not (reductions or masked) or s.products or env.frame.shares.get(nest) or not nest.order:
+    if not (reductions or masked) or s.products or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
         return False
@@ -131,24 +136,24 @@ def prefetch_distances(env: Environment) -> dict[Index, Value]:
     """
     distances: dict[Index, Value] = {}
     for access in env.accesses if env.prefetch_enabled else ():
-        step = _next_block(env, access) or _next_run(env, access)
+        step = next_block(env.s, env.nest, access) or _next_run(env, access)
         if step is not None and step not in distances:
             distances[step] = opaque(env.b, env.frame.index(step))
     return distances
 
 
-def _next_block(env: Environment, access: Access) -> Index | None:
+def next_block(s: Schedule, nest: Nest, access: Access) -> Index | None:
     """Return the elements between what a stream's block and the next one read.
 
-    None unless this nest is the last to read it, but not the first.
+    None unless the nest is the last to read it, but not the first.
     """
-    regions = enclosing_regions(env.s.phase.segments[env.nest.time])
+    regions = enclosing_regions(s.phase.segments[nest.time])
     region = next((r for r in regions[::-1] if r.visits), None)
     if region is None or region.visits[-1].size in (None, 1):
         return None
-    concurrent = [n for n in env.s.nests if n.time == env.nest.time]
+    concurrent = [n for n in s.nests if n.time == nest.time]
     readers = [n for n in concurrent if access in accesses_of(n.items)]
-    if len(readers) < 2 or readers[-1] is not env.nest:
+    if len(readers) < 2 or readers[-1] is not nest:
         return None
     step = coefficient(access.offset, region.visits[-1].axis)
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
@@ -270,6 +275,25 @@ def spare_cycles(nest: Nest) -> float:
     )
 
 
+def share_start(s: Schedule, nest: Nest, ask: RowShare) -> tuple[Index, Index]:
+    """Return where a share of a row begins, and what precedes its inner axis.
+
+    Both are offsets of the current row and of positions of the outer axes of a row.
+    """
+    task = _task_axis(s)
+    assert task is not None
+    axes = _row_axes(nest, task)
+    row_atoms = {Atom("axis", a) for a in axes}
+    row_part = depth_terms(ask.access.offset, lambda a: int(a in row_atoms), 2)[0]
+    row_elements = product(s.phase.axes[a] for a in axes)
+    skipped = floordiv(mul(row_elements, ask.begin.numerator), ask.begin.denominator)
+    step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
+    before: Index = 0
+    for outer, inner in pairwise(axes):
+        before = mul(axis(outer, s.phase.axes[outer]), s.phase.axes[inner])
+    return add(add(row_part, step), skipped), before
+
+
 class RowPrefetch:
     """Emits a nest's prefetches of the next row: addresses before its loop, prefetches in it.
 
@@ -292,17 +316,10 @@ class RowPrefetch:
         return _row_axes(self.env.nest, task)
 
     def _start(self, ask: RowShare, scope: Scope) -> Value:
-        env, b, s = self.env, self.env.b, self.env.s
-        row_atoms = {Atom("axis", a) for a in self._axes()}
+        env = self.env
         dtype, base = env.frame.dtypes[ask.access.buffer], env.frame.buffers[ask.access.buffer]
-        task = _task_axis(s)
-        assert task is not None
-        row_part = depth_terms(ask.access.offset, lambda a: int(a in row_atoms), 2)[0]
-        row_elements = product(s.phase.axes[a] for a in self._axes())
-        skipped = floordiv(mul(row_elements, ask.begin.numerator), ask.begin.denominator)
-        step = mul(coefficient(ask.access.offset, task) or 0, s.block.get(task, 1))
-        first = add(add(row_part, step), skipped)
-        return element_address(b, base, env.index(first, scope), dtype)
+        first, _ = share_start(env.s, env.nest, ask)
+        return element_address(env.b, base, env.index(first, scope), dtype)
 
     def emit(self, position: Value) -> None:
         """Emit the prefetches of one step of the loop, at `position` of the row."""

@@ -34,9 +34,9 @@ from smelt.codegen.llvm.instructions.dot_product import (
     interleave_rows,
     to_packed_bits,
 )
-from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reductions import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Load, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction

@@ -1,0 +1,187 @@
+"""Print a nest of a function from its loops, where other nests are emitted otherwise.
+
+The loops read what the function has: ranges and positions of axes are numbers, arrays in scratch
+memory are parameters, and a value that was computed before is an array of one element.
+
+    tile nest(x: f32[], e: f32[], v: f32[1], y: out f32[]; n, from, to, at)
+      each j in from .. to
+        y[at*n + j] = x[at*n + j] * e[j - from] * v[0]
+"""
+
+from __future__ import annotations
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.prefetch import share_start
+from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
+from smelt.codegen.llvm.lower_to_loop import Key, Lowering, identifier, lower_nest
+from smelt.codegen.llvm.nests.environment import Environment, RowShare
+from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.print_loops import LoopPrinter
+from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
+from smelt.loop import ir as loop
+from smelt.loop.walk import is_short
+from smelt.types.dtype import DType, i64
+from smelt.types.expr import Atom, Expr, Index, add, atoms, axis
+
+Value = ir.Value
+
+
+def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
+    """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
+    row_groups = any(nest in x.groups.nests for x in env.row_groups)
+    if row_groups or env.late_store or env.range_targets:
+        return False
+    if env.known_conditions or why_not_nest(env.s, nest, streaming=env.frame.streaming):
+        return False
+    printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+    lowering = _NestLowering(env, nest, scope, printer)
+    func = lowering.func()
+    for var in lowering.lanes:
+        shares = [lowering.share(x) for x in env.frame.shares.get(nest, ())]
+        func = in_vectors(func, env.s, nest, var, shares, streaming=env.frame.streaming)
+    printer.bind_skews(func)
+    printer.block(func.body)
+    ended = (r for r in nest.reductions if r not in env.s.materialised)
+    for item in (*nest.scalars, *ended):
+        env.top.define(item, printer.value(lowering.values[item]).value)
+    return True
+
+
+class _NestLowering(Lowering):
+    """Lowers one nest; gives the names of what it reads from outside to a printer."""
+
+    def __init__(self, env: Environment, nest: Nest, scope: Scope, printer: LoopPrinter) -> None:
+        super().__init__(env.s, env.storage, (), {*env.frame.sizes})
+        self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
+        self.dtypes = env.frame.dtypes
+        self.numbers: dict[Value, Index] = {}
+        self.params: list[loop.Param] = []
+        for name, value in env.frame.sizes.items():
+            printer.bind(name, value)
+        accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
+        accesses += [x.access for x in env.frame.shares.get(nest, ())]
+        for name in dict.fromkeys(a.buffer for a in accesses):
+            self._add_array(identifier(name), env.frame.buffers[name], self.dtypes[name])
+        self._add_scratch()
+        self.ranges = {a: self._range(a) for a in env.s.phase.axes if self._has_range(a)}
+        self._add_values()
+
+    def func(self) -> loop.Func:
+        """Return the loops of the nest."""
+        body = lower_nest(self, self.nest)
+        names = {a.name for e in self.numbers.values() for a in atoms(e)}
+        sizes = tuple(n for n in self.env.frame.sizes)
+        return loop.Func("tile", "nest", tuple(self.params), sizes, (*names,), body)
+
+    # ---- what is there ---------------------------------------------------------------------------
+
+    def _add_array(self, name: str, address: Value, dtype: DType) -> None:
+        self.taken.add(name)
+        self.params.append(loop.Param(name, dtype, None, written=True))
+        self.printer.add_array(name, address, dtype)
+
+    def _add_scratch(self) -> None:
+        """Name the arrays in scratch memory that the nest reads or writes."""
+        s, storage, nest = self.s, self.storage, self.nest
+        used: dict[Key, tuple[str, ...]] = {}
+        for item in (*self._read(), *nest.saves):
+            if item in s.materialised and (item not in nest.items or item in nest.saves):
+                used[item] = s.materialised[item]
+            elif isinstance(item, StateRead):
+                used[item.state] = storage.state_axes(item.state)
+        for item in nest.reductions:
+            if item in s.materialised:
+                used[item] = s.materialised[item]
+        for update in nest.state_updates:
+            used[update.state] = storage.state_axes(update.state)
+        for owner, axes in used.items():
+            name = self.fresh("e" if isinstance(owner, Item) else identifier(owner.name))
+            self.arrays[owner] = name, axes
+            dtype = storage.arrays[owner, 0][1].compute
+            self._add_array(name, storage.at[owner, 0], dtype)
+
+    def _read(self) -> list[Item]:
+        """Return the items that are read in the nest, and those it computes."""
+        nest = self.nest
+        roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
+        roots += [u.value for u in nest.state_updates]
+        positions = (a for t in nest.stores for a in t.access.positions)
+        roots += [self.s.phase.positions[n] for n in positions]
+        return [
+            *roots,
+            *nest.saves,
+            *nest.scalars,
+            *nest.items,
+            *(a for i in nest.items for a in i.args),
+        ]
+
+    def _add_values(self) -> None:
+        """Name the values that are available before the nest."""
+        for item in dict.fromkeys(self._read()):
+            value = self.scope.value(item)
+            if value is not None and item.dtype == i64:
+                self.keep(item, loop.position(self.number("v", value)))
+            elif value is not None:
+                name = self.fresh("v")
+                self.params.append(loop.Param(name, item.dtype.compute, 1))
+                self.printer.add_register(name, value, item.dtype.compute)
+                self.keep(item, loop.Load(loop.Place(name, 0)))
+
+    def number(self, stem: str, value: Value) -> Index:
+        """Return an i64 register as an index expression."""
+        if isinstance(value, ir.Constant):
+            return int(value.constant)
+        if value not in self.numbers:
+            self.printer.bind(name := self.fresh(stem), value)
+            self.numbers[value] = loop.number(name)
+        return self.numbers[value]
+
+    def _has_range(self, a: str) -> bool:
+        return a in self.env.ranges or self.scope.axis(a) is not None
+
+    def _range(self, a: str) -> tuple[Index, Index]:
+        """Return the positions of an axis: a single one if a loop outside has it."""
+        if (at := self.scope.axis(a)) is not None:
+            position = self.number("at", at)
+            return position, add(position, 1)
+        low, high = self.env.ranges[a]
+        return self.number("from", low), self.number("to", high)
+
+    def share(self, x: RowShare) -> Share:
+        """Return the part of a next row that the nest prefetches."""
+        first, before = share_start(self.s, self.nest, x)
+        name = identifier(x.access.buffer)
+        return Share(name, self.index(first), x.share, self.index(before))
+
+    # ---- names -----------------------------------------------------------------------------------
+
+    def start(self, owner: Key, axis: str) -> Index:
+        """Return the first position along an axis that an array in scratch memory has."""
+        return self.number("first", self.env.start(owner, axis))
+
+    def kept(self, item: Item, element: loop.Place) -> loop.Value:
+        """Return a value that an array in scratch memory holds: sums may be wider there."""
+        value = loop.Load(element)
+        if not self.storage.holds_states(item):
+            return value
+        accumulator = self.storage.accumulator_of(item)
+        assert isinstance(accumulator, PlainAccumulator)
+        return value if accumulator.inner == item.dtype else loop.Cast(value, item.dtype)
+
+    def leaf(self, atom: Atom) -> Index:
+        """Return a variable of the kernel in an index expression."""
+        if atom.kind != "axis":
+            return super().leaf(atom)
+        if atom.name in self.loops:
+            return axis(self.loops[atom.name], self.index(atom.extent))
+        position = self.number("at", self.scope.axis(atom.name))
+        if isinstance(position, int):
+            return position
+        assert isinstance(position, Expr) and is_short(position)
+        (name,) = (a.name for a in atoms(position))
+        return axis(name, self.index(atom.extent))
+
+
+__all__ = ["run_as_loops"]

@@ -1,0 +1,80 @@
+"""Nests printed from their loops inside functions whose other nests are emitted otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm import emulate
+from tests.codegen.llvm.native import Native
+from tests.codegen.llvm.single_kernel import RUNNABLE
+
+from smelt.codegen.build import build
+from smelt.codegen.llvm import nest
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.vector_loops import why_not, why_not_nest
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text import parse
+from smelt.kernel.verify import verify
+from smelt.machine.target import Target
+from smelt.types.expr import evaluate
+
+ROWS = "kernel k(x: f32[m,n], z: f32[n]) -> y: f32[m,n]\n  grid m\n"
+KERNELS = {
+    "softmax": ROWS + "  e = exp(x[m,n] - max(x[m,n] over n))\n  y[m,n] = e / sum(e over n)\n",
+    "halves": ROWS.replace("f32", "f16")
+    + "  y[m,n] = x[m,n] - min(x[m,n] over n) + f16(sum(f32(x[m,n]) over n))\n",
+    "norm": ROWS + "  q = sum(x[m,n] * x[m,n] over n)\n  y[m,n] = x[m,n] / sqrt(q) * z[n]\n",
+    "argmax": ROWS + "  y[m,n] = x[m,n] * f32(argmax(x[m,n] over n))\n",
+    "product": "kernel k(x: f32[m,d], z: f32[n], w: f32[n,d]) -> y: f32[m,n]\n"
+    "  grid m/48, n/256\n  s = dot(x[m,d], w[n,d] over d)\n  y[m,n] = exp(s) + z[n]\n",
+}
+"""The last nest of each reads rows, values without loops, or products from scratch memory."""
+
+
+def kernel_of(name: str) -> Kernel:
+    return verify(parse(KERNELS[name]))
+
+
+def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
+    target = Target.for_isa(isa)  # type: ignore[arg-type]
+    built = build(kernel, target, streaming=streaming)
+    loaded = emulate.load(built.code, [f.symbol for f in built.functions])
+    return Native(kernel, target, built, loaded)
+
+
+@pytest.mark.parametrize("isa", [RUNNABLE[0], RUNNABLE[-1]])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_bits_are_those_of_nests(
+    name: str, streaming: bool, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of(name)
+    new = compiled(kernel, isa, streaming=streaming)
+    with monkeypatch.context() as patch:
+        patch.setattr(nest, "run_as_loops", lambda *_: False)
+        old = compiled(kernel, isa, streaming=streaming)
+    rng = np.random.default_rng(0)
+    for m, n, d in ((1, 1, 3), (3, 17, 5), (5, 64, 2), (50, 290, 9)):
+        sizes = {"m": m, "n": n, "d": d}
+        shapes = {p.name: [int(evaluate(e, sizes)) for e in p.shape] for p in kernel.inputs}
+        arrays = {
+            p.name: rng.normal(size=shapes[p.name]).astype(p.dtype.numpy) for p in kernel.inputs
+        }
+        for at_end in (True, False):
+            got, want = new(arrays, at_end=at_end), old(arrays, at_end=at_end)
+            assert got["y"].tobytes() == want["y"].tobytes()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_last_nest_is_printed_from_its_loops(name: str) -> None:
+    s = schedule(program(kernel_of(name)).phases[0], Target.for_isa("avx2"))
+    assert why_not(s, streaming=False)
+    assert not why_not_nest(s, s.nests[-1], streaming=False)
+
+
+def test_sums_of_rows_are_printed_from_their_loops() -> None:
+    s = schedule(program(kernel_of("norm")).phases[0], Target.for_isa("avx512"))
+    assert [why_not_nest(s, n, streaming=False) for n in s.nests] == ["", ""]
+    wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
+    assert any("more than a number" in why_not_nest(wide, n, streaming=False) for n in wide.nests)
