@@ -22,6 +22,8 @@ Array = np.ndarray[Any, Any]
 
 _MAX_LOOPS = 64
 """Loops kept, one per tuple of sizes."""
+_MIN_TABLED_STEPS, _MAX_TABLED_STEPS = 8, 256
+"""Steps of a loop in one native call."""
 
 
 class LoopCall:
@@ -112,12 +114,29 @@ class _HostStream:
         self, p: Prepared, count: int, where: Sequence[Addresses | int], memory: int
     ) -> None:
         frames = p.fill_runs(count, where, memory)
+        if len(p.segments) == 1 and count >= _MIN_TABLED_STEPS:
+            _run_tables(p, frames)
+            return
         segments = [(s.chunks, s.launches, s.count) for s in p.segments]
         run, address = pool().run_addresses, frames.ctypes.data
         for _ in range(count):
             for segment in segments:
                 run(*segment, address, p.scratch)
             address += frames.strides[0]
+
+
+def _run_tables(p: Prepared, frames: Addresses) -> None:
+    """Run many steps a native call, each on a frame of its own."""
+    (segment,) = p.segments
+    most = min(len(frames), _MAX_TABLED_STEPS)
+    steps = np.arange(most)[:, None]
+    chunks, launches = (np.repeat(t[None], most, axis=0) for t in segment.tables)
+    chunks[..., 1] += frames.strides[0] * steps
+    launches[..., 0] += len(segment.tables[0]) * steps
+    tables, run = (address_of(chunks), address_of(launches)), pool().run_addresses
+    for first in range(0, len(frames), most):
+        part = frames[first : first + most]
+        run(*tables, segment.count * len(part), part.ctypes.data, p.scratch)
 
 
 def _array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
