@@ -161,7 +161,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _run(folder: Path, packages: str, *arguments: str, threads: int = 1) -> Any:
-    """Run this tool in its own process; return its last line or its error."""
+    """Run this tool in a process of its own; return its last line or error."""
     places = [str(ROOT / "src"), packages, os.environ.get("PYTHONPATH", "")]
     variables = {
         "PYTHONPATH": os.pathsep.join(p for p in places if p),
@@ -175,7 +175,8 @@ def _run(folder: Path, packages: str, *arguments: str, threads: int = 1) -> Any:
         command, env=os.environ | variables, cwd=ROOT, capture_output=True, check=False
     )
     if run.returncode:
-        return run.stderr.decode(errors="replace").strip().splitlines()[-1]
+        lines = run.stderr.decode(errors="replace").strip().splitlines()
+        return next((x for x in reversed(lines) if "Error: " in x), lines[-1])
     return json.loads(run.stdout.splitlines()[-1])
 
 

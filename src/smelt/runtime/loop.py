@@ -90,6 +90,15 @@ class Loop:
             if nbytes[k] % VECTOR_BYTES == 0 or self._step.is_unaligned(k)
         }
         """Carries that steps write to where their values are stacked."""
+        stacked = {v: k - count for k, v in reversed([*enumerate(step.outputs)]) if k >= count}
+        self._shared = {
+            k: stacked[v]
+            for k, v in enumerate(step.outputs[:count])
+            if v in stacked
+            and k not in self._histories
+            and (nbytes[k] % VECTOR_BYTES == 0 or self._step.is_unaligned(k))
+        }
+        """Carries that are a stacked result too, by its number: steps read them where it is."""
         self.nbytes = self._step.nbytes
         self._buffers: tuple[list[int], list[int]] = [], []
         for side in self._buffers:
@@ -147,6 +156,8 @@ class Loop:
     ) -> list[int]:
         """Queue a counted number of steps; return where the carries are after them."""
         count, steps = self._shape.carries, len(moments)
+        pairs = zip(self._stacked, self._stacked_bytes, strict=True)
+        written = [targets[k] + n * moments for k, n in pairs]
         places: list[Addresses] = []
         """By carry: where it is after each number of steps."""
         for k in range(count):
@@ -154,16 +165,20 @@ class Loop:
             place[::2], place[1::2] = (memory + side[k] for side in self._buffers)
             if k in self._direct:
                 place[:-1] = self._slots(k, targets, moments)
-            place[-1] = targets.get(k, place[-1])
+            if k in self._shared:
+                place[1:] = written[self._shared[k]]
+            else:
+                place[-1] = targets.get(k, place[-1])
             place[0] = inputs[k]
             places.append(place)
         moving = zip(inputs[count:], self._input_bytes[count:], strict=False)
         read: list[Addresses | int] = [x + n * moments for x, n in moving]
         read += inputs[len(self._input_bytes) :]
-        pairs = zip(self._stacked, self._stacked_bytes, strict=True)
-        written = [targets[k] + n * moments for k, n in pairs]
         run_inputs = [*(x[:-1] for x in places), *read]
-        run_outputs = [*(x[1:] for x in places), *written]
+        after = [
+            written[self._shared[k]] if k in self._shared else x[1:] for k, x in enumerate(places)
+        ]
+        run_outputs = [*after, *written]
         copied = [k for k in self._histories if k not in self._direct]
         for k in self._histories if steps else ():  # the first values, which no step has written
             self._keep(k, 0, places, targets, moments, stream)

@@ -135,7 +135,11 @@ class SlicedPlan:
         ]
         """By output: where its value is computed, and how it lies in its array."""
         copies = len(self._copied) + sum(at.output != k for k, (at, _) in enumerate(self._outputs))
-        self._is_launches = not copies and not p.has_parts
+        self._is_launches = not self._copied and not p.has_parts
+        self._elsewhere = [
+            (k, at.output) for k, (at, _) in enumerate(self._outputs) if at.output != k
+        ]
+        """Outputs computed elsewhere, with the output that their value is, or -1."""
         self.operations = None if p.operations is None else p.operations + copies
         """Launches and copies of a run at most; None if values on the device decide."""
 
@@ -186,9 +190,11 @@ class SlicedPlan:
     ) -> None:
         """Queue runs one after another: an input or output has an address for each, or for all.
 
-        Runs that are launches alone are one table, for which native code launches them.
+        Runs that are launches alone are one table, for which native code launches them. An output
+        that is another one's value is not copied if both have the same addresses, one object.
         """
-        if not self._is_launches:
+        copies = any(j < 0 or outputs[k] is not outputs[j] for k, j in self._elsewhere)
+        if copies or not self._is_launches:
             for k in range(count):
                 read, written = ([int(_of_runs(x, k)) for x in s] for s in (inputs, outputs))
                 self.bind(read, written, memory, stream)()
