@@ -11,9 +11,11 @@ def causal(q: "bf16[4,16,4096,128]", k: "bf16[4,16,4096,128]", v: "bf16[4,16,409
 
 
 def causal_gradients(
-    q: "bf16[4,16,4096,64]", k: "bf16[4,16,4096,64]", v: "bf16[4,16,4096,64]",
+    q: "bf16[4,16,4096,64]",
+    k: "bf16[4,16,4096,64]",
+    v: "bf16[4,16,4096,64]",
     dy: "bf16[4,16,4096,64]",
-):  # fmt: skip
+):
     """Gradients of causal attention."""
     return sm.vjp(lambda *xs: sm.nn.attention(*xs, causal=True), q, k, v)[1](dy)
 

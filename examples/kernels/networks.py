@@ -13,18 +13,26 @@ def perceptron(
 
 
 def gated_block(
-    x: "bf16[8192,2048]", g: "bf16[2048]", a: "bf16[2048,5632]", b: "bf16[2048,5632]",
+    x: "bf16[8192,2048]",
+    g: "bf16[2048]",
+    a: "bf16[2048,5632]",
+    b: "bf16[2048,5632]",
     o: "bf16[5632,2048]",
-):  # fmt: skip
+):
     """RMS norm, SwiGLU and the residual."""
     h = sm.nn.rms_norm(x, g)
     return x + (sm.nn.silu(h @ a) * (h @ b)) @ o
 
 
 def encoder_layer(
-    x: "bf16[16,512,768]", g: "bf16[768]", b: "bf16[768]", p: "bf16[768,2304]",
-    o: "bf16[768,768]", u: "bf16[768,3072]", d: "bf16[3072,768]",
-):  # fmt: skip
+    x: "bf16[16,512,768]",
+    g: "bf16[768]",
+    b: "bf16[768]",
+    p: "bf16[768,2304]",
+    o: "bf16[768,768]",
+    u: "bf16[768,3072]",
+    d: "bf16[3072,768]",
+):
     """A layer of a transformer's encoder."""
     h = sm.reshape(x @ p, (16, 512, 3, 12, 64))
     q, k, v = (sm.permute_dims(h[:, :, n], (0, 2, 1, 3)) for n in range(3))
