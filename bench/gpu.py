@@ -1,8 +1,8 @@
-"""Measure a GPU in one run: `python -m bench --gpu`, at most nine minutes.
+"""Measure a GPU in one run: `python -m bench --gpu`, at most eight minutes.
 
-Sections run in order: the machine, correct results, rows, products, attention, models, and torch's
-kernels. Times are of the device, between two events; every row is the median of several runs after
-one that compiles.
+Sections run in order: the machine, correct results, programs in layers (`gpu_layers`), rows,
+products, attention, models, torch's kernels and races. Times are of the device, between two events;
+every row is the median of several runs after one that compiles.
 
 A kernel that fails ends the context of its process, and one that never ends cannot be stopped. So
 sections run in a process of their own (`supervise`), which writes the results file after each task:

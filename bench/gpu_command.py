@@ -9,11 +9,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from bench.dry_driver import DryDriver
 from bench.gpu import LOST, DeviceLostError, all_rows, run, supervise
 from bench.gpu_sections import SECTIONS, Settings
-from smelt.runtime.cuda.driver import use_library
+from smelt.errors import DeviceError, NoDriverError
+from smelt.runtime.cuda.driver import system_driver, use_library
+
+NO_DEVICE: Final = 2
+"""Exit status where there is no device."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the results file")
     parser.add_argument("--device", default="cuda:0", help="the device: cuda:0, cuda:1, ...")
     parser.add_argument("--section", action="append", default=[], choices=list(SECTIONS))
-    parser.add_argument("--seconds", type=float, default=540.0, help="begin no task after this")
+    parser.add_argument("--seconds", type=float, default=480.0, help="begin no task after this")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the run itself")
     parser.add_argument(
         "--one-process",
@@ -57,6 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
             results = run(settings)
         except DeviceLostError:
             return LOST
+    elif (missing := _missing_device(settings.device)) is not None:
+        print(missing)
+        return NO_DEVICE
     else:
         results = supervise(command, settings)
     rows = all_rows(results)
@@ -64,6 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong:
         print(f"wrong or failed: {', '.join(wrong)}")
     return 1 if wrong or not results else 0
+
+
+def _missing_device(device: str) -> str | None:
+    """Return what to say where there is no such device, None where there is one."""
+    try:
+        system_driver().device(int(device.partition(":")[2] or 0))
+    except (NoDriverError, DeviceError) as error:
+        advice = "`--prepare sm_90` compiles here what a run on another machine needs."
+        return f"Nothing was measured: {error.code} {error.message}. {advice}"
+    return None
 
 
 def prepare(command: list[str], sections: list[str]) -> int:

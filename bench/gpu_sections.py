@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 import smelt as sm
+from bench.gpu_layers import layers
 from bench.gpu_programs import (
     CORRECT,
     WITHOUT_TRITON,
@@ -255,6 +256,7 @@ def _raced(
 SECTIONS: Final[Mapping[str, Section]] = {
     "machine": _machine,
     "correct": _correct,
+    "layers": layers,
     "rows": _rows,
     "products": _products,
     "attention": _attention,

@@ -46,7 +46,7 @@ class Settings:
 
     path: Path
     device: str = "cuda:0"
-    budget_s: float = 540.0
+    budget_s: float = 480.0
     only: tuple[str, ...] = ()
     is_small: bool = False
     is_dry: bool = False

@@ -83,7 +83,8 @@ def _absent_inductor() -> str | None:
     return reason
 
 
-def _start_torch(weights: Parameters, backend: str = "") -> Running:
+def start_torch(weights: Parameters, backend: str = "") -> Running:
+    """Start PyTorch, eager or with a compiler's name for `torch.compile`."""
     import torch  # pyright: ignore[reportMissingImports]
 
     model = torch_model.build(weights)
@@ -140,19 +141,19 @@ def _start_smelt(weights: Parameters) -> Running:
 
 ENGINES: tuple[Engine, ...] = (
     Engine("numpy", "NumPy", lambda: None, _start_numpy),
-    Engine("torch", "PyTorch eager", _absent_torch, _start_torch),
+    Engine("torch", "PyTorch eager", _absent_torch, start_torch),
     Engine(
         "inductor",
         "PyTorch compiled by Inductor",
         _absent_inductor,
-        partial(_start_torch, backend="inductor"),
+        partial(start_torch, backend="inductor"),
     ),
     Engine("onnx", "ONNX Runtime", _absent_onnx, _start_onnx),
     Engine(
         "smelt-torch",
         "PyTorch compiled by Smelt",
         _absent_torch,
-        partial(_start_torch, backend="smelt"),
+        partial(start_torch, backend="smelt"),
     ),
     Engine("smelt", "Smelt", _absent_smelt, _start_smelt),
 )

@@ -34,20 +34,10 @@ def session(
         ImportError: a package is not installed.
     """
     import onnxruntime
-    import torch
 
-    ids = torch.ones((2, 4), dtype=torch.int64)
-    mask = torch.ones((2, 4), dtype=torch.bool)
-    open_sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        shapes = (open_sizes, open_sizes)
-        program = torch.onnx.export(
-            model, (ids, mask), dynamic_shapes=shapes, dynamo=True, verbose=False
-        )
-        assert program is not None
-        program.save(path)
+        export(model, path)
         running: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     first, second = (parameter.name for parameter in running.get_inputs())
 
@@ -55,3 +45,24 @@ def session(
         return running.run(None, {first: ids, second: mask})[0]
 
     return encode
+
+
+def export(model: Any, path: Path) -> None:
+    """Write the module of `torch_model.build` as an ONNX file.
+
+    Raises:
+        ImportError: a package is not installed.
+    """
+    import torch
+
+    ids = torch.ones((2, 4), dtype=torch.int64)
+    mask = torch.ones((2, 4), dtype=torch.bool)
+    open_sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shapes = (open_sizes, open_sizes)
+        program = torch.onnx.export(
+            model, (ids, mask), dynamic_shapes=shapes, dynamo=True, verbose=False
+        )
+        assert program is not None
+        program.save(path)

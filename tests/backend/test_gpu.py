@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,6 @@ from smelt.backend import (
     GPUS,
     Backend,
     Gpu,
-    KernelWork,
     Machine,
     backend_of,
     generator_of,
@@ -27,7 +25,6 @@ from smelt.types.dtype import bf16, f16, f32, f64, i8, i64
 
 DEVICES = sorted({g.key for g in GPUS.values()})
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "gfx942", "gfx950")
-WORK = KernelWork(memory_bytes=1e8, cache_bytes=1e7, arithmetic_ns=1e3, programs=4096)
 
 
 @pytest.fixture(params=DEVICES)
@@ -55,69 +52,22 @@ def test_rates_follow_from_processors_lanes_and_clock(device: Gpu):
 
 
 def test_rates_of_products_are_ordered_by_type(device: Gpu):
-    ns = [device.product_ns(t, t, 128, 128) for t in (i8, f16, f32, f64)]
+    ns = [device.product_ns(t, t) for t in (i8, f16, f32, f64)]
     assert ns == sorted(ns) and ns[1] < ns[2]
-    assert device.product_ns(bf16, bf16, 128, 128) == ns[1]
+    assert device.product_ns(bf16, bf16) == ns[1]
     for half, terms in ((bf16, 3), (f16, 5)):
-        mixed = device.product_ns(f32, half, 128, 128)
+        mixed = device.product_ns(f32, half)
         assert ns[1] < mixed == pytest.approx(min(terms * ns[1], ns[2]))
-    assert device.product_ns(f32, i8, 128, 128) == ns[2]
+    assert device.product_ns(f32, i8) == ns[2]
 
 
 def test_unconfirmed_figures_are_figures(device: Gpu):
     assert all(isinstance(getattr(device, name), int | float) for name in device.unconfirmed)
 
 
-def test_small_tiles_of_products_are_slower(device: Gpu):
-    ns = [device.product_ns(f16, f16, n, n) for n in (128, 64, 32, 16, 8)]
-    assert ns == sorted(ns) and ns[0] < ns[1]
-    assert ns[-1] == 4 * device.element_ns(1.0, f16)
-
-
-def test_products_of_few_programs_have_smaller_tiles(device: Gpu):
-    tile = 128 * 256
-    factors = [device.product_idle(device.processors >> k, tile, 1 << 16) for k in range(6)]
-    arithmetic = [slow for _, slow in factors]
-    assert arithmetic[0] == 1.0 < arithmetic[1] < arithmetic[3] < arithmetic[5]
-    for k, (idle, slow) in enumerate(factors):
-        assert 1 <= idle <= slow <= device.idle(device.processors >> k, is_product=True)
-    alone = device.idle(3, is_product=True)
-    assert device.product_idle(3, tile, 3) == (alone, alone)
-
-
 def test_wide_elements_are_no_faster(device: Gpu):
     assert device.element_ns(1, f32) < device.element_ns(1, f64)
     assert device.element_ns(1, f32) < device.element_ns(1, i64)
-
-
-@pytest.mark.parametrize(
-    "field", ["memory_bytes", "cache_bytes", "arithmetic_ns", "steps", "copied_arrays"]
-)
-@pytest.mark.parametrize("programs", [1, 100, 132, 265, 1 << 20])
-def test_more_work_is_never_cheaper(device: Gpu, field: str, programs: int):
-    before = 0.0
-    for scale in (0.0, 0.5, 1.0, 3.0, 1e3):
-        most = getattr(WORK, field) or 10.0
-        work = replace(WORK, programs=programs, **{field: scale * most})
-        total = device.time(work).total
-        assert total >= max(before, work.launches * device.launch_ns)
-        before = total
-
-
-def test_more_launches_are_slower(device: Gpu):
-    once, twice = (device.time(replace(WORK, launches=n)).total for n in (1, 2))
-    assert twice - once == pytest.approx(device.launch_ns)
-
-
-def test_few_programs_lose_in_proportion(device: Gpu):
-    full = device.time(replace(WORK, programs=2 * device.processors, launches=0)).total
-    for share in (2, 4):
-        programs = 2 * device.processors // share
-        assert device.time(replace(WORK, programs=programs, launches=0)).total == pytest.approx(
-            share * full
-        )
-    assert device.idle(device.processors, is_product=True) == 1.0
-    assert all(device.idle(n) >= 1.0 for n in range(1, 4 * device.processors))
 
 
 def test_a_value_of_the_cache_is_read_faster(device: Gpu):

@@ -13,7 +13,7 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
-from bench import gpu, gpu_programs, gpu_torch
+from bench import gpu, gpu_command, gpu_layers, gpu_programs, gpu_torch
 from bench import gpu_sections as sections
 from bench.gpu_command import main, prepare
 from bench.gpu_sections import Settings, Task
@@ -44,6 +44,7 @@ def test_a_run_writes_every_section_and_goes_on_where_it_was(tmp_path, monkeypat
     second = json.loads(path.read_text())
     assert list(second) == list(sections.SECTIONS)
     assert second["machine"] == first["machine"]  # not measured again
+    assert [(r["name"], r["ok"]) for r in second["layers"]["rows"]] == [("runtime map", True)]
     rates = [r for name in ("rows", "products", "attention") for r in second[name]["rows"]]
     assert all("ms" in r and ("gb_s" in r or "tflop_s" in r) for r in rates)
     assert "rows: 4 rows, 0 failed" in capsys.readouterr().out
@@ -83,6 +84,50 @@ def test_compiled_models_are_compared_with_torch(monkeypatch):
     assert row["ok"] and row["error"] < 1e-5
 
 
+# ---- layers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n, p in gpu_layers.LAYERED.items() if p.torch])
+def test_torch_s_layer_computes_what_ours_does(name):
+    torch = pytest.importorskip("torch")
+    program = gpu_layers.LAYERED[name]
+    tensors = gpu_layers._tensors(torch, program.arrays(program.small), "cpu")
+    theirs = gpu_layers.torch_work(torch, program, tensors)
+    if name == "convolution":
+        row = gpu_layers._error(program, lambda: theirs().permute(0, 2, 3, 1))
+    else:
+        row = gpu_layers._error(program, theirs)
+    assert row["error"] <= 2 * program.tolerance, row  # both round
+
+
+def test_layers_are_tasks_of_their_own_with_predicted_times(monkeypatch):
+    torch = pytest.importorskip("torch")
+    program = gpu_layers.LAYERED["softmax 4096"]._replace(small=((3, 40),), large=((64, 4096),))
+    monkeypatch.setattr(gpu_layers, "LAYERED", {"softmax": program})
+    monkeypatch.setattr(gpu_layers, "torch_of", lambda settings: torch)
+    monkeypatch.setattr(gpu_layers, "has_triton", lambda: True)
+    device, settings = system_driver().device(0), Settings(Path("gpu.json"), is_small=True)
+    names = [t.name for t in gpu_layers.layers(device, Settings(Path("gpu.json")))]
+    assert names == ["torch softmax", "printed softmax", "runtime softmax"]
+    x = torch.from_numpy(program.arrays(program.small)[0])
+    right = lambda: [torch.softmax(x, 1)]  # noqa: E731
+    for result, ok in ((right, True), (lambda: [torch.softmax(x, 0)], False)):
+        monkeypatch.setattr(gpu_layers, "_printed", lambda *_, result=result: result)
+        (row,) = gpu_layers._by_triton("softmax", program, device, settings)
+        assert row["ok"] == ok and row["layer"] == "printed"
+    large = Settings(Path("gpu.json"), is_dry=True)
+    (row,) = gpu_layers._by_runtime("softmax", program, device, large)
+    assert row["predicted_ms"] > 0 and row["gb_s"] > 0 and row["host_us"] > 0
+
+
+def test_a_machine_without_a_device_says_so(tmp_path, capsys):
+    with use_library(FakeDriver(devices=0)):
+        status = main(["--gpu", "--out", str(tmp_path / "gpu.json")])
+    assert status == gpu_command.NO_DEVICE
+    assert "Nothing was measured" in capsys.readouterr().out
+    assert not (tmp_path / "gpu.json").exists()
+
+
 @pytest.mark.parametrize(("value", "ok"), [(1.0, True), (1.1, False), (np.nan, False)])
 def test_results_agree_in_every_element(value, ok):
     x = np.ones(3)
@@ -94,6 +139,7 @@ def only(monkeypatch, *names):
     """Compare these programs alone, and none that LLVM prints."""
     monkeypatch.setattr(sections, "CORRECT", {k: sections.CORRECT[k] for k in names})
     monkeypatch.setattr(sections, "WITHOUT_TRITON", ())
+    monkeypatch.setattr(gpu_layers, "LAYERED", {"map": gpu_layers.LAYERED["map"]})
 
 
 def one_section(monkeypatch, *tasks):

@@ -285,3 +285,5 @@ def test_save_and_show(run, tmp_path):
     saved.write_bytes(saved.read_bytes()[:-1])
     with pytest.raises(errors.ProgramFileError):
         run("show", str(saved))
+    with pytest.raises(errors.ProgramFileError, match="not a program file: it begins with"):
+        run("build", str(source), "-o", str(tmp_path / "liblayer.so"))

@@ -21,10 +21,10 @@ from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
+from smelt.codegen.triton.scheduled_gpu import rates_of
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.codegen.triton.worker_process import Worker
 from smelt.errors import SmeltError
-from smelt.explain.device_code import rates_of
 from smelt.explain.entries import entries
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse

@@ -21,7 +21,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 from smelt.codegen.triton.candidates import MAX_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.lane_work import lane_work
-from smelt.codegen.triton.launch_time import floor_ns, loop_shared_bytes, predict_ns
+from smelt.codegen.triton.launch_time import floor_ns, launch_time, loop_shared_bytes
 from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
@@ -36,9 +36,12 @@ H100 = DeviceRates(
     limits=device_limits("sm_90"),
     processors=132,
     gbytes_per_second=3350.0,
+    cache_bytes=50 << 20,
     cache_gbytes_per_second=5500.0,
     launch_ns=2500.0,
     tensor_tflops=989.0,
+    tf32_tflops=494.5,
+    matrix_share=0.7,
     float32_tflops=67.0,
     float64_tflops=34.0,
     special_ns=1 / (132 * 16 * 1.83),
@@ -127,7 +130,9 @@ kernel k(x: f32[r,c]) -> y: f32[r,c]
     kernel, sizes = parse(text), {"r": 4096, "c": 32768}
     schedule, lanes = choose_schedule(kernel, sizes), {"c": 32768}
     work = launch_work(kernel, sizes, EXACT)
-    times = [predict_ns(w, schedule, lanes, 16, H100) for w in (work, replace(work, live=()))]
+    times = [
+        launch_time(w, schedule, lanes, 16, H100).total for w in (work, replace(work, live=()))
+    ]
     assert times[0] > 1.5 * times[1]
 
 
@@ -240,7 +245,7 @@ def test_arrays_in_the_shared_cache_are_never_slower(cached, shape):
     for c in of_launch:
         work = launch_work(c.launch, sizes, EXACT)
         times = [
-            predict_ns(work, c.schedule, c.lanes, c.warps, H100, some)
+            launch_time(work, c.schedule, c.lanes, c.warps, H100, some).total
             for some in ((), cached, ("x", "y", "w"))
         ]
         assert times[0] == pytest.approx(c.predicted_ns) and times == sorted(times, reverse=True)

@@ -25,6 +25,7 @@ from smelt.backend import Machine, gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, FAST
+from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.codegen.triton.select import select
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.explain.device_code import programs
@@ -105,7 +106,7 @@ def nightly(names, quick):
 
 def printed(name: str, dtype: str, target: str) -> None:
     """Print a plan's kernels; planner and schedules predict it alike, with one sum of levels."""
-    example, machine = EXAMPLES[name](dtype), gpu(target)
+    example, machine = EXAMPLES[name](dtype), scheduled(gpu(target))
     plan = planned(example.trace, example.sizes, machine)
     assert plan.launched
     costs, levels = predictions(plan.plan, machine, example.sizes)
@@ -224,14 +225,14 @@ def same(a, b, itemsize: int) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", nightly(EXAMPLES, QUICK))
 def test_kernels_of_a_program_compute_the_same(name, monkeypatch):
-    check(name, "f32", gpu("sm_90"), monkeypatch)
+    check(name, "f32", scheduled(gpu("sm_90")), monkeypatch)
 
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if has_dtype(n, "bf16")])
 def test_kernels_of_a_program_compute_the_same_in_bfloat16(name, monkeypatch):
-    check(name, "bf16", gpu("sm_90"), monkeypatch)
+    check(name, "bf16", scheduled(gpu("sm_90")), monkeypatch)
 
 
 @pytest.mark.nightly
@@ -252,7 +253,7 @@ NEEDS_TRITON = pytest.mark.skipif(
 def check_gates(name: str, dtype: str, arch: str, rounding: str = "eager") -> None:
     with sm.config(rounding=rounding):
         example = EXAMPLES[name](dtype)
-        plan = planned(example.trace, example.sizes, gpu(arch))
+        plan = planned(example.trace, example.sizes, scheduled(gpu(arch)))
     policy = FAST if rounding == "fast" else EXACT
     for kernel, sizes in plan.launched:
         selection = select(kernel, sizes, rates(arch), TritonCompiler(), policy)

@@ -15,7 +15,13 @@ from tests.codegen.test_triton_goldens import with_lanes
 
 from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
-from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
+from smelt.codegen.triton.source import (
+    prepare,
+    print_file,
+    print_stage,
+    triton_source,
+    with_loops,
+)
 from smelt.errors import DeviceKernelError
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Kernel, Stream
@@ -428,7 +434,7 @@ def test_of_equally_long_axes_the_outer_one_is_looped_over():
             f"kernel k(x: f32[r,{a},{b},{c}]) -> y: f32[r]\n  axis r, {a}, {b}, {c}\n  grid r\n"
             f"  y[r] = max(x[r,{a},{b},{c}] over {a}, {b}, {c})\n"
         )
-        (looped,) = prepare(kernel, {"r": 8, a: 64, b: 64, c: 64}, 4096)
+        looped = with_loops(kernel, {"r": 8, a: 64, b: 64, c: 64}, 4096)
         assert list(choose_schedule(looped).streams) == [a]
 
 

@@ -26,6 +26,7 @@ from tests.strategies.graphs import Program, graphs
 
 from smelt.autodiff import gradient
 from smelt.backend import gpu
+from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.errors import DeviceKernelError, GradientError
 from smelt.fusion.plan import cluster_sizes
 from smelt.graph.ir import Graph
@@ -56,7 +57,7 @@ def emulated(
 ) -> list[Any]:
     """Return the results of a program whose kernels are printed for larger sizes."""
     large = {name: n * larger for name, n in sizes.items()}
-    plan = planned(SimpleNamespace(graph=graph), large, gpu(arch))
+    plan = planned(SimpleNamespace(graph=graph), large, scheduled(gpu(arch)))
     sources = print_sources(plan, cluster_sizes(plan.plan, sizes))
 
     def run(kernel: Any, operands: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, Any]:

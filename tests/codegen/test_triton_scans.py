@@ -16,6 +16,7 @@ from smelt.backend import gpu
 from smelt.backend.gpu import MIN_SCAN, SCAN_STEP, scan_parts
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, choose_schedule
+from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
@@ -126,8 +127,8 @@ def test_many_and_short_rows_stay_one_launch():
 def test_every_processor_of_a_device_scans_parts(arch, parts):
     """Four programs for each: planner and schedules count the same."""
     example = recorded(sm.cumulative_sum, [np.zeros(9, np.float32)], [(10_000_000,)], "f32")
-    plan = planned(example.trace, example.sizes, gpu(arch))
-    (cost,), _ = predictions(plan.plan, gpu(arch), example.sizes)
+    plan = planned(example.trace, example.sizes, scheduled(gpu(arch)))
+    (cost,), _ = predictions(plan.plan, scheduled(gpu(arch)), example.sizes)
     ((kernel, sizes),) = plan.launched
     every = candidates(kernel, sizes, rates(arch), EXACT)
     assert {c.launch.axis("p").extent for of_launch in every for c in of_launch} == {parts}

@@ -19,7 +19,7 @@ from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
 from smelt.graph.text import parse
 from smelt.ops.extern import ExternRow, register
-from smelt.runtime import executable
+from smelt.runtime import plan_tables
 from smelt.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
@@ -135,7 +135,7 @@ def test_two_python_threads_share_an_executable() -> None:
 
 
 def test_tables_of_old_sizes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "MAX_PREPARED", 4)
+    monkeypatch.setattr(plan_tables, "MAX_PREPARED", 4)
     c = compiled(SOFTMAX)
     for n in (*range(1, 12), 3, 1, 11):
         x = noise(n, 2 * n + 1, seed=n)
@@ -144,7 +144,7 @@ def test_tables_of_old_sizes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_tables_are_dropped_under_the_feet_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "MAX_PREPARED", 2)
+    monkeypatch.setattr(plan_tables, "MAX_PREPARED", 2)
     c = compiled(SOFTMAX)
     right: list[bool] = []
 

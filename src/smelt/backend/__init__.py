@@ -5,13 +5,13 @@ is below (`smelt.codegen`, `smelt.runtime`) implements a `Backend`. Only the dri
 front ends ask the registry which back end a machine has.
 
     machine.py    the protocol of a machine, a CPU (`smelt.machine.target.Target`) or a GPU
-    gpu.py        a GPU: facts, and the time of a kernel from its work
+    gpu.py        a GPU: facts, blocks, and the terms of a kernel's time
     gpus.py       the table of GPUs with published figures
     protocol.py   the protocol of a back end
     registry.py   back ends by the machines that they serve
 """
 
-from smelt.backend.gpu import Gpu, KernelTime, KernelWork
+from smelt.backend.gpu import Gpu, KernelTime
 from smelt.backend.gpus import GPUS, gpu
 from smelt.backend.machine import Machine
 from smelt.backend.protocol import Backend, CodeGenerator, check_language
@@ -23,7 +23,6 @@ __all__ = [
     "CodeGenerator",
     "Gpu",
     "KernelTime",
-    "KernelWork",
     "Machine",
     "backend_of",
     "check_language",

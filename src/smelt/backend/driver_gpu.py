@@ -96,7 +96,10 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
         memory_gbs=_memory_gbs(like, processors, reported, is_slice=" MIG " in name),
         vector_gflops=2 * one.lanes * cycles,
         double_gflops=2 * (double_lanes or one.double_lanes) * cycles,
-        matrix_gflops=(*((t, half) for t in _HALF_TYPES), ("i8", integer), ("u8", integer)),
+        matrix_gflops=(
+            *((t, half) for t in _HALF_TYPES),
+            *(("i8", integer), ("u8", integer), ("tf32", half / 2)),
+        ),
         has_tensor_copies=one.has_tensor_copies,
         special_per_clock=one.special,
         unconfirmed=("cache_gbs", "matrix_gflops"),

@@ -1,19 +1,14 @@
-"""A GPU as the planner sees it: published facts, and the time of a kernel from its work.
+"""A GPU as the planner sees it: published facts, blocks, and the terms of a kernel's time.
 
-    time = launches + max(memory, cache, matrix units + lanes) * idle
+    time = launches + max(memory, cache, matrix units + lanes)
 
 Memory and the shared cache run at their rates, arithmetic at that of the unit that does it: vector
-lanes, matrix units by type, special functions. The planner and the schedules of a kernel have this
-time in common (`busy_ns`, `tile_share`); a schedule knows its tiles, waves and registers besides.
-`idle` is at least 1: programs fewer than two for each processor leave bandwidth and lanes unused,
-and the last wave of more is rarely full.
+lanes, matrix units by type, special functions. How long a kernel takes is a question to its
+schedules (`smelt.codegen.triton.launch_time`).
 
 >>> from smelt.backend.gpus import gpu
 >>> h100 = gpu("h100")
->>> read = KernelWork(memory_bytes=1e9, programs=1 << 16)
->>> round(h100.time(read).total / 1e3)  # microseconds
-301
->>> h100.time(replace(read, programs=66)).memory / h100.time(read).memory > 3.9
+>>> h100.bandwidth("dram", "read") < h100.memory_gbs < h100.bandwidth("l2", "read")
 True
 """
 
@@ -25,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from math import ceil, prod
+from typing import Self
 
 from smelt.machine.target import CACHE_SHARE, Kind, Level
 from smelt.machine.tiling import Tiling
@@ -44,7 +40,6 @@ __all__ = [
     "Gpu",
     "GpuTiling",
     "KernelTime",
-    "KernelWork",
     "combined_bytes",
 ]
 
@@ -62,8 +57,6 @@ SCATTER_PROGRAMS = 4
 Each examines all positions, so that more of them read these from the shared cache again, and fewer
 wait longer for updates.
 """
-MATRIX_SHARE = 0.7
-"""Share of the published rate of matrix units that programs with the largest tiles reach."""
 TILE_SHARES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
 """Part of that rate by elements of a result's tile, of one matrix among several."""
 TILE = (128, 256)
@@ -157,39 +150,36 @@ def busy_ns(memory: float, cache: float, arithmetic: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelWork:
-    """What a kernel does in one call: the input of the cost model."""
-
-    memory_bytes: float = 0.0
-    """Bytes moved between the processors and main memory, through the shared cache."""
-    cache_bytes: float = 0.0
-    """Bytes moved between the processors and the shared cache alone."""
-    arithmetic_ns: float = 0.0
-    """Nanoseconds of arithmetic with every processor busy."""
-    programs: int = 1
-    launches: int = 1
-    is_product: bool = False
-    """Whether it has contractions, whose tiles are large."""
-    most_programs: int = 1
-    """Programs of a product that has the smallest tiles."""
-    copied_arrays: int = 0
-    """Operands of contractions that tensor copies may load."""
-    steps: float = 0.0
-    """Steps that wait for memory one after another."""
-
-
-@dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Predicted nanoseconds of a kernel by term; `idle` counts in memory and arithmetic."""
+    """Predicted nanoseconds of a kernel or one of its launches by term."""
 
-    launch: float
-    memory: float
-    arithmetic: float
+    launch: float = 0.0
+    memory: float = 0.0
+    """The longer of main memory and the shared cache."""
+    arithmetic: float = 0.0
+    """Matrix units, vector lanes and special functions."""
+    busy: float = 0.0
+    """Nanoseconds at work: the longest of these, lengthened by what a schedule wastes."""
+    fits: bool = True
+    """Whether a processor holds a program."""
+    programs: int = 1
+    """Blocks of the grid; the most of several launches."""
 
     @property
     def total(self) -> float:
-        """The predicted time: the shorter of memory and arithmetic hides behind the longer."""
-        return self.launch + busy_ns(self.memory, 0.0, self.arithmetic)
+        """The predicted time."""
+        return self.launch + self.busy
+
+    def __add__(self, other: KernelTime) -> KernelTime:
+        """Return the time of two launches, one after the other."""
+        return KernelTime(
+            self.launch + other.launch,
+            self.memory + other.memory,
+            self.arithmetic + other.arithmetic,
+            self.busy + other.busy,
+            self.fits and other.fits,
+            max(self.programs, other.programs),
+        )
 
 
 @dataclass(frozen=True)
@@ -306,6 +296,14 @@ class Gpu:
     matrix_gflops: tuple[tuple[str, float], ...]
     has_tensor_copies: bool = False
     """Whether one thread copies a block of an array to shared memory, by a descriptor."""
+    memory_share: float = 0.92
+    """Part of the rate of main memory that programs reach.
+
+    NVIDIA's: 3.0 to 3.08 TB/s of an H100's 3.35 (Inductor, QuACK). AMD's state their own."""
+    matrix_share: float = 0.7
+    """Part of the rates of matrix units that programs with the largest tiles reach.
+
+    An H100's: 674 of 989 Tflop/s by Triton with tensor copies (meta-pytorch/tritonbench#894)."""
     special_per_clock: int = 16
     """Special functions (exponential, reciprocal square root) of one processor per cycle."""
     unconfirmed: tuple[str, ...] = ()
@@ -336,7 +334,7 @@ class Gpu:
         return False
 
     @property
-    def planning(self) -> Gpu:
+    def planning(self) -> Self:
         """The GPU itself: nothing replaces published figures."""
         return self
 
@@ -369,7 +367,7 @@ class Gpu:
         """Return the bytes of the cache; None for main memory."""
         return self.cache_bytes if level == "l2" else None
 
-    def with_cache(self, nbytes: int) -> Gpu:
+    def with_cache(self, nbytes: int) -> Self:
         """Return the same GPU with another size of its shared cache."""
         return replace(self, cache_bytes=nbytes)
 
@@ -383,7 +381,7 @@ class Gpu:
 
     def bandwidth(self, level: Level, kind: Kind, threads: int | None = None) -> float:
         """Return the rate of a level; reads and writes have the same."""
-        return self.memory_gbs if level == "dram" else self.cache_gbs
+        return self.memory_share * self.memory_gbs if level == "dram" else self.cache_gbs
 
     def transfer_ns(
         self, read: int, written: int, level: Level = "dram", threads: int | None = None
@@ -412,83 +410,23 @@ class Gpu:
         """Time of one special function, with every unit busy."""
         return 1.0 / (self.processors * self.special_per_clock * self.clock_ghz)
 
-    def product_ns(self, left: DType, right: DType, rows: int, columns: int) -> float:
-        """Return the time of one multiply-add of a product whose tile has `rows` x `columns`.
+    def product_ns(self, left: DType, right: DType, *, is_narrow: bool = False) -> float:
+        """Return the time of one multiply-add of a product with the largest tiles.
 
-        A float32 beside a half type is a sum of terms with 8 bits, which meet in 3 products beside
-        a bfloat16 and in 5 beside a float16. Operands without matrix units, and tiles that are too
-        small for them, use the vector lanes, which wait for operands as tiles become smaller.
+        A narrow one is in the narrower type, or in tf32. Else a float32 beside a half type is a sum
+        of terms with 8 bits, which meet in 3 products beside a bfloat16 and in 5 beside a float16.
+        Operands without matrix units use the vector lanes.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
-        wide = max(left, right, key=lambda t: t.itemsize)
-        short, long = sorted((rows, columns))
-        share = tile_share(min(short, TILE[0]) * min(long, TILE[1]))
-        lanes = self.element_ns(1.0, wide) / share
-        if not usable or wide.itemsize > f32.itemsize or short < MIN_MATRIX_SIDE:
+        wide, narrow = sorted((left, right), key=lambda t: -t.itemsize)
+        lanes = self.element_ns(1.0, wide)
+        products = 1 if len(usable) == 2 else PRODUCTS_OF_TERMS.get(narrow.name, 0)
+        if is_narrow and products != 1 and wide.is_float and wide.itemsize == f32.itemsize:
+            products, usable = 1, usable or [rates[n] for n in ("tf32",) if n in rates]
+        if not usable or not products or wide.itemsize > f32.itemsize:
             return lanes
-        products = 1
-        if len(usable) < 2:
-            narrow = min(left, right, key=lambda t: t.itemsize)
-            if narrow.name not in PRODUCTS_OF_TERMS:
-                return lanes
-            products = PRODUCTS_OF_TERMS[narrow.name]
-        return min(lanes, products * 2.0 / (min(usable) * MATRIX_SHARE * share))
-
-    def idle(self, programs: int, *, is_product: bool = False) -> float:
-        """Return the factor on the time for processors without work.
-
-        Fewer than two programs for each of them lose in proportion; of products, fewer than one,
-        since a program with large tiles keeps loads and matrix units of its processor busy.
-
-        >>> from smelt.backend.gpus import gpu
-        >>> [round(gpu("h100").idle(n), 2) for n in (1, 132, 264, 265, 1 << 20)]
-        [264.0, 2.0, 1.0, 1.49, 1.0]
-        """
-        programs, needed = max(programs, 1), 1 if is_product else PROGRAMS_PER_PROCESSOR
-        if programs < needed * self.processors:
-            return needed * self.processors / programs
-        return ceil(programs / self.processors) * self.processors / programs
-
-    def idle_factors(self, work: KernelWork) -> tuple[float, float]:
-        """Return the factors on the time of memory and of arithmetic for idle processors.
-
-        Programs of products are counted with blocks of 128 x 128; larger tiles take two.
-        """
-        if work.is_product:
-            tile, programs = TILE[0] * TILE[1], ceil(work.programs / 2)
-            return self.product_idle(programs, tile, max(work.most_programs, work.programs))
-        idle = self.idle(work.programs)
-        return idle, idle
-
-    def product_idle(self, programs: int, tile: int, most: int) -> tuple[float, float]:
-        """Return the factors on memory and on arithmetic of a product with the best tiles.
-
-        There are `programs` with tiles of `tile` elements, and `most` with the smallest. Smaller
-        tiles give processors without a program some, and use less of the rate.
-
-        >>> from smelt.backend.gpus import gpu
-        >>> [round(gpu("h100").product_idle(n, 128 * 256, 1000)[1], 2) for n in (4, 33, 132)]
-        [4.12, 1.43, 1.0]
-        """
-        every: list[tuple[float, float]] = []
-        for k in range(max(most // max(programs, 1), 1).bit_length()):
-            idle = self.idle(programs << k, is_product=True)
-            every.append((idle, idle * tile_share(tile) / tile_share(tile >> k)))
-        return min(every, key=lambda factors: factors[1])
-
-    def time(self, work: KernelWork) -> KernelTime:
-        """Return the predicted time of a kernel."""
-        idle, slow = self.idle_factors(work)
-        memory = work.memory_bytes / self.memory_gbs
-        cache = (work.memory_bytes + work.cache_bytes) / self.cache_gbs
-        arithmetic = work.arithmetic_ns * slow
-        if self.has_tensor_copies and work.copied_arrays:
-            starts = DESCRIPTOR_NS * work.copied_arrays
-            arithmetic = min(arithmetic + starts, arithmetic * POINTER_COPIES)
-        waiting = work.steps * MEMORY_LATENCY_NS
-        moving = busy_ns(memory, cache, 0.0) * idle + waiting
-        return KernelTime(work.launches * self.launch_ns, moving, arithmetic)
+        return min(lanes, products * 2.0 / (min(usable) * self.matrix_share))
 
 
 @lru_cache

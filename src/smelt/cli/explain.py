@@ -3,6 +3,7 @@
 smelt explain model.py:layer --arg x=f32[n,512] --arg b=f32[512] --size n=1000
 smelt explain softmax.smelt --size r=300 --size c=1000 --why exp sum
 smelt explain softmax.smelt --html softmax.html
+smelt explain examples/kernels --target h100 --out pages
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import click
 
-from smelt.cli import onnx_model
+from smelt.cli import explain_folder, onnx_model
 from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.compiler import driver
@@ -78,6 +79,12 @@ SUFFIX = ".smelt"
     metavar="FILE.html",
     help="Write the report as an interactive page, one file that needs no server.",
 )
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="For a folder: where index and pages are written. [default: FOLDER-TARGET]",
+)
 def command(
     target: str,
     sizes: tuple[str, ...],
@@ -88,14 +95,20 @@ def command(
     predict: bool,
     as_json: bool,
     page: Path | None,
+    out: Path | None,
 ) -> None:
     """Report how a function, a graph or a model is compiled, and why.
 
     TARGET is FILE.py:FUNCTION, a graph in its text form, FILE.smelt, or MODEL.onnx.  It is compiled
     for the sizes, run on random arrays and measured.  A program file, PROGRAM.smelt or
-    PROGRAM.smelt:NAME, has its report: nothing is compiled and nothing runs.
+    PROGRAM.smelt:NAME, has its report: nothing is compiled and nothing runs.  A folder, with
+    --target, becomes an index of the programs of its modules: floor, plan, predicted time, Triton
+    text and page of every function whose annotations say the types of its arguments.
     """
     named_sizes = sizes_of_options(sizes)
+    if Path(target).is_dir():
+        _index_folder(Path(target), named_sizes, device, out)
+        return
     result: SavedReport
     if target.endswith(onnx_model.SUFFIX):
         result = onnx_model.explain_model(
@@ -130,6 +143,33 @@ def command(
         click.echo(result.to_json(indent=2))
     else:
         click.echo(result.text(level))
+
+
+# ---- a folder ----------------------------------------------------------------------------------
+
+
+def _index_folder(
+    folder: Path, sizes: Mapping[str, int], device: str | None, out: Path | None
+) -> None:
+    """Write the index of a folder's programs; exit with 1 where one has an error."""
+    if device is None:
+        raise click.UsageError(f"{folder} is a folder: say which GPU its index is for, --target")
+    out = out or Path(f"{folder.resolve().name}-{device}")
+
+    def read(function: Callable[..., Any]) -> Mapping[str, Any]:
+        return read_arguments(function, {})
+
+    def explained(function: Callable[..., Any], sizes: Mapping[str, int]) -> Report:
+        types = (t for t in read(function).values() if isinstance(t, TensorType))
+        names = {s for t in types for d in t.shape for s in sizes_of(d)}
+        named = {n: k for n, k in sizes.items() if n in names}
+        return _of_function(function, {}, named, predict=True, device=device)
+
+    with user_errors(str(folder)):
+        rows = explain_folder.write_index(folder, out, device, sizes, _module, read, explained)
+    click.echo(f"wrote {out / 'index.html'}")
+    if any(row.error for row in rows):
+        raise SystemExit(1)
 
 
 # ---- a program file ----------------------------------------------------------------------------
@@ -217,6 +257,16 @@ def load_function(target: str) -> Callable[..., Any]:
         raise click.UsageError(f"{target!r} is neither FILE.py:FUNCTION nor a {SUFFIX} file")
     if not path.is_file():
         raise click.UsageError(f"there is no file {file!r}")
+    target_object = _module(path)
+    for part in name.split("."):
+        target_object = getattr(target_object, part, None)
+    if not callable(target_object):
+        raise click.UsageError(f"{path} has no function {name!r}")
+    return target_object
+
+
+def _module(path: Path) -> Any:
+    """Import and return the module of a file."""
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path} is not a Python file")
@@ -227,12 +277,7 @@ def load_function(target: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
-    target_object: Any = module
-    for part in name.split("."):
-        target_object = getattr(target_object, part, None)
-    if not callable(target_object):
-        raise click.UsageError(f"{path} has no function {name!r}")
-    return target_object
+    return module
 
 
 def _of_function(

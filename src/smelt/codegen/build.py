@@ -204,7 +204,6 @@ def _short_dots(phases: Sequence[Phase]) -> int:
 
 
 def _contraction_sizes(kernel: Kernel) -> set[str]:
-    """Return the sizes that the axes of contractions depend on."""
     phases = program(kernel).phases
     sizes: set[str] = set()
     for phase in phases:

@@ -38,10 +38,10 @@ from smelt.runtime.cuda.chunks import prepare_chunks
 from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
-from smelt.runtime.cuda.loops import prepare_loop
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.frames import with_frame_room
+from smelt.runtime.loop import Loop
 from smelt.runtime.steps import Sizes
 from smelt.tune.memory import Program, Settings, recall
 
@@ -191,7 +191,7 @@ class DeviceProgram:
             assert isinstance(use, ChunkedUse | LoopUse)
             body = self._executable(use.body, numbers)
             prepare = (
-                partial(prepare_loop, use.shape, use.wanted, body)
+                partial(Loop, use.shape, use.wanted, body)
                 if isinstance(use, LoopUse)
                 else partial(prepare_chunks, use.rounds, body)
             )

@@ -19,10 +19,10 @@ from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.backend.gpus import Gpu
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler
+from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.compiler.driver import donated_inputs, make_recipe
 from smelt.errors import DeviceKernelError, UnsupportedError
-from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.fusion.plan import Cluster, Donate, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
@@ -168,7 +168,7 @@ def plan_for_device(
     """
     compiler = default_compiler(gpu) if compiler is None else compiler
     # A GPU's plans stream and split rows; without such programs, those of a CPU have whole ones.
-    machine = gpu if compiler.has_streams else host()
+    machine = scheduled(gpu) if compiler.has_streams else host()
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)

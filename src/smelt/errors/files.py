@@ -21,7 +21,7 @@ class ProgramFileError(SmeltError, ValueError):
     """
 
     code = "E811"
-    title = "damaged program file"
+    title = "unreadable program file"
     template = "{path}: {reason}"
     hint = "Copy the file again, or write it again with sm.save."
 

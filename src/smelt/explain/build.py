@@ -42,6 +42,8 @@ from smelt.explain.kernels import kernel_data
 from smelt.explain.measure import Times
 from smelt.explain.names import Labels, find_unique, place_of
 from smelt.explain.unfused import UnfusedTraffic, unfused_traffic
+from smelt.fusion.bitsets import Hints
+from smelt.fusion.compose import total_kept_bytes
 from smelt.fusion.plan import Plan, Slot
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
@@ -68,9 +70,9 @@ from smelt.packages.version import __version__
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
+from smelt.runtime.host_loop import LoopCall
 from smelt.runtime.layout import place_values
-from smelt.runtime.loop import LoopCall
-from smelt.types.expr import add, evaluate
+from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
 
 Sizes = Mapping[str, int]
@@ -460,15 +462,13 @@ def _memory(compiled: Compiled, sizes: Sizes, kernels: Sequence[KernelData]) -> 
         return memory_of(compiled.executable, sizes, kernels)
     plan = compiled.plan
     inputs, outputs = set(plan.graph.inputs), dict.fromkeys(plan.graph.results)
-    arena = [s for s in plan.slots if s.offset is not None and s.within is None]
-    ends = (int(evaluate(add(s.offset or 0, s.nbytes), sizes)) for s in arena)
     strided = [n for n in inputs if isinstance(n.op, Input) and n.op.strides is not None]
     copied = strided if isinstance(compiled.target, Gpu) else ()
     return MemoryData(
         argument=sum(_nbytes(n.type, sizes) for n in plan.graph.inputs),
         output=sum(_nbytes(n.type, sizes) for n in outputs),
         alias=sum(_nbytes(n.type, sizes) for n in outputs if n in inputs),
-        temp=max(ends, default=0) + sum(_nbytes(n.type, sizes) for n in copied),
+        temp=total_kept_bytes(plan, Hints(sizes)) + sum(_nbytes(n.type, sizes) for n in copied),
         code=0,
         computed=0,
         packed=0,

@@ -11,17 +11,14 @@ The knob `device_code` turns compiling off: reports then show predicted schedule
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from math import isfinite
 
 from smelt import knobs
 from smelt.backend import Gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import Candidate
-from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.launch_time import floor_ns, predict_ns
-from smelt.codegen.triton.launch_work import launch_work
+from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
-from smelt.codegen.triton.schedule import EXACT, FAST, Policy
+from smelt.codegen.triton.scheduled_gpu import cached_partials, policy_in_force, rates_of
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.explain.data import (
     DeviceCodeData,
@@ -34,7 +31,6 @@ from smelt.kernel.ir import Kernel
 from smelt.packages.triton_package import MIN_VERSION, has_triton, is_too_old, triton_version
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
-from smelt.types.expr import evaluate, product
 
 
 def programs(
@@ -49,60 +45,24 @@ def programs(
     compiler = None
     if knobs.DEVICE_CODE.get() and _missing_triton() is None:
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    policy = policy_in_force()
-    selection = select(kernel, sizes, device, compiler, policy)
-    of_kernel = {p.name for p in (*kernel.inputs, *kernel.outputs)}
+    selection = select(kernel, sizes, device, compiler, policy_in_force())
     launches: list[DeviceLaunchData] = []
     for x in selection.launches:
-        params = (*x.chosen.launch.inputs, *x.chosen.launch.outputs)
-        partials = {p.name: p for p in params if p.name not in of_kernel}
-        nbytes = {
-            n: int(evaluate(product(p.shape), sizes)) * p.dtype.itemsize
-            for n, p in partials.items()
-        }
-        at = {*cached, *(n for n, size in nbytes.items() if machine.level(size) != "dram")}
-        launches.append(_launch(x, _Timed(sizes, device, policy, at), compiler))
+        at = {*cached, *cached_partials(kernel, x.chosen, sizes, machine)}
+        launches.append(_launch(x, _Timed(device, at), compiler))
     return selection.source, tuple(launches)
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """What the time of a launch depends on: sizes, a device, and arrays in the shared cache."""
+    """What the time of a launch depends on: a device, and arrays in the shared cache."""
 
-    sizes: Mapping[str, int]
     device: DeviceRates
-    policy: Policy
     cached: Collection[str]
 
     def predict_ns(self, candidate: Candidate) -> float:
         """Return the time of a candidate with its arrays where they rest."""
-        if not self.cached:
-            return candidate.predicted_ns
-        work = launch_work(candidate.launch, self.sizes, self.policy)
-        schedule, lanes, warps = candidate.schedule, candidate.lanes, candidate.warps
-        time = predict_ns(work, schedule, lanes, warps, self.device, self.cached)
-        return time if isfinite(time) else floor_ns(work, self.device, self.cached)
-
-
-def rates_of(machine: Gpu) -> DeviceRates:
-    """Return a device as schedules are compared on it."""
-    return DeviceRates(
-        arch=machine.arch,
-        limits=device_limits(machine.arch),
-        processors=machine.processors,
-        gbytes_per_second=machine.memory_gbs,
-        cache_gbytes_per_second=machine.cache_gbs,
-        launch_ns=machine.launch_ns,
-        tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
-        float32_tflops=machine.vector_gflops / 1e3,
-        float64_tflops=machine.double_gflops / 1e3,
-        special_ns=machine.special_ns,
-    )
-
-
-def policy_in_force() -> Policy:
-    """Return how exact programs are: hardware approximations are for `rounding="fast"` alone."""
-    return FAST if knobs.ROUNDING.get() == "fast" else EXACT
+        return candidate.time_of(self.device, self.cached).total
 
 
 def _launch(

@@ -21,6 +21,7 @@ from typing import Any
 from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
+from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
@@ -278,7 +279,7 @@ def _machine(name: str) -> Machine:
     for isa in INSTRUCTION_SETS:
         if isa == name:
             return Target.for_isa(isa)
-    return gpu(name, also=tuple(INSTRUCTION_SETS))
+    return scheduled(gpu(name, also=tuple(INSTRUCTION_SETS)))
 
 
 def _report_elsewhere(

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from smelt.backend import Gpu
 from smelt.codegen.triton.device_source import source_of_stages
+from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of
 from smelt.codegen.triton.select import select
-from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.explain.entries import Entry
 from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.flat_map import over_arrays

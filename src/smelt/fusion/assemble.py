@@ -53,6 +53,11 @@ def unplaced_clusters(
     return parts
 
 
+def single_cluster(units: Units, group: Group) -> Cluster:
+    """Return the cluster of a group beside which nothing is computed."""
+    return _cluster(units, group, _reads(units, group), dict.fromkeys(bits(group.members), 1))
+
+
 def order_clusters(
     graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int], least_late_bytes: int
 ) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
@@ -70,7 +75,6 @@ def order_clusters(
 
 
 def _reads(units: Units, group: Group) -> int:
-    """Return the values that a group reads from memory."""
     operands = 0
     for u in bits(group.members):
         for edge in units.unit(u).edges:

@@ -213,6 +213,8 @@ class ChunkedGraph:
     """Bytes of large values per row."""
     recomputes: bool = False
     """Whether chunks recompute what reductions over all rows were computed from."""
+    axis: int = 0
+    """The axis of the largest value that is cut."""
 
 
 class NarrowSums(CannotChunk):
@@ -232,21 +234,30 @@ class _NeedsAllRows(CannotChunk):
 
 
 def chunk_graph(
-    graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int, multiple: int
+    graph: Graph,
+    large: Sequence[Node],
+    hints: Mapping[str, int],
+    least: int,
+    multiple: int,
+    axes: Iterable[int] | None = None,
+    *,
+    saves_memory: bool = False,
 ) -> ChunkedGraph | None:
     """Split the graph so that the operators around its `large` values run in chunks.
 
     `large` starts with the largest value; `least` is the size in bytes of a large value; chunks
-    have a `multiple` of rows. Rows are those of the outermost axis that can be cut into small
-    blocks. An axis along which reductions over all rows have to be computed before is used only if
-    there is no other. Returns None if nothing is summed over rows and the results are not small:
-    then nothing waits for all rows, and other schedules serve as well. Raises NotCut if no axis can
-    be cut.
+    have a `multiple` of rows. Rows are those of the outermost axis, of `axes` if passed, that can
+    be cut into small blocks. An axis along which reductions over all rows have to be computed
+    before is used only if there is no other. Returns None if nothing is summed over rows and the
+    results are not small: then nothing waits for all rows, and other schedules serve as well,
+    unless memory is what chunks are for (`saves_memory`). Raises CannotChunk if no axis can be cut.
     """
     refusal = CannotChunk("it has no rows")
+    shape = large[0].type.shape
+    every = [a for a in (range(len(shape)) if axes is None else axes) if shape[a] != 1]
     for may_precompute in (False, True):
         not_worth = False
-        for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
+        for axis in every:
             try:
                 chunked = _split_along(
                     graph,
@@ -256,6 +267,7 @@ def chunk_graph(
                     least,
                     multiple,
                     may_precompute=may_precompute,
+                    saves_memory=saves_memory,
                 )
             except NarrowSums:
                 raise
@@ -265,7 +277,7 @@ def chunk_graph(
             if chunked is not None:
                 return chunked
             not_worth = True
-        if not_worth:
+        if not_worth and not may_precompute:
             return None
     raise refusal
 
@@ -279,6 +291,7 @@ def _split_along(
     multiple: int,
     *,
     may_precompute: bool,
+    saves_memory: bool,
 ) -> ChunkedGraph | None:
     early, readers = frozenset[Node](), users(graph)
     while True:
@@ -299,7 +312,8 @@ def _split_along(
     if at_hints(chunked.extent, hints) <= multiple:
         raise CannotChunk("it has few rows")
     result_bytes = sum(at_hints(p.node.type.nbytes, hints) for p in chunked.written)
-    if not any(p.combine for p in chunked.written) and result_bytes * SMALL_RATIO > least:
+    is_summed = saves_memory or any(p.combine for p in chunked.written)
+    if not is_summed and result_bytes * SMALL_RATIO > least:
         return None
     return chunked
 
@@ -332,7 +346,7 @@ class _ChunkGrower:
         self.pending: list[Node] = []
 
     def run(self, seed: Node, axis: int, large: Iterable[Node]) -> ChunkedGraph:
-        self.extent = seed.type.shape[axis]
+        self.extent, self.seed_axis = seed.type.shape[axis], axis
         self.elements = at_hints(seed.type.elements, self.hints)
         self._add(seed, axis)
         self._grow()
@@ -361,6 +375,9 @@ class _ChunkGrower:
             self.axis[node] = axis
             self.pending.append(node)
         elif known_axis != axis:
+            if WHOLE in (known_axis, axis) and max(known_axis, axis) >= node.type.rank:
+                reason = f"{node.op.name} of sums of all rows is read by rows"
+                raise _NeedsAllRows(reason, {_without_views(node)})
             raise CannotChunk(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
@@ -648,6 +665,7 @@ class _ChunkGrower:
             rows,
             row_bytes,
             not self.ahead.isdisjoint(self.axis),
+            self.seed_axis,
         )
 
     def _with_sources(self, reads: tuple[ChunkedValue, ...]) -> tuple[Node, ...]:
@@ -658,14 +676,19 @@ class _ChunkGrower:
         return tuple(sorted(nodes, key=self.order.__getitem__))
 
 
+def _without_views(node: Node) -> Node:
+    """Return the node that views are views of."""
+    while node.op.is_view:
+        (node,) = node.inputs
+    return node
+
+
 def _starts_from_identity(node: Node, combine: str) -> bool:
     """Return whether a node scatters into the identity of its operator.
 
     Then each chunk may start from that value.
     """
-    first = node.inputs[0]
-    while first.op.is_view:
-        (first,) = first.inputs
+    first = _without_views(node.inputs[0])
     row = SCALAR_IDENTITIES.get(combine)
     return (
         row is not None

@@ -61,6 +61,10 @@ They are tried if the plan for the available memory does not fit it.
 """
 ALIGNED = 128
 """Maximum bytes of alignment in the arenas of a plan and of its chunks."""
+SCARCE_CHUNKS = 4
+"""Minimum bytes that a plan keeps, in chunks, for which rounds may take longer."""
+SCARCE_SLOWER = 3.0
+"""Largest ratio of times accepted for chunks instead of a plan that keeps so much."""
 IO_TIME_FACTOR = 8
 """Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 
@@ -158,16 +162,15 @@ def _recomputing_plan(
         slots = (s for s in plan.slots if s.offset is not None)
         return any(at_hints(s.nbytes, defaults) > most for s in slots)
 
-    def objective_ns(plan: Plan) -> float:
-        return sum(c.objective_ns for c in costs(plan, target, defaults))
-
     if not keeps_large(unchunked):
         return None
     again = plan_single.plan(unchunked.graph, target, None, hints, donated=donated, recomputes=True)
-    most_ns = MAX_SLOWER * objective_ns(unchunked)
+    fills = _fills_memory(total_kept_bytes(unchunked, defaults), target)
+    most_ns = (SCARCE_SLOWER if fills else MAX_SLOWER) * _objective_ns(unchunked, target, defaults)
     if isinstance(chunked, Plan):
-        most_ns = min(most_ns, objective_ns(chunked))
-    return None if keeps_large(again) or objective_ns(again) > most_ns else again
+        most_ns = min(most_ns, _objective_ns(chunked, target, defaults))
+    is_slow = _objective_ns(again, target, defaults) > most_ns
+    return None if keeps_large(again) or is_slow else again
 
 
 def _frugal_plan(
@@ -265,43 +268,102 @@ def _plan_chunks(
 ) -> Plan | None:
     """Return the plan that computes the `large` values in chunks.
 
-    They have at least `value_bytes` bytes. None or NotCut as in `chunk_graph`. With a memory limit
-    (`available`) the plan is taken whatever its time.
+    They have at least `value_bytes` bytes. None or CannotChunk as in `chunk_graph`. With a memory
+    limit (`available`) the plan is taken whatever its time.
+
+    Chunks of tokens accumulate the gradient of a classifier's weights in a wider type, chunks of
+    words that of the tokens. Where accumulators are a large part of the machine's memory, the axis
+    is taken whose chunks keep least, in twice the time at most.
     """
-    graph, large_values, may_rematerialize = unchunked.graph, list(large), True
+    room = value_bytes, available
+    graph, fills = unchunked.graph, _fills_memory(total_kept_bytes(unchunked, hints), target)
+    split = _split_graph(graph, large, target, hints, value_bytes, saves_memory=fills)
+    if split is None:
+        return None
+    first, cut = _compose(unchunked, *split, target, hints, donated, room), split[1]
+    if cut.recomputes and available is None:
+        _check_worth(unchunked, first, target, hints)
+    if available is not None or not _fills_memory(total_kept_bytes(first, hints), target):
+        return first
+    most_ns, plans = MAX_SLOWER * _objective_ns(first, target, hints), [first]
+    for axis in {*range(large[0].type.rank)} - {cut.axis}:
+        try:
+            other = _split_graph(
+                graph, large, target, hints, value_bytes, (axis,), saves_memory=fills
+            )
+            if other is not None:
+                plans.append(_compose(unchunked, *other, target, hints, donated, room))
+        except CannotChunk:
+            continue
+    plans = [p for p in plans if p is first or _objective_ns(p, target, hints) <= most_ns]
+    return min(plans, key=lambda p: total_kept_bytes(p, hints))
+
+
+def _split_graph(
+    graph: Graph,
+    large: Sequence[Node],
+    target: Machine,
+    hints: Hints,
+    value_bytes: int,
+    axes: Sequence[int] | None = None,
+    *,
+    saves_memory: bool,
+) -> tuple[Graph, ChunkedGraph, bool] | None:
+    """Split a graph around `large` values, with wider sums or cheap values computed again.
+
+    Returns the graph that was split, its parts, and whether it was changed, or values of `large`
+    are outside of the chunks. None or CannotChunk as in `chunk_graph`.
+    """
+    original, values, may_rematerialize = graph, list(large), True
+    multiple = target.tiling.chunk_multiples[0]
     while True:
         try:
-            multiple = target.tiling.chunk_multiples[0]
-            chunked = chunk_graph(graph, large_values, hints, value_bytes, multiple)
-            break
+            cut = chunk_graph(
+                graph, values, hints, value_bytes, multiple, axes, saves_memory=saves_memory
+            )
+            if cut is None:
+                return None
+            return graph, cut, graph is not original or not {*values} <= {*cut.members}
         except NarrowSums as narrow:
             graph, renamed = widen_sums(graph, narrow.sums)
-            large_values = [renamed.get(n, n) for n in large_values]
+            values = [renamed.get(n, n) for n in values]
         except CannotChunk:
-            rematerialized = rematerialize_cheap(
-                graph, hints, at_hints(large_values[0].type.elements, hints)
-            )
-            if (
-                not may_rematerialize
-                or rematerialized is graph
-                or not {*large_values} & {*rematerialized.nodes()}
-            ):
+            elements = at_hints(values[0].type.elements, hints)
+            rematerialized = rematerialize_cheap(graph, hints, elements)
+            nodes = {*rematerialized.nodes()}
+            if not may_rematerialize or rematerialized is graph or not {*values} & nodes:
                 raise
             graph, may_rematerialize = rematerialized, False
-            large_values = [n for n in large_values if n in {*rematerialized.nodes()}]
-    if chunked is None:
-        return None
+            values = [n for n in values if n in nodes]
+
+
+def _compose(
+    unchunked: Plan,
+    graph: Graph,
+    cut: ChunkedGraph,
+    changed: bool,
+    target: Machine,
+    hints: Hints,
+    donated: Donated,
+    room: tuple[int, int | None],
+) -> Plan:
+    """Return the plan of a split graph; `room`: bytes of a large value, and the limit.
+
+    Raises CannotChunk where it was `changed` for chunks that keep as much as none.
+    """
     results = dict(zip(unchunked.graph.outputs, graph.outputs, strict=True))
     donated_now = {n: to if to is None else results[to] for n, to in donated.items()}
-    plan = _Composer(graph, chunked, target, hints, value_bytes, available).plan(donated_now)
-    changed = graph is not unchunked.graph or not {*large_values} <= {*chunked.members}
+    plan = _Composer(graph, cut, target, hints, *room).plan(donated_now)
     if changed and total_kept_bytes(plan, hints) >= total_kept_bytes(unchunked, hints):
         raise CannotChunk(
             "rounds would keep as much, in sums that are wider or values that stand apart"
         )
-    if chunked.recomputes and available is None:
-        _check_worth(unchunked, plan, target, hints)
     return plan
+
+
+def _objective_ns(plan: Plan, target: Machine, hints: Hints) -> float:
+    """Return the nanoseconds of a plan that a search minimises."""
+    return sum(c.objective_ns for c in costs(plan, target, hints))
 
 
 def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
@@ -320,22 +382,30 @@ def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
 def _check_worth(unchunked: Plan, chunked: Plan, target: Machine, hints: Hints) -> None:
     """Raise NotCut unless chunks that recompute something save enough memory for their time.
 
-    They may take twice the time at most, and less where few uncached bytes are kept in relation to
-    what is read and written in any case.
+    They may take twice the time at most, three times where a large part of the machine's memory is
+    kept, and less where few uncached bytes are kept in relation to what is read and written in any
+    case.
     """
     graph = unchunked.graph
     old_bytes, new_bytes = total_kept_bytes(unchunked, hints), total_kept_bytes(chunked, hints)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
-    slowdown = sum(c.objective_ns for c in costs(chunked, target, hints))
-    slowdown /= sum(c.objective_ns for c in costs(unchunked, target, hints))
+    slowdown = _objective_ns(chunked, target, hints) / _objective_ns(unchunked, target, hints)
     uncached_bytes = max(old_bytes - target.cache_bytes, 0)
     max_slowdown = min(1 + uncached_bytes / (IO_TIME_FACTOR * max(io_bytes, 1)), MAX_SLOWER)
+    if _fills_memory(old_bytes, target):
+        max_slowdown = SCARCE_SLOWER
     if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, MAX_SLOWDOWN):
         raise CannotChunk(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
             f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} "
             f"instead of {old_bytes:,} bytes, which `max_extra_memory` asks for"
         )
+
+
+def _fills_memory(nbytes: int, target: Machine) -> bool:
+    """Return whether bytes that a plan keeps fill much of a device's memory."""
+    most = target.chunk_bytes if target.tiling.recomputes_products else None
+    return most is not None and nbytes > SCARCE_CHUNKS * most
 
 
 def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
@@ -418,7 +488,7 @@ class _Composer:
                     self._nodes(c.recomputed),
                     c.shapes,
                     None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
-                    None if c.body is None else _with_names(name, c.body),
+                    None if c.body is None else self._inside(_with_names(name, c.body)),
                 )
             )
         self.launches += [tuple(first + k for k in group) for group in planned.launches]
@@ -427,9 +497,14 @@ class _Composer:
                 self.reuses[self._node(slot.node)] = (self._node(slot.reuses),)
         self._record(planned)
 
+    def _inside(self, body: Body) -> Body:
+        """Return the body of a part's chunks, whose nodes compute those of the full graph."""
+        return replace(body, of={n: self._node(x) for n, x in body.of.items()})
+
     def _planned(self, part: Graph) -> Plan:
         """Return the plan of a part that runs once, possibly chunked itself."""
-        if part is self.parts.before and self.parts.recomputes:
+        recomputes = part is self.parts.before and self.parts.recomputes
+        if recomputes or self.target.tiling.recomputes_products:
             unchunked = plan_single.plan(part, self.target, None, self.hints)
             # tried once only: that plan might have a part before its chunks as well
             available = self._limit_before(unchunked)
@@ -511,7 +586,6 @@ class _Composer:
         return candidate, arena_bytes(candidate, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
-        """Return the chunks of a body as a cluster."""
         parts = self.parts
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
         outputs = tuple(p.node for p in parts.written)
@@ -608,7 +682,6 @@ def _cut(part: ChunkedValue, values: Sequence[Node]) -> ChunkSlice:
 
 
 def _reader(graph: Graph, value: Node) -> Node:
-    """Return the first reader of a value."""
     return next(n for n in graph.nodes() if value in n.inputs)
 
 
@@ -663,9 +736,7 @@ def _accepted(
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
     moved = chunked_traffic(cluster, hints, target.cache_bytes)
     extra_bytes = sum(n for side in moved for n in side) - io_bytes
-    fused_ns, split_ns = (
-        sum(c.objective_ns for c in costs(p, target, hints)) for p in (chunked, unchunked)
-    )
+    fused_ns, split_ns = (_objective_ns(p, target, hints) for p in (chunked, unchunked))
     details = {
         "value": names[value],
         "bytes": avoided_bytes,

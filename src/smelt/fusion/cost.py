@@ -217,11 +217,6 @@ class Model(CostModel):
         """Return the charge for a kernel that starts in the calling thread."""
         return INLINE_LAUNCH_NS
 
-    @property
-    def gathered_ns(self) -> float:
-        """Return the time of an element that is gathered."""
-        return GATHERED_NS
-
     def least_ns(
         self, work: float, one_core: float, all_cores: float, full_ns: float, kernels: int
     ) -> float:
@@ -243,22 +238,6 @@ class Model(CostModel):
             level = self.target.level(nbytes * self.cores)  # each core has its own states
         return None if level == "dram" else level
 
-    def term_ns(
-        self,
-        t: StreamTerm,
-        cost: float,
-        times: float,
-        itemsize: int,
-        sizes: Mapping[str, int],
-        loads: Loads,
-    ) -> float:
-        """Return the time of vector operations on one core."""
-        return self.target.compute_ns(cost, times, itemsize)
-
-    def shared_level(self, level: Level) -> Level:
-        """Return the same level: cores do not read the same data at the same time."""
-        return level
-
     def packing_ns(
         self,
         t: StreamTerm,
@@ -279,10 +258,7 @@ class Model(CostModel):
         work: float,
         memory: float,
         threads: int,
-        tasks: int,
         launches: int,
-        *,
-        tile: tuple[int, int],
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)

@@ -8,7 +8,7 @@ this class alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -82,20 +82,6 @@ class CostModel(ABC):
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
 
-    counts_lanes = True
-    """Whether vectors have lanes that short rows leave idle and strides access one by one."""
-    wide_sum_cost = 3.0
-    """Cost of reducing a single-precision element in double precision.
-
-    It takes conversions and twice as many steps. Charged in a stream for the reductions that an
-    unstreamed kernel does not have.
-    """
-    splits_any_stream = True
-    """Whether streams of few tasks count as split that `smelt.lower.split_stream` leaves whole.
-
-    Those that store along their axis, or visit a second one. A few tasks of a CPU are enough."""
-    packed_stream_factor = 1.04
-    """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
     shared_reductions = 0
     """Reductions that start together with others by the same formula, rather than with readers."""
 
@@ -167,73 +153,9 @@ class CostModel(ABC):
 
     # ---- streams -------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def gathered_ns(self) -> float:
-        """Time of an element that is gathered: its position, and the access of one lane."""
-
     @abstractmethod
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
         """Return where a task keeps the states of a stream.
 
         `blocked` tasks take blocks of rows. None if the states do not fit.
-        """
-
-    @abstractmethod
-    def term_ns(
-        self,
-        t: Term,
-        cost: float,
-        times: float,
-        itemsize: int,
-        sizes: Mapping[str, int],
-        loads: Loads,
-    ) -> float:
-        """Return the time of computing a term `times` times on one core.
-
-        `cost` is that of the operator's row; `sizes` are the positions of each axis in a task,
-        `loads` the values that terms are loads of.
-        """
-
-    @abstractmethod
-    def shared_level(self, level: Level) -> Level:
-        """Return where several tasks read what each of them reads at `level` by itself."""
-
-    @abstractmethod
-    def packing_ns(
-        self,
-        t: Term,
-        sizes: Mapping[str, int],
-        still: frozenset[str],
-        loads: Loads,
-        times: Callable[[frozenset[str]], float],
-    ) -> float:
-        """Return the time of packing the operands of a contraction in a stream."""
-
-    def merge_ns(self, parts: int, nbytes: int, tasks: int, rows: int) -> float:
-        """Return the time of merging the states of a split stream.
-
-        Each part of a task has `nbytes` of `rows` rows. By default it takes none: the same tasks
-        merge them.
-        """
-        return 0.0
-
-    @abstractmethod
-    def stream_threads(self, work: float, floor: float, tasks: int) -> int:
-        """Return the threads that a streamed kernel runs on; `floor` is one core's least time."""
-
-    @abstractmethod
-    def stream_time(
-        self,
-        work: float,
-        memory: float,
-        threads: int,
-        tasks: int,
-        launches: int,
-        *,
-        tile: tuple[int, int],
-    ) -> tuple[float, float, float, float]:
-        """Return launch time, arithmetic time, total and objective of a streamed kernel.
-
-        `tile` has the rows and columns of its contractions' tiles; without any they are 0.
         """

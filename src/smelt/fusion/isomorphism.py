@@ -209,6 +209,7 @@ def rename_region(region: Region, source: Signature, target: Signature) -> Regio
         keys(region.windows),
         region.packing,
         {picks[name]: axes for name, axes in region.data_positions.items()},
+        walked=keys(region.walked),
     )
 
 

@@ -224,7 +224,6 @@ class _Step:
         return self._rebuilt((*graph.outputs, result), 1, {reader: op.results})
 
     def _in_step(self, result: Node) -> Node:
-        """Return the value of the step that a stacked result is made of."""
         op, graph = result.op, self.run.op.body.graph
         assert isinstance(op, Loop)
         saved = op.which - op.results

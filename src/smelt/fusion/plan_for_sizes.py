@@ -74,7 +74,6 @@ def larger_sizes(units: Units, hints: Hints, cache: int) -> Hints | None:
 
 
 def _elements(units: Units, hints: Hints) -> int:
-    """Return the elements of the largest value."""
     return max(prod(at_hints(n, hints) for n in x.type.shape) for x in units.values)
 
 

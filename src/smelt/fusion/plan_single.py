@@ -137,7 +137,6 @@ def _search_layers(graph: Graph, options: _SearchOptions) -> SearchResult:
 
 
 def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
-    """Return the kernels of a graph as it is."""
     units = Units(graph)
     required = knobs.REQUIRE_FUSED.get()
     wishes = FusionConstraints(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)

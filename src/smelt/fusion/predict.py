@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.backend.gpu import Gpu
 from smelt.backend.machine import Level, Machine
 from smelt.errors import InternalError
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
 from smelt.fusion.cost_model import Cost, CostModel
-from smelt.fusion.device_cost import DeviceModel
+from smelt.fusion.device_cost import DeviceModel, PricedGpu
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.streams import stream_cost
@@ -84,6 +83,6 @@ def cost_model(units: Units, machine: Machine, hints: Hints, extra_bytes: int = 
     """
     if isinstance(machine, Target):
         return Model(units, machine.planning, hints, extra_bytes)
-    if isinstance(machine, Gpu):
+    if isinstance(machine, PricedGpu):
         return DeviceModel(units, machine, hints, extra_bytes)
     raise InternalError(f"no cost model for {machine.name}")

@@ -90,6 +90,8 @@ class Region:
     """The axes of each data-dependent position."""
     parts: dict[int, int] = field(default_factory=dict[int, int])
     """Results that are ranges of another unit and are stored at its positions."""
+    walked: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """Other shapes (extent numbers) than their own under which stored units are iterated over."""
 
     @property
     def all_axes(self) -> int:
@@ -117,7 +119,7 @@ def build_region(
     `walked` gives stored units another shape (extent numbers) to iterate over: a result [n, c]
     whose reductions live in [n, g, c//g] is computed group by group and stored as it is.
     """
-    return _RegionBuilder(units, Region(members, stored), walked or {}).run()
+    return _RegionBuilder(units, Region(members, stored, walked=walked or {})).run()
 
 
 def region_of(units: Units, cluster: Cluster) -> Region:
@@ -135,8 +137,8 @@ def region_of(units: Units, cluster: Cluster) -> Region:
 class _RegionBuilder:
     """Pulls values back from the stored units."""
 
-    def __init__(self, units: Units, region: Region, walked: Mapping[int, tuple[int, ...]]) -> None:
-        self.units, self.region, self.walked = units, region, walked
+    def __init__(self, units: Units, region: Region) -> None:
+        self.units, self.region, self.walked = units, region, region.walked
         self.origins: list[int] = []
         self.classes: dict[int, int] | None = None
         self.own: dict[int, int] | None = None

@@ -228,7 +228,6 @@ class Search(State):
         return min(total + producer.cost.objective_ns, most)
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
-        """Return whether a producer may be recomputed in each of its readers."""
         not_copyable = (
             producer.stored & self.always_stored or producer.members & self.units.reductions
         )
@@ -324,7 +323,6 @@ class Search(State):
         return Candidate(gain, tuple(joined), copies=True)
 
     def _needed_members(self, producer: Cluster, reader: Cluster) -> int:
-        """Return the members of a producer that one reader needs."""
         members = 0
         pending = reader.reads & producer.stored
         while pending:

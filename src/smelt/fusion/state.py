@@ -6,7 +6,7 @@ verdict on a set is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -144,8 +144,6 @@ class State:
         """Number of sets whose region was evaluated because no isomorphic set was known."""
         self.map_costs: dict[tuple[int, ...], Cost] = {}
         """Costs of elementwise operators by signature."""
-        self.result_shapes: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
-        """For sets that iterate over results under another shape: these shapes."""
 
     # ---- clusters ------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class State:
             Group(
                 c.members,
                 c.stored,
-                self.result_shapes.get((c.members, c.stored), {}),
+                c.region.walked,
                 _stream_cost(c),
             )
             for _, c in sorted(self.clusters.items())
@@ -399,11 +397,6 @@ class State:
         verdict = self.verdicts.get(first)
         if verdict is None:
             return None
-        shapes = self.result_shapes.get(first)
-        if shapes is not None:  # isomorphic sets with other shapes have identical extents
-            self.result_shapes[key] = {
-                first_signature.translate(signature, u): shape for u, shape in shapes.items()
-            }
         refusal, fault = verdict.refusal, verdict.source_region.fault
         if refusal is not None and fault is not None:  # expressed with this set's values
             refusal = refuse_fault(
@@ -440,12 +433,9 @@ class State:
             region = build_region(self.units, members, stored)
             if region.fault == CROSSING:
                 region = self._with_result_shapes(region)
-            self.units.region_cache[key] = region, self.result_shapes.get(key)
+            self.units.region_cache[key] = region
             return region
-        region, shapes = cached  # built by a search at other sizes
-        if shapes is not None:
-            self.result_shapes[key] = shapes
-        return replace(region, work=-1.0, packing=0.0)
+        return replace(cached, work=-1.0, packing=0.0)  # built by a search at other sizes
 
     def _with_result_shapes(self, region: Region) -> Region:
         """Iterate over results under another member's shape, where that makes the region legal.
@@ -468,7 +458,6 @@ class State:
             if result_shapes:
                 reshaped = build_region(self.units, *key, result_shapes)
                 if reshaped.fault is None:
-                    self.result_shapes[key] = result_shapes
                     return reshaped
         return region
 

@@ -20,10 +20,11 @@ from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State, state_row_bytes
 from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
-from smelt.fusion.cost import OVERLAP
+from smelt.fusion.cost import OVERLAP, Model
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.derived_stream import DerivedStream, derive_stream
-from smelt.fusion.gather_cost import gathered_reads
+from smelt.fusion.device_cost import DeviceModel
+from smelt.fusion.gather_cost import GATHERED_NS, gathered_reads
 from smelt.fusion.lane_utilization import LaneUse
 from smelt.fusion.mask_coverage import MaskCoverage
 from smelt.fusion.packing_cost import summed_axes
@@ -46,6 +47,14 @@ MASKING = 0.1
 Blocks that they rule out are not visited; in others they are mostly not computed. Parts that do not
 vary along the rows cost nothing.
 """
+WIDE_SUM_COST = 3.0
+"""Cost of reducing a single-precision element in double precision.
+
+It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
+does not have.
+"""
+PACKED_STREAM_FACTOR = 1.04
+"""Factor on the cost of streamed contractions, whose blocks are packed one by one."""
 SLOW_COLUMNS = 4.0
 """Slowdown of double-precision elements beyond their size where column sums are in memory."""
 
@@ -158,9 +167,7 @@ class _Prediction:
         self.slow = self._unblocked()
         in_task = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
         self.empty = (
-            self.lanes.lane_overhead(self._task_elements([self.lanes.along]))
-            if in_task and model.counts_lanes
-            else 1.0
+            self.lanes.lane_overhead(self._task_elements([self.lanes.along])) if in_task else 1.0
         )
         self.shares = MaskCoverage(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
@@ -172,23 +179,21 @@ class _Prediction:
         if level is None:
             return None
         passes, self.packing = list(self._passes()), 0.0
+        if isinstance(model, DeviceModel):
+            return model.stream_cost(region, self.a, states, len(passes))
+        whole, stream_parts = self._tasks(len(passes))
+        task_count = whole * stream_parts * self.parts
         visited = list(map(self._visited_share, passes))
         outside = self._outside_passes(passes)
         seen_shares = list(map(self._seen_shares, passes))
         work = sum(map(self._work_ns, passes, visited, seen_shares)) + self._work_ns(
             outside, 1.0, {}, 1
         )
-        work += (
-            sum(map(self._evaluations, gathered_reads(region))) * len(passes) * model.gathered_ns
-        )
-        work += self.lanes.transposed_ns(len(passes)) if model.counts_lanes else 0.0
-        whole, stream_parts = self._tasks(len(passes))
-        task_count = whole * stream_parts * self.parts
-        rows = prod(self.in_task[a] for a in self.cut)
-        merging = model.merge_ns(stream_parts, states, whole, rows) if stream_parts > 1 else 0.0
+        work += sum(map(self._evaluations, gathered_reads(region))) * len(passes) * GATHERED_NS
+        work += self.lanes.transposed_ns(len(passes))
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
-        threads = model.stream_threads(work, floor, task_count)
+        threads = self.cpu.stream_threads(work, floor, task_count)
         touch = rereads = 0.0
         read_values: set[int] = set()
         for terms, share in zip((*passes, outside), (*visited, 1.0), strict=True):
@@ -204,23 +209,17 @@ class _Prediction:
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         memory = touch + rereads
         has_dots = any(model.units.unit(u).trace.dots for u in region.reduced_axes)
-        launch, arithmetic, total, objective_ns = model.stream_time(
-            work,
-            memory,
-            threads,
-            task_count,
-            2 if self.parts > 1 else 1,
-            tile=(rows, has_dots * self.block),
+        launch, arithmetic, total, objective_ns = self.cpu.stream_time(
+            work, memory, threads, 2 if self.parts > 1 else 1
         )
         packed = has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut)
         return Cost(
-            total + merging,
-            (model.packed_stream_factor if packed else 1.0) * objective_ns + merging,
+            total,
+            (PACKED_STREAM_FACTOR if packed else 1.0) * objective_ns,
             launch,
             arithmetic,
             touch,
             rereads,
-            partials=merging,
             read=read,
             written=written,
             tasks=task_count,
@@ -231,6 +230,12 @@ class _Prediction:
             stream=self.a,
             packing=self.packing / threads,
         )
+
+    @property
+    def cpu(self) -> Model:
+        """Return the model whose terms are counted here; those of others price kernels."""
+        assert isinstance(self.model, Model)
+        return self.model
 
     def is_cut(self) -> bool:
         """Return whether masks restrict what is visited, and no result is stored along the axis.
@@ -376,9 +381,6 @@ class _Prediction:
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
         if not dots or rereads > 1 or not tiling.splits_stream((tasks,), self.visits):
             return tasks, 1
-        stored_apart = tiling.splits_stored_streams or not self._is_stored_along()
-        if not self.model.splits_any_stream and (self.held or not stored_apart):
-            return tasks, 1
         return tasks, int(evaluate(tiling.stream_parts(self.visits, tasks), {}))
 
     def _is_stored_along(self) -> bool:
@@ -481,16 +483,16 @@ class _Prediction:
             axes, cost = t.axes, 0.0
             if t not in self.slow:
                 loads = self.found.loads
-                packing = self.model.packing_ns(t, self.sizes, self.still, loads, times)
+                packing = self.cpu.packing_ns(t, self.sizes, self.still, loads, times)
                 self.packing, total_ns = self.packing + packing, total_ns + packing
             match t.kind:
                 case "apply":
                     cost = SCALARS[t.op].cost
                 case "cast":
-                    cost = MOVE_COST if t.dtype.bits < 64 else self.model.wide_sum_cost / 2
+                    cost = MOVE_COST if t.dtype.bits < 64 else WIDE_SUM_COST / 2
                 case "reduce":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
-                    cost += self.model.wide_sum_cost if t in self.extra else 0.0
+                    cost += WIDE_SUM_COST if t in self.extra else 0.0
                 case "dot":
                     axes = axes | set(t.over)
                     cost = UNBLOCKED_COST if t in self.slow else STEP_COST
@@ -510,9 +512,7 @@ class _Prediction:
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if itemsize == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS
-                total_ns += self.model.term_ns(
-                    t, cost, times(axes), itemsize, self.in_task, self.found.loads
-                )
+                total_ns += self.cpu.target.compute_ns(cost, times(axes), itemsize)
         return total_ns * share
 
     def _unblocked(self) -> set[Term]:
@@ -565,8 +565,7 @@ class _Prediction:
         reread_ns = 0.0
         moved_bytes = self._evaluations(t.axes) * model.itemsize[v] if t.axes else 0.0
         if moved_bytes > nbytes and level != "l1":
-            shared = model.shared_level(level)
-            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(shared, "read", threads)
+            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(level, "read", threads)
         if first:
             first_ns = model.read_ns(v, nbytes, threads)
             return first_ns, max(0.0, reread_ns - OVERLAP * first_ns)

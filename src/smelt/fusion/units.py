@@ -21,7 +21,7 @@ those that it reduces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from smelt.fusion.trace import Read, Term, Trace, trace
@@ -197,13 +197,8 @@ class Units:
         self.outputs = sum({1 << self.number[n] for n in results})
 
     @cached_property
-    def region_cache(
-        self,
-    ) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
-        """Regions of sets of units, with the shapes that results are iterated under.
-
-        Searches at other sizes share them.
-        """
+    def region_cache(self) -> dict[tuple[int, int], Region]:
+        """Regions of sets of units; searches at other sizes share them."""
         return {}
 
     @cached_property

@@ -41,7 +41,7 @@ from smelt.errors import InternalError
 from smelt.graph import build
 from smelt.graph.bounds import constant_value
 from smelt.graph.ir import Fact, Graph, Node
-from smelt.graph.unify import Sizes, is_size
+from smelt.graph.unify import Sizes
 from smelt.graph.walk import input_size_names, map_indices, map_type
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input, Iota, SizeOf
@@ -51,7 +51,18 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Stop, Window
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of, sub, substitute
+from smelt.types.expr import (
+    Expr,
+    Index,
+    add,
+    mul,
+    product,
+    size,
+    sizes_of,
+    sub,
+    substitute,
+    symbol_of,
+)
 from smelt.types.tensor import Shape, TensorType
 
 PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
@@ -365,7 +376,8 @@ class _Walk:
         traced: dict[str, Index] = {}
         old = {*input_size_names(self.graph)}
         dims = [d for node in self.graph.inputs for d in self.of(node)]
-        for d in sorted(dims, key=lambda d: not is_size(d)):  # names in expressions are sorted
+        # names in expressions are sorted
+        for d in sorted(dims, key=lambda d: symbol_of(d) is None):
             for name in (n for n in sizes_of(d) if n not in names):
                 short = f"n{len(names)}"
                 names[name] = size(short)

@@ -31,6 +31,7 @@ from smelt.types.expr import (
     sizes_of,
     sub,
     substitute,
+    symbol_of,
     terms_of,
 )
 
@@ -99,7 +100,7 @@ class Sizes:
         A dimension below `least`, and one that is a size of the traced graph, stays as it is.
         There is one unknown for each `key`.
         """
-        if self.value(fallback) < least or (isinstance(fallback, Expr) and is_size(fallback)):
+        if self.value(fallback) < least or symbol_of(fallback):
             return fallback
         if key not in self._unknown:
             if self._is_settled:
@@ -227,7 +228,7 @@ class Sizes:
 
     def _size_name(self, e: Index) -> str | None:
         """Return the name of the size created here that an expression is, or None."""
-        name = sizes_of(e)[0] if is_size(e) else None
+        name = symbol_of(e)
         return name if name in self._is_unknown_by_name else None
 
     def _bind(self, name: str, e: Index) -> None:
@@ -399,9 +400,3 @@ class Sizes:
             if rest_of_factors is not None:
                 return [k, *rest_of_factors]
         return None
-
-
-def is_size(e: Index) -> bool:
-    """Whether a dimension is a single size."""
-    names = sizes_of(e)
-    return len(names) == 1 and e == size(names[0])

@@ -77,6 +77,8 @@ def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
     while names != before:
         before = dict(names)
         _add_axes(body, names, {})
+        if not any(isinstance(s, Stream) for s in body):
+            break  # names follow what they are computed from
     return names
 
 
@@ -109,14 +111,16 @@ def is_free(body: Sequence[Statement], axis: str) -> bool:
             indexed = axes_of_index(s.index, names)
             if s.join or axis not in indexed:
                 return False
-        if isinstance(s, Stream) and axis in _control_axes(s, names):
+        if isinstance(s, Stream) and axis in {b.axis for b in (*s.blocks, *s.bounds)}:
+            return False
+        if axis in end_axes(s, names):
             return False
     return True
 
 
-def _control_axes(s: Stream, names: dict[str, Axes]) -> Axes:
-    """Return the axes that a stream visits, and those of its ends and conditions."""
-    blocks = (*s.blocks, *s.bounds)
-    ends = [e for b in blocks for e in (b.start, b.stop) if e is not None]
-    ends += [] if s.where is None else [s.where]
-    return Axes(b.axis for b in blocks).union(*(axes_of_value(e, names) for e in ends))
+def end_axes(s: Statement, names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of a stream's ends and condition; none of other statements."""
+    if not isinstance(s, Stream):
+        return NO_AXES
+    ends = (e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))
+    return NO_AXES.union(*(axes_of_value(e, names) for e in (*ends, s.where) if e is not None))

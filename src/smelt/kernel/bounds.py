@@ -192,7 +192,7 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
 
     `lets` maps bound names to their definitions.
     """
-    match _resolve(condition, lets):
+    match resolve(condition, lets):
         case Apply(op="and", args=(a, b)) if holds:
             return facts_of(a, lets) + facts_of(b, lets)
         case Apply(op="or", args=(a, b)) if not holds:
@@ -215,7 +215,8 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
             return ()
 
 
-def _resolve(value: Value, lets: Mapping[str, Value]) -> Value:
+def resolve(value: Value, lets: Mapping[str, Value]) -> Value:
+    """Return what a name is bound to; other values are themselves."""
     while isinstance(value, Ref) and not value.next and value.name in lets:
         value = lets[value.name]
     return value

@@ -25,6 +25,7 @@ from smelt.errors import SmeltError
 from smelt.kernel.ir import Kernel, Let, Position
 from smelt.kernel.text import parse, text
 from smelt.kernel.walk import indices_of, splits, statements, states
+from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import sizes_of
 
@@ -81,6 +82,20 @@ def unused_name(stem: str, taken: set[str]) -> str:
         stem += "_"
     taken.add(stem)
     return stem
+
+
+def numbered_name(base: str, taken: set[str], separator: str = "") -> str:
+    """Return an untaken name that is not an operator's, and mark it as taken.
+
+    >>> numbered_name("v", {"v", "v2"}), numbered_name("exp", set(), "_")
+    ('v3', 'exp_2')
+    """
+    name, k = base, 1
+    while name in taken or name in SCALARS:
+        k += 1
+        name = f"{base}{separator}{k}"
+    taken.add(name)
+    return name
 
 
 def names_of(kernel: Kernel) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.kernel import ir
-from smelt.kernel.bounds import as_index
+from smelt.kernel.bounds import as_index, resolve
 from smelt.types.expr import Atom, Index, atoms, evaluate
 
 MAX_POINTS: Final = 1 << 22
@@ -135,7 +135,7 @@ def _count(s: ir.Store, visited: Mapping[str, int], lets: Lets, extents: Mapping
 
 
 def _conjuncts(condition: ir.Value, lets: Lets) -> list[ir.Value]:
-    resolved = _resolve(condition, lets)
+    resolved = resolve(condition, lets)
     if isinstance(resolved, ir.Apply) and resolved.op == "and":
         return [c for arg in resolved.args for c in _conjuncts(arg, lets)]
     return [resolved]
@@ -156,7 +156,7 @@ def _groups(conditions: list[ir.Value], lets: Lets) -> list[tuple[dict[str, int]
 
 def _axes(condition: ir.Value, lets: Lets) -> Iterator[Atom]:
     """Yield the axes of a condition over positions; raise _Unknown for one over data."""
-    v = _resolve(condition, lets)
+    v = resolve(condition, lets)
     if isinstance(v, ir.Const):
         return
     if isinstance(v, ir.Apply) and (v.op in _COMBINE or v.op == "not"):
@@ -177,7 +177,7 @@ def _axes(condition: ir.Value, lets: Lets) -> Iterator[Atom]:
 
 
 def _evaluate(condition: ir.Value, positions: Mapping[str, Any], lets: Lets) -> Any:
-    v = _resolve(condition, lets)
+    v = resolve(condition, lets)
     if isinstance(v, ir.Const):
         return bool(v.value)
     assert isinstance(v, ir.Apply)
@@ -190,9 +190,3 @@ def _evaluate(condition: ir.Value, positions: Mapping[str, Any], lets: Lets) -> 
     a, b = as_index(left, lets), as_index(right, lets)
     assert a is not None and b is not None
     return np.asarray(_COMPARE[v.op](evaluate(a, {}, positions), evaluate(b, {}, positions)))
-
-
-def _resolve(value: ir.Value, lets: Lets) -> ir.Value:
-    while isinstance(value, ir.Ref) and not value.next and value.name in lets:
-        value = lets[value.name]
-    return value

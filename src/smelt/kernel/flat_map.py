@@ -37,11 +37,13 @@ from smelt.kernel.ir import (
     Ref,
     Statement,
     Store,
+    Update,
     Value,
 )
-from smelt.kernel.walk import map_statement, transform, visit_statement
+from smelt.kernel.walk import transform, visit_statement
 from smelt.types.expr import Index, product, size
 
+PlainStatement = Let | Store | Update
 _BLOCK = 4096
 _AXIS = "elements"
 _POINTWISE = (Const, Ref, Load, Apply, Cast)
@@ -70,7 +72,7 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     def flat(p: Param) -> Param:
         return replace(p, shape=(axis.extent,)) if p.shape else p
 
-    body = (_flat_statement(s, axis) for s in kernel.body)
+    body = (flat_statement(s, axis) for s in kernel.body if isinstance(s, Let | Store))
     plain = Kernel(
         kernel.name,
         tuple(map(flat, kernel.inputs)),
@@ -97,7 +99,7 @@ def is_plain(v: Value, count: Index) -> bool:
     return isinstance(v, _POINTWISE) and not (isinstance(v, Load) and v.other is not None)
 
 
-def flat_value(v: Value, axis: Axis) -> Value:
+def _flat_value(v: Value, axis: Axis) -> Value:
     """Return a plain value along the axis of all elements."""
     match v:
         case Load(index=index) if index:
@@ -132,6 +134,8 @@ def is_every_element(
     return is_grid and len(pairs) == len(axes) and all(p in axes for p in pairs)
 
 
-def _flat_statement(s: Statement, axis: Axis) -> Statement:
-    changed = map_statement(s, lambda v: transform(v, lambda x: flat_value(x, axis)))
-    return replace(changed, index=(axis.index,)) if isinstance(changed, Store) else changed
+def flat_statement(s: PlainStatement, axis: Axis) -> PlainStatement:
+    """Return a plain statement along the axis of all elements."""
+    changed = replace(s, value=transform(s.value, lambda v: _flat_value(v, axis)))
+    is_array = isinstance(changed, Store) and changed.index
+    return replace(changed, index=(axis.index,)) if is_array else changed

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.canonical import canonical_kernel, names_of, unused_name
-from smelt.kernel.flat_map import flat_map, flat_value, is_every_element, is_plain
+from smelt.kernel.flat_map import flat_map, flat_statement, is_every_element, is_plain
 from smelt.kernel.ir import (
     Axis,
     Block,
@@ -48,10 +48,9 @@ from smelt.kernel.ir import (
     Statement,
     Store,
     Stream,
-    Update,
 )
 from smelt.kernel.transform.stream_to_reduction import reductions_of
-from smelt.kernel.walk import live, loads, refs, stores, transform, visit_body
+from smelt.kernel.walk import live, loads, refs, stores, visit_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum, product, size
@@ -118,7 +117,7 @@ class _WholeReduction(NamedTuple):
         block = Block(whole.name, LOADED, IndexValue(stop, i64), None, IndexValue(first, i64))
         flat = ((n, replace(r, over=(whole.name,))) for n, r in self.reductions.items())
         states, updates = zip(*(accumulated(n, r) for n, r in flat), strict=True)
-        body = [_flat(s, whole) for s in (*self.early, *self.stores, *updates)]
+        body = [flat_statement(s, whole) for s in (*self.early, *self.stores, *updates)]
         stream = Stream((block,), states, tuple(live(body)))
         kept = [Store(p.name, (chunks.index,), Ref(n)) for n, p in parts.items()]
         axes, grid = (whole, chunks), (Block(chunks.name, 1),)
@@ -133,7 +132,7 @@ class _WholeReduction(NamedTuple):
         )
         states, updates = zip(*merged, strict=True)
         stream = Stream((Block(chunks.name, MERGED),), states, updates)
-        after = live([_flat(s, whole) for s in (*self.early, *self.late, *self.results)])
+        after = live([flat_statement(s, whole) for s in (*self.early, *self.late, *self.results)])
         inputs, body = tuple(parts.values()), (stream, *after)
         return self._with_params(
             Kernel(self.kernel.name, inputs, (), (chunks,), (), body), 1, parts
@@ -155,12 +154,6 @@ class _WholeReduction(NamedTuple):
         whole = replace(flat, inputs=inputs, outputs=outputs)
         columns = tuple(numbers[p.name] for p in (*inputs, *outputs))
         return FlatKernel(canonical_kernel(whole)[0].kernel, columns)
-
-
-def _flat(s: Let | Store | Update, whole: Axis) -> Let | Store | Update:
-    changed = replace(s, value=transform(s.value, lambda v: flat_value(v, whole)))
-    is_array = isinstance(changed, Store) and changed.index
-    return replace(changed, index=(whole.index,)) if is_array else changed
 
 
 # ---- recognition ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.errors import VerifyError
 from smelt.kernel.ir import Kernel, Param
-from smelt.types.expr import Expr, Index, evaluate, sizes_of
+from smelt.types.expr import Index, evaluate, sizes_of, symbol_of
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ def sizes_of_call(
     sizes: dict[str, int] = dict(overrides or {})
     for p in kernel.inputs:
         for d, n in zip(p.shape, arrays[p.name].shape, strict=True):
-            symbol = _symbol(d)
+            symbol = symbol_of(d)
             if symbol is not None:
                 sizes.setdefault(symbol, n)
     for p in kernel.inputs:
@@ -75,11 +75,6 @@ def sizes_of_call(
         if _number(fact, sizes) < 0:
             raise VerifyError(f"{kernel.name} requires {fact} >= 0, which fails for {sizes}")
     return sizes
-
-
-def _symbol(d: Index) -> str | None:
-    names = sizes_of(d)
-    return names[0] if isinstance(d, Expr) and str(d) == "".join(names) else None
 
 
 def _number(d: Index, sizes: Mapping[str, int]) -> int:

@@ -40,13 +40,13 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import joined_axes, map_values, visit_body
 from smelt.types.expr import (
     Atom,
-    Expr,
     Index,
     axis,
     evaluate,
     map_variables,
     size,
     sizes_of,
+    symbol_of,
     value,
 )
 from smelt.types.tensor import Shape
@@ -69,7 +69,7 @@ def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
 def innermost_sizes(kernel: Kernel) -> set[str]:
     """Return the sizes that are the last dimension of some array."""
     ends = (p.shape[-1] for p in (*kernel.inputs, *kernel.outputs) if len(p.shape) > 1)
-    return {name for name in map(_symbol, ends) if name is not None}
+    return {name for name in map(symbol_of, ends) if name is not None}
 
 
 def transposed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
@@ -88,7 +88,7 @@ def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[s
     for p in params:
         elements = 1
         for n in reversed(p.shape[1:]):
-            name = _symbol(n)
+            name = symbol_of(n)
             length = sizes.get(name, 0) if name else n if isinstance(n, int) else 0
             elements *= length
             if not (0 < length <= MAX_SHORT_EXTENT and elements <= MAX_SHORT_ELEMENTS):
@@ -110,15 +110,6 @@ def row_counts(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
             if max(inner, default=0) > MAX_SHORT_EXTENT or prod(inner) > MAX_SHORT_ELEMENTS:
                 counts |= {*sizes_of(n)}
     return counts
-
-
-def _symbol(n: Index) -> str | None:
-    """Return the name of a size expression that is a plain symbol, or None."""
-    if isinstance(n, Expr) and len(n.terms) == 1:
-        (atoms, c), *_ = n.terms
-        if c == 1 and len(atoms) == 1 and atoms[0].kind == "size":
-            return atoms[0].name
-    return None
 
 
 def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:

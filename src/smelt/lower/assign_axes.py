@@ -113,9 +113,7 @@ def _short_rows(
 
     A row is an axis that reductions end, or one of a few results.
     """
-    lets = [s.value for s in d.body if isinstance(s, Let)]
-    reductions = [v for v in lets if isinstance(v, (Reduce, Scan))]
-    if not reductions or any(isinstance(v, Dot) for v in lets):
+    if not d.bound(Reduce, Scan) or d.bound(Dot):
         return False
     rows = fastest_axes(d)
     if not rows or lanes.name in rows or not rows <= facts.reduced | {a.name for a in grid}:
@@ -136,7 +134,7 @@ def rows_per_step(
     reduces a short row of its own, or there are few columns to reduce. Not for float64 sums after
     a row reduction: they carry their errors along the whole part.
     """
-    reductions = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)]
+    reductions = d.bound(Reduce)
     split_reductions = [f for f in reductions if split.name in f.over]
     rows = len(split_reductions) < len(reductions)
     if any(f.over != (split.name,) or (rows and f.dtype == f64) for f in split_reductions):
@@ -147,7 +145,7 @@ def rows_per_step(
 
 def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) -> Axis | None:
     """Return the single axis that all reductions end in one pass, or None."""
-    over = {s.value.over for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)}
+    over = {f.over for f in d.bound(Reduce)}
     inside = [a for a in d.axes.values() if a not in grid]
     if over != {tuple(a.name for a in inside)} or len(inside) != 1:
         return None
@@ -158,8 +156,7 @@ def _few_columns(
     d: Definition, reduced: Axis, facts: AxisFacts, hints: Mapping[str, int], tiling: Tiling
 ) -> bool:
     """Return whether columns are too few to fill vectors, and reduced rows many."""
-    lets = [s.value for s in d.body if isinstance(s, Let)]
-    if any(isinstance(v, (Dot, Scan)) for v in lets):
+    if d.bound(Dot, Scan):
         return False
     columns = _inner_axes(d, reduced.name)
     rows = estimate_size(reduced.extent, hints)
@@ -172,16 +169,10 @@ def _few_columns(
 def _inner_axes(d: Definition, axis: str) -> set[str]:
     """Return the axes that arrays vary along at inner dimensions after `axis`."""
     inner: set[str] = set()
-    for s in d.body:
-        if isinstance(s, Let) and isinstance(s.value, Load):
-            index_axes_by_dim = [axes_of(e) for e in s.value.index]
-            first = next(
-                (k for k, axes in enumerate(index_axes_by_dim) if axis in axes),
-                len(index_axes_by_dim),
-            )
-            inner.update(
-                name for axes in index_axes_by_dim[first:] for name in axes if name != axis
-            )
+    for load in d.bound(Load):
+        along = [axes_of(e) for e in load.index]
+        first = next((k for k, axes in enumerate(along) if axis in axes), len(along))
+        inner.update(name for axes in along[first:] for name in axes if name != axis)
     return inner
 
 
@@ -243,10 +234,8 @@ def _split_axis(
     tiling: Tiling,
 ) -> Axis | None:
     """Return the axis to split if the grid is too small and one pass suffices."""
-    reductions = [
-        s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))
-    ]
-    if not reductions or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
+    reductions = d.bound(Reduce, Dot)
+    if not reductions or d.bound(Scan):
         return None
     if any(isinstance(f, Dot) for f in reductions):
         return _split_product(d, facts, grid, hints, tiling) if len(reductions) == 1 else None
@@ -280,9 +269,7 @@ def _is_column_by_column(d: Definition, axis: Axis) -> bool:
 
     Parts of few rows would then write and read back as much as they reduce.
     """
-    reductions = [
-        s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))
-    ]
+    reductions = d.bound(Reduce, Dot)
     return axis.name not in fastest_axes(d) and all(f.over == (axis.name,) for f in reductions)
 
 
@@ -294,17 +281,13 @@ def _split_product(
     tiling: Tiling,
 ) -> Axis | None:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
-    dot = _dots(d)[0]
+    dot = d.bound(Dot)[0]
     summed = [a for a in d.axes.values() if a.name in dot.over]
     longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
     tasks = _product_tasks(dot, facts, grid, hints, tiling)
     long = estimate_size(longest.extent, hints) >= tiling.min_split_k
     few = tasks < tiling.min_product_tasks
     return longest if long and few and _single_pass(d, facts, longest.name) else None
-
-
-def _dots(d: Definition) -> list[Dot]:
-    return [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot)]
 
 
 def _product_tasks(
@@ -328,7 +311,7 @@ def _split_k_parts(
     tiling: Tiling,
 ) -> Index | None:
     """Return the parts of a contraction's split axis; None for other reductions."""
-    dots = _dots(d)
+    dots = d.bound(Dot)
     if not dots:
         return None
     tasks = _product_tasks(dots[0], facts, grid, hints, tiling)
@@ -337,8 +320,7 @@ def _split_k_parts(
 
 def _memory_depth(d: Definition, a: Axis) -> int:
     """Return the smallest dimension index at which loads vary along an axis; 0 is slowest."""
-    loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
-    dims = [k for load in loads for k, e in enumerate(load.index) if a.name in axes_of(e)]
+    dims = [k for load in d.bound(Load) for k, e in enumerate(load.index) if a.name in axes_of(e)]
     return min(dims, default=0)
 
 
@@ -347,8 +329,7 @@ def fastest_axes(d: Definition) -> set[str]:
 
     Arrays of lower rank (one number per row, say) do not decide how rows are read.
     """
-    loads = [s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Load)]
-    varying = [[e for e in load.index if not isinstance(e, int)] for load in loads]
+    varying = [[e for e in load.index if not isinstance(e, int)] for load in d.bound(Load)]
     rank = max(map(len, varying), default=0)
     return {a for index in varying if rank and len(index) == rank for a in axes_of(index[-1])}
 

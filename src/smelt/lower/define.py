@@ -19,6 +19,7 @@ from smelt.fusion.range_outputs import RangeOutput, cluster_parts
 from smelt.fusion.space import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -41,21 +42,19 @@ from smelt.lower.recursion_limit import raise_recursion_limit
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
-from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
-    Expr,
     Index,
     add,
     atoms,
     axes_of,
     mul,
     nonnegative,
-    sizes_of,
     sub,
     substitute,
+    symbol_of,
 )
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import Shape
@@ -90,6 +89,10 @@ class Definition:
     """Axis that a reduction ends, by its node and index among the node's reduction axes."""
     scatter: ScatterReduce | None = None
     """Scatter-reduce into the single result, whose store gives the initial values."""
+
+    def bound(self, *kinds: type[T]) -> list[T]:
+        """Return the bound values of some kinds, in order."""
+        return [s.value for s in self.body if isinstance(s, Let) and isinstance(s.value, kinds)]
 
 
 class Operand:
@@ -142,12 +145,7 @@ class Pullback:
 
     def fresh(self, base: str) -> str:
         """Return a name not used yet."""
-        name, k = base, 1
-        while name in self.taken or name in SCALARS:
-            k += 1
-            name = f"{base}{k}"
-        self.taken.add(name)
-        return name
+        return numbered_name(base, self.taken)
 
     def new_axis(self, extent: Index, kind: int, space_class: int = -1) -> Index:
         """Pick an axis of this extent that the current position does not use.
@@ -168,8 +166,7 @@ class Pullback:
         if same or free:
             chosen = (same or free)[0]
         else:
-            is_symbol = isinstance(extent, Expr) and sizes_of(extent) == (str(extent),)
-            symbol = str(extent) if is_symbol else "ijkluvwxyz"[len(self.out.axes) % 10]
+            symbol = symbol_of(extent) or "ijkluvwxyz"[len(self.out.axes) % 10]
             chosen = Axis(self.fresh(symbol), extent)
             self.out.axes[chosen.name] = chosen
             self.axis_class[chosen.name] = kind

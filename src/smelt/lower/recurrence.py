@@ -19,6 +19,7 @@ from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     Axis,
     Block,
@@ -39,7 +40,6 @@ from smelt.kernel.walk import live, transform, visit
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
 from smelt.ops.create import Input
-from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
 
@@ -66,7 +66,7 @@ class _Recurrence:
         self.graph = instantiate(loop.op)
         self.step = self._define(rounding)
         d = self.step.definition
-        self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let)), *SCALARS}
+        self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
         self.params = [self._param(node) for node in cluster.inputs]
         self.outputs = [
             Param(self._fresh(f"y{k}"), node.type.dtype, node.type.shape)
@@ -95,12 +95,7 @@ class _Recurrence:
         return _Step(d, number, stores)
 
     def _fresh(self, base: str) -> str:
-        name, k = base, 1
-        while name in self.taken:
-            k += 1
-            name = f"{base}_{k}"
-        self.taken.add(name)
-        return name
+        return numbered_name(base, self.taken, "_")
 
     def _param(self, node: Node) -> Param:
         label = node.op.label if isinstance(node.op, Input) else "x"

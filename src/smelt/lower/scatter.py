@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import reduce
 
 from smelt.kernel.axes import axes_of_value
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     PUT,
     Apply,
@@ -65,7 +66,7 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
     computed: list[tuple[int, Value]] = []
     for k, (position, extent) in enumerate(joined.positions):
         if extent != 1 and bare_axis(first.index[k]) not in along.values():
-            position_name = _fresh_name("at", taken)
+            position_name = numbered_name("at", taken)
             steps.append(Position(position_name, position, extent))
             index[k] = position_index(position_name, extent)
             computed.append((k, _expand(position, definitions)))
@@ -116,7 +117,7 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
         body = (*initial_lets, *steps[:-1], replace(first, value=last))
     grid: list[Block | Split] = [Block(a, 1) for a in leading]
     if rows is not None:
-        part = _fresh_name("q", taken)
+        part = numbered_name("q", taken)
         grid.append(Split(part, rows, parts))
         body = (Stream((Block(rows, None, None, part),), (), body),)
     axes = tuple(a for a in d.axes.values() if a.name not in along)
@@ -173,11 +174,3 @@ def _expand(value: Value, definitions: Mapping[str, Value]) -> Value:
     while (expanded := substitute(value, names=definitions)) != value:
         value = expanded
     return value
-
-
-def _fresh_name(base: str, taken: set[str]) -> str:
-    """Return an unused name and mark it as taken."""
-    names = (base, *(f"{base}{k}" for k in range(2, len(taken) + 3)))
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
-    return name

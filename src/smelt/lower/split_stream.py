@@ -13,11 +13,12 @@ of 2 without rounding, so the result is bitwise the same whether an axis is spli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 from smelt.errors import VerifyError
+from smelt.kernel.canonical import names_of
 from smelt.kernel.ir import (
     Block,
     Dot,
@@ -31,7 +32,7 @@ from smelt.kernel.ir import (
     Update,
 )
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.walk import refs, statements, states, visit
+from smelt.kernel.walk import refs, visit
 from smelt.machine.tiling import Tiling
 from smelt.types.expr import add, evaluate, floordiv
 
@@ -53,7 +54,7 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) ->
     tasks = prod(_block_count(kernel, b, hints) for b in grid)
     if not tiling.splits_stream([tasks], _block_count(kernel, block, hints)):
         return kernel
-    names = {a.name for a in kernel.axes} | set(_names(kernel))
+    names = {*names_of(kernel)}
     part = next(p for p in ("p", "part", *(f"p{k}" for k in range(len(names)))) if p not in names)
     parted = replace(streams[0], blocks=(replace(block, part=part),))
     merge = Merge(part, tuple(s.name for s in parted.states))
@@ -88,12 +89,3 @@ def _block_count(kernel: Kernel, block: Block, hints: Mapping[str, int]) -> int:
     except KeyError:
         return 1
     return -(-extent // (block.size or max(extent, 1)))
-
-
-def _names(kernel: Kernel) -> Iterator[str]:
-    """Yield every name in a kernel's body, and its parameters."""
-    yield from (p.name for p in (*kernel.inputs, *kernel.outputs))
-    for s in statements(kernel):
-        if isinstance(s, Let | Position):
-            yield s.name
-    yield from states(kernel)

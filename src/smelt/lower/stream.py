@@ -30,6 +30,7 @@ from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.states import state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.axes import axes_of_index, axes_of_value
+from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
@@ -65,7 +66,6 @@ from smelt.lower.substitute import fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.machine.tiling import Tiling, rows_axis
 from smelt.ops.combine import CHOICE, COMBINES
-from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
@@ -289,8 +289,7 @@ class _Streamed:
     def _is_split(self, blocks: list[Block], hints: Mapping[str, int]) -> bool:
         """Return whether the kernel is one pass of independent reductions with too few tasks."""
         states = self.cascade.states
-        bound = [s.value for s in self.d.body if isinstance(s, Let)]
-        if not states or any(isinstance(v, (Dot, Scan)) for v in bound):
+        if not states or self.d.bound(Dot, Scan):
             return False
         if any(
             s.pass_index != states[0].pass_index or not s.merges_alone(self.axis) for s in states
@@ -365,12 +364,7 @@ class _Streamed:
         return self._fresh_name(f"s{number}")
 
     def _fresh_name(self, base: str) -> str:
-        name, k = base, 1
-        while name in self.taken or name in SCALARS:
-            k += 1
-            name = f"{base}_{k}"
-        self.taken.add(name)
-        return name
+        return numbered_name(base, self.taken, "_")
 
     # ---- values --------------------------------------------------------------------------------
 
@@ -498,7 +492,7 @@ class _Streamed:
             return [Block(a, cut if a == rows else 1) for a in names], size
         contiguous = assign_axes.fastest_axes(self.d)
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
-        if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
+        if self.d.bound(Dot):
             return [Block(a, 1) for a in names], tiling.stream_task_rows(width)
         if self.axis in contiguous or not names or names[-1] not in contiguous:
             return [Block(a, 1) for a in names], tiling.stream_block_rows(width)
@@ -507,15 +501,13 @@ class _Streamed:
 
     def _row_axes(self) -> Iterator[frozenset[str]]:
         """Yield axes that only one operand of a contraction along the streamed axis has."""
-        axes_of_name = self.read.facts.axes
-        for s in self.d.body:
-            if isinstance(s, Let) and isinstance(s.value, Dot):
-                sides = [axes_of_value(v, axes_of_name) for v in (s.value.left, s.value.right)]
-                if self.axis not in sides[0] | sides[1]:
-                    continue
-                for side, other_side in (sides, sides[::-1]):
-                    if self.axis in s.value.over or self.axis not in side:
-                        yield side - other_side - {self.axis}
+        for dot in self.d.bound(Dot):
+            sides = [axes_of_value(v, self.read.facts.axes) for v in (dot.left, dot.right)]
+            if self.axis not in sides[0] | sides[1]:
+                continue
+            for side, other_side in (sides, sides[::-1]):
+                if self.axis in dot.over or self.axis not in side:
+                    yield side - other_side - {self.axis}
 
 
 def _rebuild(t: Term, args: tuple[Value, ...]) -> Value:

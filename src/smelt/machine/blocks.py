@@ -27,19 +27,25 @@ REDUCTION_COLUMNS, MIN_COLUMNS = 512, 32
 SUM_BYTES = 8
 """Bytes of one accumulator of a sum."""
 
-SHORT_ROW = 8
-"""Maximum length of a reduced row for which vectors run across rows instead of along them. Empty
-lanes and the horizontal reduction of a short row cost more than reading across rows."""
-SHORT_BLOCK = 32
-"""Maximum elements of adjacent short rows for which vectors run across rows: beyond, each lane
-reads a cache line of its own."""
-FEW_COLUMNS = 4
-"""Maximum columns of a reduction for which vectors run along the rows. With more columns, gathering
-each lane from a line of its own costs more than lanes that stay empty."""
-MIN_LANES = 64
-"""Minimum rows for vectors across rows."""
-SHORT_ROWS = 256
-"""Short rows of a split axis that are processed together: their values stay in the L1 cache."""
+
+@dataclass(frozen=True, slots=True)
+class AcrossRows:
+    """When vectors of a reduction run across rows instead of along them."""
+
+    row_elements: int = 8
+    """Maximum length of a reduced row. Empty lanes and the horizontal reduction of a short row cost
+    more than reading across rows."""
+    run_elements: int = 32
+    """Maximum elements of adjacent rows: beyond, each lane reads a cache line of its own."""
+    columns: int = 4
+    """Maximum columns of a reduction for which vectors run along the rows all the same. With more,
+    gathering each lane from a line of its own costs more than lanes that stay empty."""
+    min_rows: int = 64
+    split_rows: int = 256
+    """Rows of a split axis that are processed together: their values stay in the L1 cache."""
+
+
+ACROSS_ROWS = AcrossRows()
 
 PARTS = 64
 """Maximum parts of a split axis: enough for any thread count, few enough to merge at once."""
@@ -149,53 +155,79 @@ HALO = 8
 """Minimum rows of a product per task for each row that its neighbour recomputes, where windows are
 reduced over them."""
 
-SMALL, SMALL_DEPTH = 192, 384
-"""Maximum rows and columns, and maximum summed positions, of a product that reads its operands in
-place."""
 
-THIN = 16
-"""GEMV and skinny products: maximum rows for which the larger operand is read in place, unpacked.
-"""
-THIN_MATRIX = 6
-"""As `THIN`, where matrix instructions multiply packed operands."""
-THIN_ROWS = 16
-"""Rows per task of a skinny product: all of them."""
-THIN_COLUMNS = 2080
-"""Columns per task of a skinny product: long runs of each row.  No power of two, so that rows of
-accumulators do not compete for the same cache sets."""
-THIN_TASKS, MIN_THIN_COLUMNS = 4, 272
-"""Tasks that fewer columns than `THIN_COLUMNS` for each are cut into, and the minimum columns of
-one: rows of a kilobyte are still long runs."""
-THIN_DOT_ROWS = 64
-"""As `THIN_COLUMNS`, where the larger operand is contiguous along k: long rows, a few at a time."""
-THIN_DEPTH, THIN_LONG = 2048, 4096
-"""k block of a skinny product, whose packed small operand stays in L1 and L2; and the k block of a
-single row, which reads longer runs of the other operand."""
+@dataclass(frozen=True, slots=True)
+class GemvBlocking:
+    """Block sizes of GEMV and skinny products, which read the larger operand in place."""
+
+    rows: int = 16
+    """Maximum rows, all of which one task takes."""
+    matrix_rows: int = 6
+    """As `rows`, where matrix instructions multiply packed operands."""
+    columns: int = 2080
+    """Maximum columns per task: long runs of each row.  No power of two, so that rows of
+    accumulators do not compete for the same cache sets."""
+    tasks: int = 4
+    """Tasks that fewer columns than `columns` for each are cut into."""
+    min_columns: int = 272
+    """Minimum columns of a task: rows of a kilobyte are still long runs."""
+    dot_rows: int = 64
+    """As `columns`, where the larger operand is contiguous along k: long rows, a few at a time."""
+    depth: int = 2048
+    """k block, whose packed small operand stays in L1 and L2."""
+    row_depth: int = 4096
+    """k block of a single row, which reads longer runs of the other operand."""
+
+
+GEMV = GemvBlocking()
 
 CHUNK_ROWS = 48
 """Multiple of the rows of a chunk, where a chunk has more: whole register tiles."""
 
-TALL_COLUMNS, TALL_DEPTH = 128, 256
-"""Maximum columns and k of a tall-skinny product (TSMM), where the work around the multiply-adds
-dominates."""
-TALL_SINGLE = 32
-"""Maximum k of such a product where dot-product instructions would apply, which need packing."""
-TALL_ROWS, TALL_BYTES = 2048, 1 << 17
-"""Maximum rows of such a product per task, and maximum bytes of its left operand: they stay in L2.
-"""
-TALL_STAGED = 32
-"""Rows of such a product that are stored together."""
-WIDE_STAGED = 48
-"""As `TALL_STAGED`, for a packed product with a fused epilogue ("panels"): whole tiles."""
 
+@dataclass(frozen=True, slots=True)
+class TsmmBlocking:
+    """Block sizes of a tall-skinny product (TSMM): the work around the multiply-adds dominates."""
+
+    columns: int = 128
+    depth: int = 256
+    """Maximum k."""
+    dot_depth: int = 32
+    """Maximum k where dot-product instructions would apply, which need packing."""
+    rows: int = 2048
+    left_bytes: int = 1 << 17
+    """Maximum bytes of a task's left operand, of `rows` at most: they stay in L2."""
+    staged_rows: int = 32
+    """Rows that are stored together."""
+    panel_rows: int = 48
+    """As `staged_rows`, for a packed product with a fused epilogue ("panels"): whole tiles."""
+
+
+TSMM = TsmmBlocking()
+
+
+@dataclass(frozen=True, slots=True)
+class OnePassBlocking:
+    """Block sizes of a product with a fused epilogue that reduces k in one pass."""
+
+    depth: int = 4096
+    """Maximum k."""
+    panel_bytes: int = 1 << 19
+    """Maximum bytes of the right operand that a task packs: they stay in L2, in panels of several
+    cache lines."""
+    columns: int = 1024
+    """Maximum columns per task where results are many.  With small k the traffic of the epilogue
+    dominates, and wants long runs."""
+    rows: int = 512
+    """Minimum rows for which a task packs its operand, unless that leaves fewer than `tasks`."""
+    tasks: int = 4
+    min_rows: int = 192
+    """Minimum rows even then."""
+
+
+ONE_PASS = OnePassBlocking()
 TILE_COLUMNS = 32
 """Columns of a register tile for which planners predict blocks."""
-WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
-"""Maximum k that a wide product reduces in one pass, and maximum bytes of the right operand that a
-task packs: they stay in L2, in panels of several cache lines."""
-WIDE_RUN = 1024
-"""Maximum columns of a wide product per task where results are many.  With small k the traffic of
-the epilogue dominates, and wants long runs."""
 L2_BYTES = 1 << 20
 """The L2 cache for which blocks of packed products are given; a smaller one has smaller blocks."""
 
@@ -229,23 +261,29 @@ accumulators: larger blocks pack less often."""
 PREPACKED_RIGHT = GemmBlocking(192, 256)
 """Where the right operand is prepacked in panels: nothing is packed that more rows would share, and
 all stays in L2 with the panels being prefetched."""
-SMALL_M = GemmBlocking(SMALL, 768, 96, 112)
+UNPACKED = GemmBlocking(192, 192, 384)
+"""Maximum sizes of a small product, which reads its operands in place."""
+SMALL_M = GemmBlocking(UNPACKED.mc, 768, 96, 112)
 """A small-M product: panels stay in L1 with the rows of a tile, accumulators in L2."""
 
 PREPACKED = 1 << 22
 """Maximum elements of an operand that is packed once per call for all tasks: it takes that much
 memory and has to stay in the last-level cache."""
-WIDE_ROWS, WIDE_TASKS, MIN_WIDE = 512, 4, 192
-"""Minimum rows for which a task packs its operand, unless that leaves fewer than `WIDE_TASKS`
-tasks; and the minimum rows even then."""
 
-SWAPPED_COLUMNS, SWAPPED_PITCH = 48, 64
-"""Small-M product with swapped operands (the columns of C are its rows): columns that are read
-together, whole tiles and whole vectors; and the pitch of its rows of accumulators, of which a
-tile's last vectors use more."""
-SWAPPED_PACKED_BYTES = 1 << 20
-"""Maximum bytes of the operand that every task of a swapped small-M product packs: it stays in L2.
-"""
+
+@dataclass(frozen=True, slots=True)
+class SwappedBlocking:
+    """Block sizes of a small-M product with swapped operands: the columns of C are its rows."""
+
+    columns: int = 48
+    """Columns that are read together: whole tiles and whole vectors."""
+    pitch: int = 64
+    """Elements between rows of accumulators, of which a tile's last vectors use more."""
+    packed_bytes: int = 1 << 20
+    """Maximum bytes of the operand that every task packs: it stays in L2."""
+
+
+SMALL_M_SWAPPED = SwappedBlocking()
 
 
 def thin_columns(columns: Index) -> Index:
@@ -254,7 +292,7 @@ def thin_columns(columns: Index) -> Index:
     >>> thin_columns(1024), thin_columns(4096), thin_columns(11008)
     (272, 1024, 2080)
     """
-    return minimum(THIN_COLUMNS, maximum(MIN_THIN_COLUMNS, ceiling(columns, THIN_TASKS)))
+    return minimum(GEMV.columns, maximum(GEMV.min_columns, ceiling(columns, GEMV.tasks)))
 
 
 def rows_per_task(columns: Index) -> Index:
@@ -315,15 +353,17 @@ def wide_blocks(
     of about equal size. The operand that a task packs takes at most half of L2.
     """
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
-    panel_bytes = min(WIDE_PANEL, l2_bytes // 2)
+    panel_bytes = min(ONE_PASS.panel_bytes, l2_bytes // 2)
     fitting = floordiv(panel_bytes // (itemsize * tile), maximum(depth, 16))
-    run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * MIN_WIDE)))
+    run = maximum(
+        TSMM.columns, minimum(ONE_PASS.columns, floordiv(positions, TASKS * ONE_PASS.min_rows))
+    )
     most = minimum(mul(tile, maximum(fitting, 1)), run)
     across = mul(tile, maximum(ceiling(even_block(columns, ceiling(columns, most)), tile), 1))
-    least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
+    least = minimum(ONE_PASS.rows, floordiv(positions, mul(ONE_PASS.tasks, across)))
     more = floordiv(positions, mul(TASKS, across))
-    block_rows = minimum(maximum(maximum(more, least), MIN_WIDE), TALL_ROWS)
-    blocks = minimum(ceiling(rows, block_rows), floordiv(rows, MIN_WIDE))
+    block_rows = minimum(maximum(maximum(more, least), ONE_PASS.min_rows), TSMM.rows)
+    blocks = minimum(ceiling(rows, block_rows), floordiv(rows, ONE_PASS.min_rows))
     return mul(HEIGHT, maximum(ceiling(even_block(rows, blocks), HEIGHT), 1)), across
 
 
@@ -334,7 +374,7 @@ def fused_product_rows(
 
     With one pass over k, panels stay in L2 while all rows read them; longer sums are blocked by k.
     """
-    if depth > WIDE_DEPTH:
+    if depth > ONE_PASS.depth:
         return even_block(rows, ceiling(rows, K_BLOCKED.mc))
     return wide_blocks(rows, columns, depth, positions, itemsize, TILE_COLUMNS)[0]
 

@@ -60,15 +60,15 @@ class Tiling:
     unroll_results: int = blocks.UNROLL_RESULTS
     """Most positions of a result axis that is unrolled."""
 
-    short_row: int = blocks.SHORT_ROW
+    short_row: int = blocks.ACROSS_ROWS.row_elements
     """Most elements of a reduced row for which vectors run across rows."""
-    short_run: int = blocks.SHORT_BLOCK
+    short_run: int = blocks.ACROSS_ROWS.run_elements
     """Most elements of adjacent short rows for which vectors run across rows."""
-    few_columns: int = blocks.FEW_COLUMNS
+    few_columns: int = blocks.ACROSS_ROWS.columns
     """Most columns of a reduction for which vectors run along the rows."""
-    min_lane_rows: int = blocks.MIN_LANES
+    min_lane_rows: int = blocks.ACROSS_ROWS.min_rows
     """Least rows for vectors across rows."""
-    short_rows: int = blocks.SHORT_ROWS
+    short_rows: int = blocks.ACROSS_ROWS.split_rows
     """Short rows of a split axis that are processed together."""
     row_bytes: int = blocks.STREAM_BYTES
     """Bytes of rows that a task processes together, one row per lane."""
@@ -111,11 +111,11 @@ class Tiling:
 
     Matrix units do so faster than memory moves what they compute."""
 
-    unpacked_product: tuple[int, int] = (blocks.SMALL, blocks.SMALL_DEPTH)
+    unpacked_product: tuple[int, int] = (blocks.UNPACKED.mc, blocks.UNPACKED.kc)
     """Most rows and columns, and most summed positions, of a product that packs no operand."""
-    thin: int = blocks.THIN
+    thin: int = blocks.GEMV.rows
     """Most rows of a skinny product, which are all in one task."""
-    thin_dot_rows: int = blocks.THIN_DOT_ROWS
+    thin_dot_rows: int = blocks.GEMV.dot_rows
     """Columns per task of a skinny product whose larger operand is contiguous along the summed
     axis."""
     product_columns: int = blocks.COLUMNS

@@ -22,6 +22,7 @@ import numpy as np
 from smelt.frontends.array.value import RECORDINGS
 from smelt.numpy import small
 from smelt.numpy.library import as_ours
+from smelt.numpy.short import SHORT
 from smelt.numpy.small import NUMBERS
 from smelt.numpy.ufunc import Ufunc
 
@@ -50,8 +51,13 @@ def direct(name: str, general: Any) -> Function:
         function = make(theirs, general)
         _describe(function, general)
         return function
-    form = _FORMS.get(name, _of_array)
-    return general if form is _general else wraps(general)(form(theirs, general))
+    form: Any = _FORMS.get(name, _of_array)
+    if form is _general:
+        return general
+    short: Any = SHORT.get(name, theirs)
+    if form is _of_array:
+        return wraps(general)(_of_array(theirs, general, short))
+    return wraps(general)(form(short, general))
 
 
 def of_methods(function: Any) -> Function:
@@ -107,19 +113,35 @@ def _binary(theirs: Function, general: Function) -> Function:
     return function
 
 
-def _of_array(theirs: Function, general: Function) -> Function:
+def _of_array(theirs: Function, general: Function, short: Function) -> Function:
     """Return a function of an array, and perhaps of an integer or several."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if not kwargs and args and not RECORDINGS:
             x = args[0]
             if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
-                if len(args) == 1 or (len(args) == 2 and _is_integers(args[1])):
+                if len(args) == 1:
+                    return _finished(short(x), args)
+                if len(args) == 2 and _is_integers(args[1]):
                     return _finished(theirs(*args), args)
             if len(args) == 1:
                 passed = [x]
                 del x, args  # an operand that only the call holds is not stored
                 return general(passed.pop())
+        return general(*args, **kwargs)
+
+    return function
+
+
+def _with_numbers(theirs: Function, general: Function) -> Function:
+    """Return a function of an array and numbers."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and 1 < len(args) < 4 and not RECORDINGS:
+            x, *rest = args
+            if x.__class__ is _ndarray and 0 < x.nbytes <= small.limit:
+                if NUMBERS.issuperset(map(type, rest)):
+                    return _finished(theirs(*args), args)
         return general(*args, **kwargs)
 
     return function
@@ -239,6 +261,7 @@ def _of_ends(theirs: Function, general: Function) -> Function:
 
 _FORMS: Final[dict[str, Callable[[Function, Function], Function]]] = {
     **dict.fromkeys(small.SIZES, _general),
+    **dict.fromkeys(("clip", "roll"), _with_numbers),
     **dict.fromkeys(("zeros", "ones", "empty", "full"), _of_size),
     "arange": _of_count,
     **dict.fromkeys(("linspace", "logspace", "geomspace"), _of_ends),

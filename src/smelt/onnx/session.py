@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,11 @@ def _map(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+NO_NUMBERS: Mapping[str, Any] = MappingProxyType({})
+MAX_FIXED = 2
+"""Numbers that decide shapes or branches which have programs of their own, for one model."""
+
+
 class Session:
     """A loaded model; `run` has the interface of onnxruntime's InferenceSession."""
 
@@ -131,7 +137,9 @@ class Session:
         self.outputs = [NodeArg(p) for p in graph.outputs]
         self.metadata = dict(model.metadata)
         """Custom properties of the file."""
-        self._programs: dict[tuple[str, ...], sm.jit] = {}  # type: ignore[valid-type]
+        self._programs: dict[tuple[Any, ...], sm.jit] = {}  # type: ignore[valid-type]
+        self._fixed: set[tuple[Any, ...]] = set()
+        """Numbers that decide shapes or branches, for which programs are made."""
         self._values = _value_inputs(graph)
         self._check_constants()
         self._fallback = _reference(fallback)
@@ -264,8 +272,7 @@ class Session:
         `sm.explain(*model.program(feeds))` needs them apart: `f, args = ..; sm.explain(f, *args)`.
         """
         names = tuple(output_names or (a.name for a in self.outputs))
-        checked = self._feeds(feeds)
-        return self._program(names, checked), self._arguments(checked)
+        return self._program(names, self._feeds(feeds))
 
     def _feeds(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         missing = [p.name for p in self.ports if p.name not in feed and p.kind != "optional"]
@@ -279,8 +286,8 @@ class Session:
     def _run(self, names: tuple[str, ...], feeds: Mapping[str, Any]) -> list[Any]:
         if not self.reasons and not self._missing and _are_computable(feeds):
             try:
-                program = self._program(names, feeds)
-                return list(program(*self._arguments(feeds)))
+                program, arguments = self._program(names, feeds)
+                return list(program(*arguments))
             except (NeedsValueError, UnsupportedError) as error:
                 self.reasons.append(str(error) or "an element decides a shape")
         evaluation = Evaluation(self.model, self._constants, self._external, self._fallback)
@@ -313,14 +320,34 @@ class Session:
         )
         return [results[name] for name in names]
 
-    def _program(self, names: tuple[str, ...], feeds: Mapping[str, Any]) -> Any:
-        key = (*names, "", *feeds)
+    def _program(self, names: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        """Return the program for these inputs, and its arguments.
+
+        The first numbers that decide shapes or branches are constants of programs of their own,
+        whose calls repeat natively; elements of arrays, and other numbers, are arguments.
+        """
+        values = {n: x for n, x in feeds.items() if n in self._values and isinstance(x, np.ndarray)}
+        fixed = tuple((n, x.item()) for n, x in values.items() if not x.ndim)
+        if fixed not in self._fixed:
+            if len(self._fixed) < MAX_FIXED:
+                self._fixed.add(fixed)
+            else:
+                fixed = ()
+        numbers = dict(fixed)
+        key = (*names, "", *feeds, fixed)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._jitted(names, list(feeds))
-        return program
+            program = self._programs[key] = self._jitted(names, list(feeds), numbers)
+        arguments = [
+            _numbers(x) if n in values else x for n, x in feeds.items() if n not in numbers
+        ]
+        return program, arguments
 
-    def _jitted(self, names: tuple[str, ...], inputs: list[str]) -> Any:
+    def _jitted(
+        self, names: tuple[str, ...], inputs: list[str], numbers: Mapping[str, Any] = NO_NUMBERS
+    ) -> Any:
+        """Return the jitted model of inputs; `numbers` are those of them that are constants."""
+        free = [name for name in inputs if name not in numbers]
         ports = {p.name: p for p in self.ports} | self._optional
 
         def model(*arguments: Any) -> Any:
@@ -329,7 +356,7 @@ class Session:
             )
             env: dict[str, Value] = {}
             sizes: dict[str, Any] = {}
-            for name, x in zip(inputs, arguments, strict=True):
+            for name, x in [*zip(free, arguments, strict=True), *numbers.items()]:
                 if name in self._values:
                     env[name] = _value_argument(ports[name], x)
                 else:
@@ -339,13 +366,6 @@ class Session:
             return [evaluation.array(x) for x in results]
 
         return sm.jit(model)
-
-    def _arguments(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments of a program; elements that decide shapes become numbers."""
-        return [
-            _numbers(x) if name in self._values and isinstance(x, np.ndarray) else x
-            for name, x in feeds.items()
-        ]
 
 
 # Inputs

@@ -26,7 +26,6 @@ import numpy as np
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.unify import is_size
 from smelt.graph.walk import rebuild
 from smelt.ops.combine import Combine
 from smelt.ops.create import SizeOf
@@ -48,9 +47,9 @@ from smelt.types.expr import (
     mul,
     product,
     size,
-    sizes_of,
     sub,
     substitute,
+    symbol_of,
     terms_of,
 )
 from smelt.types.tensor import TensorType
@@ -323,7 +322,7 @@ class _AffineDefiner:
         if limits is None:
             return False
         positive_sizes = {
-            n: add(size(n), 1) for d in self.type.shape if is_size(d) for n in sizes_of(d)
+            n: add(size(n), 1) for d in self.type.shape if (n := symbol_of(d)) is not None
         }
         lower_bound = substitute(limits[0], positive_sizes, "size")
         return all(c >= 0 and all(a.kind == "size" for a in m) for m, c in terms_of(lower_bound))

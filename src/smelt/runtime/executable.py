@@ -8,82 +8,28 @@ between library calls.
 from __future__ import annotations
 
 import math
-import threading
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from smelt import knobs
 from smelt.errors import OutArgumentError, OutOfMemory, TargetError
 from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names
-from smelt.knobs.values import show_bytes
 from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.overlap import Spans
+from smelt.runtime.plan_tables import PlanExecutable
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
 from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
 from smelt.runtime.threadpools import register_controller
 from smelt.runtime.threads import pool
-from smelt.types.expr import Index, evaluate
+from smelt.types.expr import Index
 
 Array = np.ndarray[Any, Any]
-
-MAX_PREPARED = 256
-"""Prepared size tuples kept; the oldest is evicted first."""
-
-
-def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int]:
-    """Return the argument frame of a call with addresses filled in."""
-    frame = p.frame[:]
-    for slot, source, offset in p.addresses:
-        frame[slot] = where[source] + offset
-    if block is not None:
-        base = block.address
-        for slot, offset in p.arena:
-            frame[slot] = base + offset
-    return frame
-
-
-class RepeatedKernels:
-    """Kernels of a plan that run repeatedly, on parts of some arrays."""
-
-    def __init__(
-        self,
-        p: Prepared,
-        block: Block | None,
-        arrays: Sequence[Sequence[Array]],
-        moving: Sequence[int],
-    ) -> None:
-        """Prepare a frame for each list of arrays: inputs and results in row-major order.
-
-        Those numbered in `moving` are passed as their part t, along the first dimension. `block`
-        is the arena.
-        """
-        self.p, self.block, self.arrays = p, block, arrays
-        self.frames = [_fill_frame(p, [address_of(a) for a in side], block) for side in arrays]
-        places = {k: address_of(arrays[0][k]) for k in moving}
-        self.moving = [
-            (slot, places[source] + offset, arrays[0][source].strides[0])
-            for slot, source, offset in p.addresses
-            if source in places
-        ]
-        self.segments = [(s.chunks, s.launches, s.count) for s in p.segments]
-        self.entries = [frame.buffer_info()[0] for frame in self.frames]
-        self.run_addresses = pool().run_addresses
-
-    def run(self, t: int, side: int) -> None:
-        """Run on part t of the moving arrays of one list."""
-        frame = self.frames[side]
-        for slot, address, stride in self.moving:
-            frame[slot] = address + t * stride
-        for chunks, launches, count in self.segments:
-            self.run_addresses(chunks, launches, count, self.entries[side], self.p.scratch)
 
 
 def _view_inside(host: Array, x: Operand) -> Array:
@@ -92,7 +38,7 @@ def _view_inside(host: Array, x: Operand) -> Array:
     return data.view(x.dtype).reshape(x.shape)
 
 
-class Executable:
+class Executable(PlanExecutable[Prepared]):
     """Plan ready to run; safe to call from several threads."""
 
     def __init__(
@@ -114,11 +60,7 @@ class Executable:
         outputs, runs in NumPy for sizes that no kernels can be made for. `code_target` is the
         target of the kernels' code, None for the host.
         """
-        self.size_names = size_names
-        self.values = tuple(values)
-        self.launches = tuple(tuple(group) for group in launches)
-        self.arena = tuple(arena)
-        self.outputs = tuple(outputs)
+        super().__init__(size_names, values, launches, arena, outputs)
         self.prelude = prelude
         self.graph = graph
         self.code_target = made_for
@@ -127,8 +69,6 @@ class Executable:
         self.nested = False
         """Whether another executable runs this one and accounts for its memory."""
         register_controller()
-        self._prepared: dict[tuple[int, ...], Prepared] = {}
-        self._lock = threading.Lock()
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -152,9 +92,7 @@ class Executable:
         OutOfMemory before anything runs when memory does not suffice, TargetError if the code
         uses instructions that this processor lacks.
         """
-        p = self._prepared.get(sizes)
-        if p is None:
-            p = self._prepare(sizes)
+        p = self.prepared(sizes)
         held_arrays = self._held_arrays(arrays, held)
         results: list[Array] = []
         copies: list[tuple[Array, Array]] = []
@@ -181,9 +119,8 @@ class Executable:
             block = allocate(p.arena_bytes)
         frame = p.frame
         if frame:
-            frame = _fill_frame(
-                p, [address_of(a) for a in (*arrays, *results, *held_arrays)], block
-            )
+            where = [address_of(a) for a in (*arrays, *results, *held_arrays)]
+            frame = p.fill(where, 0 if block is None else block.address)
             for slot, source, d in p.strides:
                 frame[slot] = arrays[source].strides[d] // arrays[source].itemsize
         address = frame.buffer_info()[0]
@@ -218,9 +155,7 @@ class Executable:
         elements for strides passed at the call; `look` returns all inputs as arrays, for steps
         that run in Python. `held` as in `run`. Raises OutOfMemory.
         """
-        p = self._prepared.get(sizes)
-        if p is None:
-            p = self._prepare(sizes)
+        p = self.prepared(sizes)
         if any(s.call is not None for s in p.segments) or (held is None and self.prelude):
             results_by_output = self.run(look(), sizes, None, held)
             by_value = dict(zip(self.outputs, results_by_output, strict=True))
@@ -234,7 +169,7 @@ class Executable:
         if held is not None:
             all_addresses += held.addresses
         block = allocate(p.arena_bytes) if p.arena_bytes else None
-        frame = _fill_frame(p, all_addresses, block)
+        frame = p.fill(all_addresses, 0 if block is None else block.address)
         for slot, source, d in p.strides:
             frame[slot] = inputs[source].stride(d)
         address = frame.buffer_info()[0]
@@ -242,10 +177,6 @@ class Executable:
         for s in p.segments:
             run(s.chunks, s.launches, s.count, address, p.scratch)
         return results
-
-    def prepared(self, sizes: tuple[int, ...]) -> Prepared:
-        """Return the tables for calls with these sizes."""
-        return self._prepared.get(sizes) or self._prepare(sizes)
 
     def _held_arrays(self, arrays: Sequence[Array], held: Run | None) -> list[Array]:
         """Return the values that the prelude computes."""
@@ -321,19 +252,6 @@ class Executable:
 
     # ---- preparation -----------------------------------------------------------------------------
 
-    def _check_memory_limit(self, p: Prepared) -> None:
-        """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
-        limit = None if self.nested else knobs.MAX_EXTRA_MEMORY.get()
-        largest = max((nbytes for *_, nbytes, _ in p.results), default=0)
-        needed = p.arena_bytes + p.call_bytes
-        needed += sum(nbytes for *_, nbytes, over in p.results if over < 0)
-        if limit is not None and needed > limit:
-            raise OutOfMemory(
-                needed=show_bytes(needed),
-                available=show_bytes(limit),
-                largest=f"the largest result takes {show_bytes(largest)}",
-            )
-
     def _reference_step(self, graph: Graph) -> CallStep:
         """Return one step that computes everything by the operators' references."""
         inputs = {v.number: n for n, v in enumerate(self.values) if v.place == "input"}
@@ -351,13 +269,12 @@ class Executable:
             reason = f"{reason}; code for it can be shown, not run"
             raise TargetError(target=self.code_target.name, reason=reason)
 
-    def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
+    def _build_tables(self, named: dict[str, int]) -> Prepared:
         self._check_target()
-        named = dict(zip(self.size_names, sizes, strict=True))
         if self.verify is not None:
             self.verify(named)
-        shapes = [tuple(int(evaluate(d, named)) for d in v.shape) for v in self.values]
-        largest = max((math.prod(shape) for shape in shapes), default=0)
+        builder = LaunchTableBuilder(self.values, named)
+        largest = max(map(math.prod, builder.shapes), default=0)
         if largest >= 1 << 62:  # byte counts below must fit 64 bits
             raise OutOfMemory(
                 needed=f"{largest:,} elements",
@@ -365,25 +282,16 @@ class Executable:
                 largest="a value of the program is larger",
             )
         try:
-            p = LaunchTableBuilder(self.values, named, shapes).build(self.launches, self.arena)
+            p = builder.build(self.launches, self.arena)
         except Exception as error:
             if self.graph is None or not is_recoverable(error):
                 raise
-            p = LaunchTableBuilder(self.values, named, shapes).build(
-                [[self._reference_step(self.graph)]], ()
-            )
+            step = self._reference_step(self.graph)
+            p = LaunchTableBuilder(self.values, named).build([[step]], ())
             at = ", ".join(f"{n}={k}" for n, k in named.items())
             warn_fallback(f"{self.graph.name} at {at or 'these sizes'}", error)
-        for v, value in enumerate(self.values):
-            if value.place == "output":
-                nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
-                p.results.append((v, shapes[v], value.dtype.numpy, nbytes, value.overwrites))
-        p.results.sort(key=lambda r: self.values[r[0]].number)
-        self._check_memory_limit(p)
-        with self._lock:
-            if len(self._prepared) >= MAX_PREPARED:
-                self._prepared.pop(next(iter(self._prepared)))
-            self._prepared[sizes] = p
+        if not self.nested:
+            p.check_limit(p.call_bytes)
         return p
 
 
@@ -438,7 +346,6 @@ __all__ = [
     "KernelStep",
     "NativeFunction",
     "Prepared",
-    "RepeatedKernels",
     "Value",
     "reference_executable",
 ]

@@ -34,7 +34,8 @@ from smelt.python.dataclass import dataclass
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
-from smelt.runtime.loop import LoopCall, LoopShape
+from smelt.runtime.host_loop import LoopCall
+from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
 from smelt.types.dtype import DTYPES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from smelt.kernel.abi import PARALLEL
 from smelt.python.dataclass import dataclass
 from smelt.runtime.layout import place_values, step_values
+from smelt.runtime.plan_tables import PlanTables, TableBuilder
 from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
 from smelt.runtime.threads import pool
 from smelt.types.expr import Index, evaluate
@@ -60,23 +60,14 @@ class Segment:
     count: int = 0
 
 
-@dataclass
-class Prepared:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Prepared(PlanTables):
     """Everything about a call that depends on sizes only."""
 
-    sizes: dict[str, int]
-    frame: array[int]
-    addresses: list[tuple[int, int, int]]
-    """Frame words filled at the call: (slot, source, offset in bytes from its address)."""
-    arena: list[tuple[int, int]]
-    strides: list[tuple[int, int, int]]
     segments: list[Segment]
-    arena_bytes: int
     scratch: int
     code: list[Any]
     """Owners of the code that the tables point to; must live as long as the tables."""
-    results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
-    """By output: value, shape, dtype, bytes, and the input it overwrites (-1: none)."""
     work: float = 0.0
     """Predicted time in ns."""
     parallel: bool = False
@@ -84,20 +75,17 @@ class Prepared:
     call_bytes: int = 0
     """Most bytes that a library call among the kernels takes while it runs."""
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether it calls libraries."""
+        return any(s.call is not None for s in self.segments)
 
-class LaunchTableBuilder:
+
+class LaunchTableBuilder(TableBuilder):
     """Builder of the tables for one set of sizes."""
 
-    def __init__(
-        self, values: Sequence[Value], named: dict[str, int], shapes: list[tuple[int, ...]]
-    ) -> None:
-        self.values, self.sizes, self.shapes = values, named, shapes
-        self.inputs = sum(v.place == "input" for v in values)
-        self.first_held = self.inputs + sum(v.place == "output" for v in values)
-        self.frame: list[int] = []
-        self.addresses: list[tuple[int, int, int]] = []
-        self.arena: list[tuple[int, int]] = []
-        self.strides: list[tuple[int, int, int]] = []
+    def __init__(self, values: Sequence[Value], named: dict[str, int]) -> None:
+        super().__init__(values, named)
         self.segments: list[Segment] = []
         self.chunks: list[tuple[int, int, int, int]] = []
         self.launches: list[tuple[int, int, int, int]] = []
@@ -113,8 +101,8 @@ class LaunchTableBuilder:
         If all results are empty nothing runs, because index expressions assume sizes of at least
         1. Launches without any results do run: they are timed.
         """
-        results = [n for n, v in enumerate(self.values) if v.place == "output"]
-        if results and not any(map(self._nbytes, results)):
+        results = sorted(self.results(), key=lambda r: self.values[r[0]].number)
+        if results and not any(nbytes for *_, nbytes, _ in results):
             launches = ()
         groups: list[list[Step]] = []
         written: set[int] = set()
@@ -128,15 +116,17 @@ class LaunchTableBuilder:
             self._add_group(time, group)
         self._flush()
         return Prepared(
-            self.sizes,
-            array("q", self.frame),
-            self.addresses,
-            self.arena,
-            self.strides,
-            self.segments,
-            self.places.nbytes,
-            self.scratch,
-            self.code,
+            sizes=self.sizes,
+            frame=array("q", self.frame),
+            addresses=self.addresses,
+            arena=self.arena,
+            strides=self.strides,
+            shapes=self.shapes,
+            results=[(n, shape, d.numpy, nbytes, over) for n, shape, d, nbytes, over in results],
+            segments=self.segments,
+            arena_bytes=self.places.nbytes,
+            scratch=self.scratch,
+            code=self.code,
             work=self.work,
             parallel=self.parallel,
             call_bytes=self.call_bytes,
@@ -177,15 +167,11 @@ class LaunchTableBuilder:
         if step.specialize is None:
             return step
         results = sum(
-            self._nbytes(n)
+            self.nbytes(n)
             for n in {*step_values(step)} - earlier
             if self.values[n].place == "output" and self.values[n].overwrites < 0
         )
         return step.specialize(self.sizes, results > step.stream_above) or step
-
-    def _nbytes(self, number: int) -> int:
-        value = self.values[number]
-        return math.prod(self.shapes[number]) * value.dtype.itemsize
 
     def _add_arguments(self, time: int, k: int, step: KernelStep) -> int:
         """Append the argument words of a group's kernel `k`; return their byte offset."""
@@ -199,31 +185,16 @@ class LaunchTableBuilder:
                 self.arena.append((slot, self.places.partials[time, k, operand]))
             elif kind == "stride":
                 number, d = operand
+                self.frame[slot] = math.prod(self.shapes[number][d + 1 :])  # until the call
                 self.strides.append((slot, self.values[number].number, d))
             else:
-                self._add_address(slot, operand)
+                self.add_address(slot, operand)
         return base * 8
-
-    def _add_address(self, slot: int, number: int) -> None:
-        source, offset = self._locate(number)
-        if source < 0:
-            self.arena.append((slot, offset))
-        else:
-            self.addresses.append((slot, source, offset))
-
-    def _locate(self, number: int) -> tuple[int, int]:
-        """Return the source of a value, as in `Operand`, and its byte offset there."""
-        v = self.values[number]
-        first = {"input": 0, "output": self.inputs, "held": self.first_held}.get(v.place)
-        if first is not None:
-            return first + v.number, 0
-        host, offset = self.places.values[number]
-        return (self.inputs + host if host >= 0 else -1), offset
 
     def _operand(self, number: int) -> Operand:
         v = self.values[number]
         is_whole_array = v.place in ("input", "output", "held")
-        return Operand(*self._locate(number), self.shapes[number], v.dtype.numpy, is_whole_array)
+        return Operand(*self.locate(number), self.shapes[number], v.dtype.numpy, is_whole_array)
 
     def _add_chunks(self, entry: NativeFunction, base: int, code_sizes: Sizes) -> float:
         """Split a function's tasks into chunks; return the predicted work in ns.

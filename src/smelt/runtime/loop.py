@@ -1,30 +1,35 @@
-"""Run the plan of a loop's step again and again on the values it carries.
+"""Run a loop's step again and again on the values it carries.
 
-    h, x[0] -> step -> h', y[0]
-    h', x[1] -> step -> h, y[1]
+    initial h, x[0] -> step -> h', y[0]
+    h', x[1]        -> step -> h, y[1]
     ...
 
-To the surrounding executable this is a single call. A carry has two buffers, which steps read and
-write in turn; slices of sequences and of stacked results are passed by address.
+Carries stay on the device: the first step reads the operands, the last one of a counted loop
+writes the results, and between them steps use two buffers in turn, or the stacked values of a carry
+where these are results. A loop of a counted number of steps is a series of launches that sizes
+decide alone; nothing waits. Where the first carry decides, the host reads it before each step, and
+so waits for the step before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count as count_up
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.runtime.executable import Executable, RepeatedKernels
-from smelt.runtime.launch_table import Prepared
-from smelt.runtime.memory import Block, allocate
+from smelt.runtime.plan_tables import Addresses, PlanExecutable
+from smelt.runtime.sliced_plan import (
+    VECTOR_BYTES,
+    SlicedPlan,
+    Slices,
+    Stream,
+    place_after,
+)
 from smelt.runtime.steps import Sizes
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
-
-Array = np.ndarray[Any, Any]
-RunStep = Callable[[int, int], None]
 
 
 class LoopShape(NamedTuple):
@@ -54,121 +59,153 @@ class LoopShape(NamedTuple):
         return tuple(named[n] for n in order)
 
 
-class LoopCall:
-    """Repeated execution of a step, as the function of a call step."""
+class Loop:
+    """A loop at sizes.
 
-    def __init__(self, shape: LoopShape, wanted: tuple[int, ...], step: Executable) -> None:
-        self.shape, self.wanted, self.step = shape, wanted, step
-        step.nested = True
-        self.stacked = sorted({k for k in wanted if shape.carries <= k < shape.results})
+    `wanted` are the results to write, and `step` is the plan of a step.
+    """
 
-    def __call__(self, sizes: Sizes, inputs: list[Array], outputs: list[Array]) -> None:
-        """Run all steps, writing into `outputs`."""
-        s, count = self.shape, self.shape.carries
-        operands = [np.require(x, requirements="C") for x in inputs]
-        targets = dict(zip(self.wanted, outputs, strict=True))
-        carry = [x.copy() for x in operands[:count]]
-        buffers = carry, [np.empty_like(x) for x in carry]
-        run = self._runner(
-            s.step_sizes(sizes, self.step.size_names),
-            buffers,
-            operands[count : count + s.slices],
-            operands[count + s.slices :],
-            [targets[k] for k in self.stacked],
+    def __init__(
+        self, shape: LoopShape, wanted: tuple[int, ...], step: PlanExecutable[Any], sizes: Sizes
+    ) -> None:
+        self._shape, self._wanted = shape, wanted
+        moments = shape.moments(sizes)
+        self._moments = None if moments is None else np.array(moments, np.int64)
+        here = shape.step_sizes(sizes, step.size_names)
+        shapes, count = step.prepared(here).shapes, shape.carries
+        nbytes = [math.prod(s) * v.dtype.itemsize for s, v in zip(shapes, step.values, strict=True)]
+        self._stacked = sorted({k for k in wanted if count <= k < shape.results})
+        self._input_bytes = nbytes[: count + shape.slices]
+        self._stacked_bytes = [nbytes[step.outputs[k]] for k in range(count, len(step.outputs))]
+        self._step = SlicedPlan(
+            step,
+            here,
+            {k: Slices.whole(nbytes[k]) for k in range(count, count + shape.slices)},
+            {k: Slices.whole(n) for k, n in enumerate(self._stacked_bytes, count)},
         )
-        saved = [(k, targets[s.results + k]) for k in range(count) if s.results + k in targets]
-        side = 0
-        moments = s.moments(sizes)
-        for t in count_up() if moments is None else moments:
-            if not s.length and not buffers[side][0]:
+        self._histories = [k for k in range(count) if shape.results + k in wanted]
+        self._direct = {
+            k
+            for k in self._histories
+            if nbytes[k] % VECTOR_BYTES == 0 or self._step.is_unaligned(k)
+        }
+        """Carries that steps write to where their values are stacked."""
+        self.nbytes = self._step.nbytes
+        self._buffers: tuple[list[int], list[int]] = [], []
+        for side in self._buffers:
+            for k in range(count):
+                side.append(self.nbytes)
+                self.nbytes = place_after(self.nbytes, nbytes[k])
+        self.operations = None
+        if self._moments is not None and self._step.operations is not None:
+            each = self._step.operations + len(self._histories)
+            self.operations = each * len(self._moments) + len(wanted)
+
+    def queue(self, addresses: Sequence[int], stream: Stream) -> None:
+        """Queue all steps on inputs, outputs and memory of `nbytes`, given by address."""
+        count, last = self._shape.carries, len(addresses) - 1 - len(self._wanted)
+        inputs, outputs, memory = addresses[:last], addresses[last:-1], addresses[-1]
+        targets = dict(reversed([*zip(self._wanted, outputs, strict=True)]))
+        if self._moments is None:
+            steps = self._queue_while(inputs, memory, stream)
+            results = (
+                inputs[:count] if not steps else [memory + x for x in self._buffers[steps % 2]]
+            )
+        else:
+            results = self._queue_steps(self._moments, inputs, targets, memory, stream)
+        for k, target in targets.items():
+            if k < count and results[k] != target:
+                _copy(stream, target, results[k], self._input_bytes[k])
+        for k, other in zip(self._wanted, outputs, strict=True):
+            if other != targets[k]:  # a result that is wanted twice
+                _copy(stream, other, targets[k], self._result_bytes(k))
+
+    def _queue_while(self, inputs: Sequence[int], memory: int, stream: Stream) -> int:
+        """Queue steps while the first carry is true; return their number."""
+        count = self._shape.carries
+        constants = inputs[count:]
+        sides = [[memory + x for x in side] for side in self._buffers]
+        carries, steps, bound = inputs[:count], 0, list[Callable[[], None]]()
+        while stream.is_true(carries[0]):
+            steps += 1
+            after = sides[steps % 2]
+            if steps <= 3:  # from the operands, and then from either side
+                bound.append(self._step.bind([*carries, *constants], after, memory, stream))
+            bound[steps - 1 if steps <= 3 else 1 + steps % 2]()
+            carries = after
+            if self._shape.runs_once:
                 break
-            for k, history in saved:
-                history[t] = buffers[side][k]
-            run(t, side)
-            side = 1 - side
+        return steps
+
+    def _queue_steps(
+        self,
+        moments: Addresses,
+        inputs: Sequence[int],
+        targets: Mapping[int, int],
+        memory: int,
+        stream: Stream,
+    ) -> list[int]:
+        """Queue a counted number of steps; return where the carries are after them."""
+        count, steps = self._shape.carries, len(moments)
+        places: list[Addresses] = []
+        """By carry: where it is after each number of steps."""
         for k in range(count):
-            if k in targets:
-                targets[k][...] = buffers[side][k]
-        for k, target in zip(self.wanted, outputs, strict=True):
-            if target is not targets[k]:  # a result that is wanted twice
-                target[...] = targets[k]
-
-    def _runner(
-        self,
-        sizes: tuple[int, ...],
-        buffers: tuple[list[Array], list[Array]],
-        sequences: list[Array],
-        constants: list[Array],
-        stacked: list[Array],
-    ) -> RunStep:
-        """Return a function that runs step t from the carries of one side.
-
-        A step of kernels alone is one native call on a table of addresses.
-        """
-        step = self.step
-        p = step.prepared(sizes)
-        block = allocate(p.arena_bytes) if p.arena_bytes else None
-        if step.prelude is None and all(s.call is None for s in p.segments):
-            inputs = [[*buffers[side], *sequences, *constants] for side in (0, 1)]
-            targets = [[*buffers[1 - side], *stacked] for side in (0, 1)]
-            return self._native_runner(p, block, inputs, targets)
-
-        def run(t: int, side: int) -> None:
-            operands = [*buffers[side], *(_slice(x, t) for x in sequences), *constants]
-            results = [*buffers[1 - side], *(_slice(y, t) for y in stacked)]
-            step.run(operands, sizes, results, None, block)
-
-        return run
-
-    def _native_runner(
-        self,
-        p: Prepared,
-        block: Block | None,
-        inputs: list[list[Array]],
-        targets: list[list[Array]],
-    ) -> RunStep:
-        """Return a function that runs kernels on the inputs and targets of either side.
-
-        A result that is an operand of the step, or another result again, is copied.
-        """
-        count, slices, values = self.shape.carries, self.shape.slices, self.step.outputs
-        computed = [values.index(v) for v, *_ in p.results]
-        first = len(inputs[0])
-        arrays = [[*inputs[side], *(targets[side][k] for k in computed)] for side in (0, 1)]
-        moving = [*range(count, count + slices)]
-        moving += [first + n for n, k in enumerate(computed) if k >= count]
-        kernels = RepeatedKernels(p, block, arrays, moving)
-        copied: list[tuple[int, bool, int]] = []
-        """Targets, and where their values are: in the inputs or in the targets."""
-        for k, v in enumerate(values):
-            value = self.step.values[v]
-            if value.place == "input":
-                copied.append((k, True, value.number))
-            elif values.index(v) != k:
-                copied.append((k, False, values.index(v)))
+            place = np.empty(steps + 1, np.int64)
+            place[::2], place[1::2] = (memory + side[k] for side in self._buffers)
+            if k in self._direct:
+                place[:-1] = self._slots(k, targets, moments)
+            place[-1] = targets.get(k, place[-1])
+            place[0] = inputs[k]
+            places.append(place)
+        moving = zip(inputs[count:], self._input_bytes[count:], strict=False)
+        read: list[Addresses | int] = [x + n * moments for x, n in moving]
+        read += inputs[len(self._input_bytes) :]
+        pairs = zip(self._stacked, self._stacked_bytes, strict=True)
+        written = [targets[k] + n * moments for k, n in pairs]
+        run_inputs = [*(x[:-1] for x in places), *read]
+        run_outputs = [*(x[1:] for x in places), *written]
+        copied = [k for k in self._histories if k not in self._direct]
+        for k in self._histories if steps else ():  # the first values, which no step has written
+            self._keep(k, 0, places, targets, moments, stream)
         if not copied:
-            return kernels.run
+            self._step.queue_runs(steps, run_inputs, run_outputs, memory, stream)
+        for j in range(steps if copied else 0):
+            for k in copied if j else ():
+                self._keep(k, j, places, targets, moments, stream)
+            one, other = (
+                [x if isinstance(x, int) else x[j : j + 1] for x in side]
+                for side in (run_inputs, run_outputs)
+            )
+            self._step.queue_runs(1, one, other, memory, stream)
+        return [int(x[-1]) for x in places]
 
-        def run(t: int, side: int) -> None:
-            kernels.run(t, side)
-            for k, from_input, n in copied:
-                if from_input:
-                    source = inputs[side][n]
-                    source = _slice(source, t) if count <= n < count + slices else source
-                else:
-                    source = targets[side][n]
-                    source = _slice(source, t) if n >= count else source
-                target = targets[side][k]
-                (_slice(target, t) if k >= count else target)[...] = source
+    def _slots(self, k: int, targets: Mapping[int, int], moments: Addresses) -> Addresses:
+        """Return where the values of a carry before steps are stacked."""
+        return targets[self._shape.results + k] + self._input_bytes[k] * moments
 
-        return run
+    def _keep(
+        self,
+        k: int,
+        j: int,
+        places: Sequence[Addresses],
+        targets: Mapping[int, int],
+        moments: Addresses,
+        stream: Stream,
+    ) -> None:
+        """Copy a carry before a step to where its values are stacked."""
+        to = int(self._slots(k, targets, moments)[j])
+        _copy(stream, to, int(places[k][j]), self._input_bytes[k])
 
-    def prepare(self, sizes: Sizes) -> int:
-        """Prepare a step at these sizes; return the bytes that the loop needs besides results."""
-        p = self.step.prepared(self.shape.step_sizes(sizes, self.step.size_names))
-        return p.arena_bytes + 2 * sum(nbytes for *_, nbytes, _ in p.results)
+    def _result_bytes(self, k: int) -> int:
+        """Return the bytes of a result of the loop."""
+        if k < self._shape.carries:
+            return self._input_bytes[k]
+        stacked = dict(zip(self._stacked, self._stacked_bytes, strict=True))
+        each = stacked[k] if k in stacked else self._input_bytes[k - self._shape.results]
+        return each * (0 if self._moments is None else len(self._moments))
 
 
-def _slice(x: Array, t: int) -> Array:
-    """Return one slice of a sequence, as a view also where it is a number."""
-    return x[t] if x.ndim > 1 else x[t : t + 1].reshape(())
+def _copy(stream: Stream, to: int, source: int, nbytes: int) -> None:
+    """Copy adjacent bytes."""
+    whole = Slices.whole(nbytes)
+    stream.copy(to, whole, source, whole)

@@ -157,8 +157,8 @@ class ProgramFile:
             self._status = os.fstat(descriptor)
             if not stat.S_ISREG(self._status.st_mode):
                 raise self._damage("it is not a regular file")
-            if self._status.st_size < HEADER_BYTES:
-                raise self._damage(f"it ends after {self._status.st_size} of {HEADER_BYTES} bytes")
+            if not self._status.st_size:
+                raise self._damage("it is empty")
             self._bytes = self._content(descriptor, mapped)
         finally:
             os.close(descriptor)
@@ -175,13 +175,21 @@ class ProgramFile:
     def _damage(self, reason: str) -> ProgramFileError:
         return ProgramFileError(path=self.path.name, reason=reason)
 
+    def _other(self) -> ProgramFileError:
+        begin = bytes(self._bytes[: len(MAGIC)])
+        return ProgramFileError(
+            path=self.path.name,
+            reason=f"not a program file: it begins with {begin!r}, not {MAGIC!r}",
+            hint="sm.save, or smelt save in the shell, makes one of a function or a model.",
+        )
+
     def _read_manifest(self) -> tuple[tuple[Section, ...], dict[str, Any]]:
         size = len(self._bytes)
+        if bytes(self._bytes[: len(MAGIC)]) != MAGIC[:size]:
+            raise self._other()
         if size < HEADER_BYTES:
-            raise self._damage("it was cut off while it was read")
-        magic, version, flags, offset, length, digest = _HEADER.unpack_from(self._bytes)
-        if magic != MAGIC:
-            raise self._damage("it does not begin as a program file does")
+            raise self._damage(f"it ends after {size} of {HEADER_BYTES} bytes")
+        _, version, flags, offset, length, digest = _HEADER.unpack_from(self._bytes)
         if version > FORMAT or flags:
             raise ProgramVersionError(
                 path=self.path.name, reason=f"format {version}, this version reads up to {FORMAT}"

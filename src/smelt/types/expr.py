@@ -476,6 +476,12 @@ def extents(e: Index) -> tuple[Index, ...]:
 
 
 @lru_cache(maxsize=8192)
+def symbol_of(e: Index) -> str | None:
+    """Return the size that an expression is, or None."""
+    names = sizes_of(e)
+    return names[0] if len(names) == 1 and e == size(names[0]) else None
+
+
 def axes_of(e: Index) -> tuple[str, ...]:
     """Return the names of the axes in `e`, in order of first appearance."""
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "axis"))

@@ -19,7 +19,7 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.machine.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_DOT_ROWS
+from smelt.machine.blocks import GEMV, UNPACKED
 from smelt.machine.target import Target
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
@@ -38,11 +38,13 @@ def reads_in_place(kernel: SingleKernel, isa: str, variant: Any = "") -> list[bo
 def test_form_follows_from_the_sizes() -> None:
     """Of a kernel that is compiled, not run."""
     kernel = fuse(matrices("f32", "m,k; k,n -> m,n"), "avx512")
-    sizes = {"m": THIN, "n": THIN + 1, "k": SMALL_DEPTH + 1}
-    assert select_variant(kernel.variants, {**sizes, "k": SMALL_DEPTH}) == "small"
+    sizes = {"m": GEMV.rows, "n": GEMV.rows + 1, "k": UNPACKED.kc + 1}
+    assert select_variant(kernel.variants, {**sizes, "k": UNPACKED.kc}) == "small"
     assert select_variant(kernel.variants, sizes) == "rows"
-    assert select_variant(kernel.variants, {**sizes, "m": THIN + 1}) == ""
-    assert select_variant(kernel.variants, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
+    assert select_variant(kernel.variants, {**sizes, "m": GEMV.rows + 1}) == ""
+    assert (
+        select_variant(kernel.variants, {**sizes, "m": GEMV.rows + 1, "n": GEMV.rows}) == "columns"
+    )
     assert select_variant(kernel.variants, {**sizes, "n": 1}) in ("rows", "columns")
     assert reads_in_place(kernel, "avx512") == [False]
     assert (
@@ -96,7 +98,7 @@ def test_every_count_of_rows_in_both_orders(isa: str, dtype: str) -> None:
     for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
         kernel = fuse(matrices(dtype, f"{left}; {right} -> m,n"), isa)
         for m, n, k in product(
-            range(THIN + 2) if first else (1, 3, 8), (1, 17, 64, 65), (0, 1, 5, 67)
+            range(GEMV.rows + 2) if first else (1, 3, 8), (1, 17, 64, 65), (0, 1, 5, 67)
         ):
             shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
             x, y = (whole_numbers(shapes[s], DTYPES[dtype], m) for s in (left, right))
@@ -126,8 +128,8 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
         source = matrices(dtype, spec)
         kernel = fuse(source.replace("m,", "3,", 1) if rows else source, isa)
         for k in range(1, 9):
-            shapes = (*rows, 2 * THIN_DEPTH), (2 * THIN_DEPTH, 70)
-            for depth in (2 * THIN_DEPTH, k):  # NaN fills scratch, and stays there
+            shapes = (*rows, 2 * GEMV.depth), (2 * GEMV.depth, 70)
+            for depth in (2 * GEMV.depth, k):  # NaN fills scratch, and stays there
                 x, y = (whole_numbers(shape, DTYPES[dtype], k) for shape in shapes)
                 x, y = x[..., :depth].copy(), y[:depth].copy()
                 if depth > k and x.dtype.kind == "f":
@@ -142,11 +144,11 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
 def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
     kernel = fuse(matrices("f32", spec))
     for k, n in (
-        (THIN_DEPTH - 1, 3),
-        (THIN_DEPTH, 5),
-        (2 * THIN_DEPTH + 19, THIN_DOT_ROWS + 1),
-        (33, THIN_COLUMNS - 1),
-        (33, 2 * THIN_COLUMNS + 35),
+        (GEMV.depth - 1, 3),
+        (GEMV.depth, 5),
+        (2 * GEMV.depth + 19, GEMV.dot_rows + 1),
+        (33, GEMV.columns - 1),
+        (33, 2 * GEMV.columns + 35),
     ):
         size_values = {"m": 5, "n": n, "k": k}
         x, y = (

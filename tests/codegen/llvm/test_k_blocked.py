@@ -36,10 +36,10 @@ from smelt.machine.blocks import (
     ISSUE_BOUND,
     K_BLOCKED,
     LEFT_IN_PLACE,
+    ONE_PASS,
     ROW_MULTIPLE,
-    SMALL,
-    TALL_COLUMNS,
-    WIDE_DEPTH,
+    TSMM,
+    UNPACKED,
 )
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.runtime.loader import load
@@ -80,9 +80,9 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
     kernel = forced(matrices("f32", f"{left}; {right} -> m,n"), isa, "k_blocked")
     rng = np.random.default_rng(5)
     for m, n, k in (
-        (SMALL + 1, TALL_COLUMNS + 1, WIDE_DEPTH + 50),
-        (600, 131, WIDE_DEPTH + 1),
-        (265, 400, WIDE_DEPTH + 450),
+        (UNPACKED.mc + 1, TSMM.columns + 1, ONE_PASS.depth + 50),
+        (600, 131, ONE_PASS.depth + 1),
+        (265, 400, ONE_PASS.depth + 450),
     ):
         x, y = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
         x[3, 5], x[4, 6], y[7, 8] = np.nan, np.inf, -np.inf
@@ -112,13 +112,7 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     kernel = forced(code, isa, "k_blocked")
     is_right_with_what_surrounds(
         kernel,
-        (
-            (1, 1, 1),
-            (9, 16, 5),
-            (35, 7, K_BLOCKED.kc + 3),
-            (70, 141, 20),
-            (24, 64, K_BLOCKED.kc),
-        ),
+        ((1, 1, 1), (9, 16, 5), (35, 7, K_BLOCKED.kc + 3), (70, 141, 20), (24, 64, K_BLOCKED.kc)),
     )
 
 
@@ -309,7 +303,7 @@ def roomy(isa: str) -> SingleKernel:
 def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is chosen if a panel fits L1 or blocks would leave L2."""
     plain = fuse(PLAIN, isa)
-    large = {"m": 700, "n": 300, "k": WIDE_DEPTH}
+    large = {"m": 700, "n": 300, "k": ONE_PASS.depth}
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
     variants = code_variants(plain.kernel, target)
     assert "panels" not in [c.variant for c in competing_candidates(variants, large)]

@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph,
 from smelt import lower
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule import conv_layout
+from smelt.codegen.llvm.schedule import conv_plan
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
@@ -68,8 +68,11 @@ def lasting(o: int, c: int, **more: int) -> str:
 @pytest.fixture
 def always_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use NHWC wherever it is possible, with weights packed by each task."""
-    monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
-    monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
+    monkeypatch.setattr(conv_plan, "MAX_TRANSPOSE_SHARE", 1e9)
+    choose, form = conv_plan.choose_conv_layout, conv_plan.NHWC_VARIANT
+    monkeypatch.setattr(
+        conv_plan, "choose_conv_layout", lambda c, target, _: choose(c, target, form)
+    )
 
 
 def conv_kernel(source: str, isa: str) -> SingleKernel:

@@ -18,7 +18,7 @@ from smelt.compiler import driver
 from smelt.fusion import plan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import Variant, competing_candidates
-from smelt.machine.blocks import ISSUE_BOUND, SMALL, SMALL_M, TALL_COLUMNS, THIN, WIDE_DEPTH
+from smelt.machine.blocks import GEMV, ISSUE_BOUND, ONE_PASS, SMALL_M, TSMM, UNPACKED
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
 
@@ -55,9 +55,9 @@ def test_products_beside_one_another_have_tasks_of_their_own() -> None:
     built = emit(kernel.kernel, kernel.target, form="panels")
     assert len(built.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
-    least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
+    least = {"m": UNPACKED.mc + 1, "n": 300, "p": 100, "k": 90}
     assert select_variant(kernel.variants, least) == "panels"
-    assert select_variant(kernel.variants, {**least, "k": WIDE_DEPTH + 1}) in ("", "k_blocked")
+    assert select_variant(kernel.variants, {**least, "k": ONE_PASS.depth + 1}) in ("", "k_blocked")
 
 
 @pytest.mark.parametrize("variant", FORMS)
@@ -99,10 +99,10 @@ def test_rows_are_packed_once_for_all_that_read_them(variant: str, weights: str)
         *(s[:3] for s in SIZES),
         (97, 150, 0),
         (13, 33, 2 * ISSUE_BOUND.kc + 1),
-        (SMALL, 40, SMALL_M.kc + 3),
+        (UNPACKED.mc, 40, SMALL_M.kc + 3),
         (ISSUE_BOUND.mc + 5, 19, 6),
     ):
-        if variant == "small_m" and m > SMALL:
+        if variant == "small_m" and m > UNPACKED.mc:
             continue
         at = {"m": m, "n": n, "k": k}
         for kernel in (three, apart):
@@ -143,8 +143,13 @@ def _shared(weights: str, second: str, variant: Variant) -> SingleKernel:
 def test_few_rows_of_those_together() -> None:
     for w in ("k,n", "n,k"):
         actual = fuse(SHARED.format(w=w, second="x"), ISAS[0]).variants
-        least = {"m": THIN + 1, "n": 3000, "k": 500}
-        for m, is_possible in ((THIN, False), (THIN + 1, True), (SMALL, True), (SMALL + 1, False)):
+        least = {"m": GEMV.rows + 1, "n": 3000, "k": 500}
+        for m, is_possible in (
+            (GEMV.rows, False),
+            (GEMV.rows + 1, True),
+            (UNPACKED.mc, True),
+            (UNPACKED.mc + 1, False),
+        ):
             possible = [c.variant for c in competing_candidates(actual, {**least, "m": m})]
             assert ("small_m" in possible) == is_possible
         assert select_variant(actual, {**least, "m": 32}) == "small_m"
@@ -154,9 +159,14 @@ def test_few_rows_of_those_together() -> None:
 
 def test_limits_of_those_together_count_all_sums() -> None:
     kernel = fuse(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
-    least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH // 2, "j": WIDE_DEPTH // 2}
+    least = {
+        "m": UNPACKED.mc + 1,
+        "n": TSMM.columns + 1,
+        "k": ONE_PASS.depth // 2,
+        "j": ONE_PASS.depth // 2,
+    }
     for more in (0, 1):
-        sizes = {**least, "j": WIDE_DEPTH // 2 + more}
+        sizes = {**least, "j": ONE_PASS.depth // 2 + more}
         possible = [c.variant for c in competing_candidates(kernel.variants, sizes)]
         assert ("panels" in possible) == (more == 0)
 

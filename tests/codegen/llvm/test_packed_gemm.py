@@ -28,18 +28,13 @@ from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
 from smelt.machine.blocks import (
+    GEMV,
     HEIGHT,
-    MIN_WIDE,
+    ONE_PASS,
     REGISTER_RUN,
-    SMALL,
-    TALL_COLUMNS,
-    TALL_DEPTH,
     TASKS,
-    THIN,
-    WIDE_DEPTH,
-    WIDE_PANEL,
-    WIDE_RUN,
-    WIDE_TASKS,
+    TSMM,
+    UNPACKED,
     wide_blocks,
 )
 from smelt.machine.target import Target
@@ -54,9 +49,9 @@ SIZES = (
     (7, 31, 17),
     (17, 65, 33),
     (70, 47, 16),
-    (33, TALL_COLUMNS + 1, 19),
-    (145, 2 * TALL_COLUMNS + 17, 3),
-    (40, TALL_COLUMNS, 300),
+    (33, TSMM.columns + 1, 19),
+    (145, 2 * TSMM.columns + 17, 3),
+    (40, TSMM.columns, 300),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 MASKED = [isa for isa in ISAS if Target.for_isa(isa).facts.has_mask_registers]
@@ -68,10 +63,10 @@ def test_form_follows_from_sizes(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
     large = {"m": 512, "n": 512, "k": 512}
     assert select_variant(variants, large) == "panels"
-    for k in (WIDE_DEPTH, WIDE_DEPTH + 1):
+    for k in (ONE_PASS.depth, ONE_PASS.depth + 1):
         possible = [c.variant for c in competing_candidates(variants, {**large, "k": k})]
-        assert ("panels" in possible) == (k == WIDE_DEPTH)
-    assert select_variant(variants, {**large, "k": WIDE_DEPTH + 1}) == "k_blocked"
+        assert ("panels" in possible) == (k == ONE_PASS.depth)
+    assert select_variant(variants, {**large, "k": ONE_PASS.depth + 1}) == "k_blocked"
     # The columns of a transposed left operand that L2 does not hold are packed.
     transposed = fuse(matrices("f32", "k,m; k,n -> m,n"), isa).variants
     assert select_variant(transposed, {"m": 2048, "n": 512, "k": 1024}) != "panels"
@@ -86,10 +81,10 @@ def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
         kernel = fuse(f'{head} {{spec="b,m,k; {right} -> b,m,n"}}\n return s\n}}', isa)
         return select_variant(kernel.variants, {"b": 9, **sizes})
 
-    computed, few, many = ("b,k,n", "abs(w)"), THIN + 1, 10 * TALL_COLUMNS
-    assert variant(*computed, m=SMALL, n=many, k=7) != "small"
-    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "panels"
-    assert variant(*computed, m=THIN, n=many, k=7) == "rows"
+    computed, few, many = ("b,k,n", "abs(w)"), GEMV.rows + 1, 10 * TSMM.columns
+    assert variant(*computed, m=UNPACKED.mc, n=many, k=7) != "small"
+    assert variant(*computed, m=few, n=few, k=ONE_PASS.depth + 1) != "panels"
+    assert variant(*computed, m=GEMV.rows, n=many, k=7) == "rows"
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
@@ -100,7 +95,11 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
         f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
         isa,
     )
-    for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
+    for m, n, k in (
+        (GEMV.rows + 1, GEMV.rows + 1, TSMM.depth),
+        (70, TSMM.columns, 9),
+        (UNPACKED.mc, 33, 17),
+    ):
         x = whole_numbers((2, m, k), "f4", m)
         w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
         possible = competing_candidates(kernel.variants, kernel.sizes([x, w]))
@@ -119,7 +118,11 @@ def test_every_layout(isa: str, dtype: str) -> None:
 def test_roundings_of_any_numbers(isa: str, right: str) -> None:
     kernel = forced(matrices("f32", f"m,k; {right} -> m,n"), isa)
     rng = np.random.default_rng(5)
-    for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 700), (600, 131, 257), (265, 300, WIDE_DEPTH)):
+    for m, n, k in (
+        (UNPACKED.mc + 1, TSMM.columns + 1, 700),
+        (600, 131, 257),
+        (265, 300, ONE_PASS.depth),
+    ):
         x = rng.standard_normal((m, k)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         (actual,) = kernel(x, y)
@@ -247,17 +250,19 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 def test_blocks_are_even_many_and_stay_in_cache() -> None:
     m, n, k = (size(name) for name in "mnk")
     rows, columns = wide_blocks(m, n, k, mul(m, n), 4, 32)
-    for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072), (1, 300, WIDE_DEPTH)):
+    for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072), (1, 300, ONE_PASS.depth)):
         named = dict(zip("mnk", sizes, strict=True))
         high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
         down, across = -(-sizes[0] // high), -(-sizes[1] // wide)
-        assert down * across >= WIDE_TASKS or high < 2 * MIN_WIDE + HEIGHT
+        assert down * across >= ONE_PASS.tasks or high < 2 * ONE_PASS.min_rows + HEIGHT
         assert sizes[0] > (down - 1) * high and high - sizes[0] / down < HEIGHT + 8
-        assert wide % 32 == 0 and wide <= WIDE_RUN
-        assert wide <= TALL_COLUMNS or sizes[0] * sizes[1] >= TASKS * MIN_WIDE * TALL_COLUMNS
-        assert wide * sizes[2] * 4 <= WIDE_PANEL
+        assert wide % 32 == 0 and wide <= ONE_PASS.columns
+        assert (
+            wide <= TSMM.columns or sizes[0] * sizes[1] >= TASKS * ONE_PASS.min_rows * TSMM.columns
+        )
+        assert wide * sizes[2] * 4 <= ONE_PASS.panel_bytes
     assert int(evaluate(rows, {"m": 512, "n": 3072, "k": 768})) == 528
-    assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 16})) == WIDE_RUN
+    assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 16})) == ONE_PASS.columns
     assert int(evaluate(columns, {"m": 2048, "n": 4096, "k": 2048})) == 64
 
 

@@ -25,7 +25,7 @@ from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.knobs import config
-from smelt.machine.blocks import K_BLOCKED, PREPACKED_RIGHT, SMALL, TALL_COLUMNS
+from smelt.machine.blocks import K_BLOCKED, PREPACKED_RIGHT, TSMM, UNPACKED
 from smelt.machine.target import Target
 from smelt.runtime.loader import load
 from smelt.types.dtype import bf16
@@ -84,10 +84,10 @@ def test_tiles_prefetch_the_next_panel():
 @pytest.mark.parametrize("isa", runnable())
 def test_many_rows_meet_panels_block_by_block(isa):
     kernel = fuse(source(250, WIDTH[isa]), isa)
-    least = {"m": SMALL + 1, "k": 7}
+    least = {"m": UNPACKED.mc + 1, "k": 7}
     assert select_variant(kernel.variants, least) == "k_blocked"
-    assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
-    narrow = fuse(source(TALL_COLUMNS, WIDTH[isa]), isa)
+    assert select_variant(kernel.variants, {**least, "m": UNPACKED.mc}) == ""
+    narrow = fuse(source(TSMM.columns, WIDTH[isa]), isa)
     assert "k_blocked" not in [c.variant for c in narrow.variants]
     assert "panels" not in [c.variant for c in kernel.variants]  # it would pack them again
 

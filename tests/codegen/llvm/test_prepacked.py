@@ -14,7 +14,7 @@ from tests.codegen.llvm.variants import TYPES, forced
 import smelt as sm
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.machine.blocks import PREPACKED, SMALL
+from smelt.machine.blocks import PREPACKED, UNPACKED
 
 ROWS = """graph f(x: {t}[{x}m,k], w: {t}[{w}]) {{
   s = contract(x, w) {{spec="{x}m,k; {w} -> {x}m,n"}}
@@ -31,9 +31,9 @@ def rows(w: str, dtype: str = "f32", x: str = "") -> str:
 
 def test_form_follows_from_sizes() -> None:
     kernel = fuse(rows("k,n"), "avx512")  # compiled, not run
-    least = {"m": SMALL + 1, "n": 512, "k": 512}
+    least = {"m": UNPACKED.mc + 1, "n": 512, "k": 512}
     assert select_variant(kernel.variants, least) == "packed"
-    assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
+    assert select_variant(kernel.variants, {**least, "m": UNPACKED.mc}) == ""
     assert select_variant(kernel.variants, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
     assert select_variant(kernel.variants, {**least, "n": 128}) == ""  # small enough as it lies
     assert select_variant(kernel.variants, {**least, "k": PREPACKED // 512 + 1}) == ""

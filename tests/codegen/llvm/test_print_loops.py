@@ -37,6 +37,7 @@ MAPS = {
     "halves": ("x: f16[m,n], z: bf16[n]", "f16[m,n]", "x[m,n] * z[n]"),
     "wide": ("x: f64[m,n], z: f64[n]", "f64[m,n]", "x[m,n] * z[n] - f64(1.0)"),
     "integers": ("x: i64[m,n], z: i32[n]", "i64[m,n]", "x[m,n] + i64(z[n])"),
+    "shared": ("x: i64[n], z: i64[n]", "i64[n]", "select(x[n] < 0, x[n] + 2, x[n]) + z[n]"),
     "two": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "x[m,n] + z[n]"),
 }
 """Inputs, results and what they are; the last kernel has a second result."""

@@ -24,7 +24,7 @@ from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
-from smelt.machine.blocks import LONG_SUM, RUN, SMALL, SMALL_M, TALL_COLUMNS, THIN
+from smelt.machine.blocks import GEMV, LONG_SUM, RUN, SMALL_M, TSMM, UNPACKED
 from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 
@@ -40,10 +40,10 @@ SIZES = (
     (31, 95, 17),
     (52, 161, 4),
     (70, 47, 30),
-    (SMALL, TALL_COLUMNS + 1, 7),
-    (SMALL + 5, 40, 6),
-    (SMALL + 20, 70, 5),
-    (17, 3 * TALL_COLUMNS + 50, 9),
+    (UNPACKED.mc, TSMM.columns + 1, 7),
+    (UNPACKED.mc + 5, 40, 6),
+    (UNPACKED.mc + 20, 70, 5),
+    (17, 3 * TSMM.columns + 50, 9),
     (29, 70, SMALL_M.kc + 1),
     (16, 33, 2 * SMALL_M.kc + 1),
 )
@@ -55,18 +55,18 @@ MASKED = [isa for isa in ISAS if Target.for_isa(isa).facts.has_mask_registers]
 @pytest.mark.parametrize("isa", ISAS)
 def test_sizes_for_which_the_form_has_room(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
-    panel = max(2 * Target.for_isa(isa).vector_bytes // 4, THIN + 1)
-    least = {"m": THIN + 1, "n": panel, "k": LONG_SUM}
+    panel = max(2 * Target.for_isa(isa).vector_bytes // 4, GEMV.rows + 1)
+    least = {"m": GEMV.rows + 1, "n": panel, "k": LONG_SUM}
 
     def is_possible(**changed: int) -> bool:
         candidates = competing_candidates(variants, {**least, **changed})
         return "small_m" in [c.variant for c in candidates]
 
-    assert is_possible() and is_possible(m=SMALL)
+    assert is_possible() and is_possible(m=UNPACKED.mc)
     assert not any(
-        (is_possible(m=SMALL + 1), is_possible(n=panel - 1), is_possible(k=LONG_SUM + 1))
+        (is_possible(m=UNPACKED.mc + 1), is_possible(n=panel - 1), is_possible(k=LONG_SUM + 1))
     )
-    assert select_variant(variants, {**least, "m": THIN}) == "rows"
+    assert select_variant(variants, {**least, "m": GEMV.rows}) == "rows"
 
 
 @pytest.mark.parametrize("isa", MASKED)
@@ -136,7 +136,11 @@ def test_tile_remainders(isa: str) -> None:
 def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
     kernel = forced(matrices("f32", f"{left}; {right} -> m,n"), isa, "small_m")
     rng = np.random.default_rng(5)
-    for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 601), (65, 300, 1030)):
+    for m, n, k in (
+        (GEMV.rows + 1, TSMM.columns + 1, 700),
+        (UNPACKED.mc, 131, 601),
+        (65, 300, 1030),
+    ):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         x, y, inputs = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
@@ -195,7 +199,7 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
     )
     kernel = forced(code, isa, "small_m")
     for k in (1, 7, 33):
-        x, w = whole_numbers((SMALL, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
+        x, w = whole_numbers((UNPACKED.mc, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
         actual = run_guarded(kernel, [x, w], at_end=True)[0]
         assert np.array_equal(actual, abs(x) @ w), k
 

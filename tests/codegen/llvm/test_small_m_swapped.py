@@ -24,13 +24,7 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import small_m_columns
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
-from smelt.machine.blocks import (
-    SMALL,
-    SWAPPED_COLUMNS,
-    SWAPPED_PACKED_BYTES,
-    TALL_COLUMNS,
-    THIN,
-)
+from smelt.machine.blocks import GEMV, SMALL_M_SWAPPED, TSMM, UNPACKED
 from smelt.machine.target import Target
 from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate, mul, size
@@ -45,12 +39,12 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     """What every task packs of the left operand is to stay in L2."""
     variants = fuse(PLAIN, isa).variants
-    for m in (THIN + 1, 64, SMALL):
-        most = {"m": m, "n": 64, "k": SWAPPED_PACKED_BYTES // 4 // m}
+    for m in (GEMV.rows + 1, 64, UNPACKED.mc):
+        most = {"m": m, "n": 64, "k": SMALL_M_SWAPPED.packed_bytes // 4 // m}
         for k in (most["k"], most["k"] + 1):
             possible = [c.variant for c in competing_candidates(variants, {**most, "k": k})]
             assert ("small_m" in possible) == (k == most["k"])
-    assert select_variant(variants, {"m": SMALL + 1, "n": 64, "k": 500}) != "small_m"
+    assert select_variant(variants, {"m": UNPACKED.mc + 1, "n": 64, "k": 500}) != "small_m"
     assert select_variant(variants, {"m": 32, "n": 4096, "k": 1024}) == "small_m"
 
 
@@ -81,8 +75,8 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
         (PLAIN, True),
         (matrices("f32", "m,k; k,n -> m,n"), False),
         (mixed, False),
-        (heads.format(n=TALL_COLUMNS), False),
-        (heads.format(n=TALL_COLUMNS + 1), True),
+        (heads.format(n=TSMM.columns), False),
+        (heads.format(n=TSMM.columns + 1), True),
     )
     for code, transposed in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
@@ -158,14 +152,14 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 def test_tasks_share_columns_evenly() -> None:
     m, n = (size(name) for name in "mn")
     for tasks in (2, 4, 8):
-        taken = small_m_columns(n, m, mul(m, n), tasks, SWAPPED_COLUMNS)
-        for rows, columns in product((17, 64, SMALL), (48, 200, 768, 3072, 30522)):
+        taken = small_m_columns(n, m, mul(m, n), tasks, SMALL_M_SWAPPED.columns)
+        for rows, columns in product((17, 64, UNPACKED.mc), (48, 200, 768, 3072, 30522)):
             wide = int(evaluate(taken, {"m": rows, "n": columns}))
             count = -(-columns // wide)
-            assert wide % SWAPPED_COLUMNS == 0
+            assert wide % SMALL_M_SWAPPED.columns == 0
             assert count <= tasks
-            assert count >= tasks - 1 or wide <= 2 * SWAPPED_COLUMNS
-            assert wide - columns / count < SWAPPED_COLUMNS
+            assert count >= tasks - 1 or wide <= 2 * SMALL_M_SWAPPED.columns
+            assert wide - columns / count < SMALL_M_SWAPPED.columns
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

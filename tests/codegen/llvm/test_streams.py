@@ -27,7 +27,7 @@ from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.stream_tiling import stream_task_rows
+from smelt.codegen.llvm.schedule.task_tiling import stream_task_rows
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.kernel import ir
 from smelt.kernel.interp import run

@@ -14,31 +14,31 @@ from smelt.codegen.build import Variant, select_variant
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import competing_candidates
-from smelt.machine.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
+from smelt.machine.blocks import TSMM
 
 SIZES = (
     (1, 1, 1),
     (8, 16, 0),
     (9, 17, 5),
-    (TALL_STAGED + 1, 15, 3),
-    (2 * TALL_STAGED - 1, 31, 16),
+    (TSMM.staged_rows + 1, 15, 3),
+    (2 * TSMM.staged_rows - 1, 31, 16),
     (70, 33, 17),
     (3000, 3, 2),
-    (41, TALL_COLUMNS, TALL_DEPTH),
-    (33, TALL_COLUMNS - 1, 65),
+    (41, TSMM.columns, TSMM.depth),
+    (33, TSMM.columns - 1, 65),
 )
 
 
 def test_form_follows_from_columns_and_depth() -> None:
     kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
-    sizes = {"m": 10**6, "n": TALL_COLUMNS, "k": TALL_DEPTH}
+    sizes = {"m": 10**6, "n": TSMM.columns, "k": TSMM.depth}
     for n, k in ((0, 0), (1, 0), (0, 1)):
-        larger = {**sizes, "n": TALL_COLUMNS + n, "k": TALL_DEPTH + k}
+        larger = {**sizes, "n": TSMM.columns + n, "k": TSMM.depth + k}
         possible = [c.variant for c in competing_candidates(kernel.variants, larger)]
         assert ("tall_skinny" in possible) == (n == k == 0)
     assert select_variant(kernel.variants, {**sizes, "n": 12}) == "tall_skinny"
     short = fuse(matrices("bf16", "m,k; k,n -> m,n"))
-    for k in (TALL_SINGLE, TALL_SINGLE + 1):
+    for k in (TSMM.dot_depth, TSMM.dot_depth + 1):
         assert select_variant(short.variants, {**sizes, "k": k}) in ("tall_skinny", "small", "")
 
 
@@ -133,7 +133,7 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
     )
     for isa in RUNNABLE:
         kernel = fuse(code, isa)
-        for m, n, k in ((1, 1, 1), (67, 17, 5), (40, 16, TALL_SINGLE), (33, 3, 31)):
+        for m, n, k in ((1, 1, 1), (67, 17, 5), (40, 16, TSMM.dot_depth), (33, 3, 31)):
             kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
             x, w = (
                 abs(whole_numbers(s, "i1", m)).astype(d)

@@ -60,6 +60,12 @@ CASES = {
     ),
     "an imaginary factor": lambda a, b: (1j * a.real + b, b.real * 2j - a.imag, 3 - 1j * a),
     "axes in another order": lambda a, b: (a.mT.exp() * b.mT.abs(), torch.stack([a, b]).mT.abs()),
+    "moved in another order": lambda a, b: (
+        (a.mT * 2).flip(0).roll(1, 1) * b.mT,
+        torch.cat([a.mT * 2, b.mT], 1).cumsum(1) * 0.5,
+        (a.mT[torch.tensor([2, 0])] * 2).tril() + b.mT[:2].sum(0),
+        torch.where(a.mT.real > 0, a.mT, b.mT * 2) * 2,
+    ),
     "laid out anew": lambda a, b: (a.mT.contiguous() * 2, a.mT.clone() + 0, b.conj().clone() * 2),
     "logarithms": lambda a, b: torch.log(a) * b.log().conj(),
     "angles": lambda a, b: (torch.polar(a.abs(), b.angle()), a.angle() * b.real),

@@ -29,7 +29,7 @@ from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
 from smelt.runtime.cuda.graphs import MAX_GRAPHS, MIN_LAUNCHES, LaunchGraphs
 from smelt.runtime.cuda.memory import driver_memory
-from smelt.runtime.cuda.recorded_call import launch_frame
+from smelt.runtime.cuda.stream import launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
 from smelt.runtime.steps import Value
 from smelt.types.dtype import f16, f32
@@ -135,7 +135,7 @@ def test_a_plan_of_many_kernels_becomes_a_graph_when_its_addresses_come_again(fa
     frame = _fill_frame(p, [x], results, block)
     for _ in range(4):
         with device.current():
-            launch_frame(device, p, frame, 0, executable._graphs[X.shape])
+            launch_frame(device, p, frame, 0, executable._graphs_of(X.shape))
     assert fake.calls.count("cuGraphInstantiateWithFlags") == 1
     assert fake.calls.count("cuGraphLaunch") == 3  # the first of the four was launched directly
     np.testing.assert_array_equal(copy_to_host(results[0]), 2 * X)
@@ -153,7 +153,7 @@ def test_graphs_beyond_the_limit_are_updated_in_place(fake, device):
     frames = [_fill_frame(p, [x], results, block) for x in inputs]
     for frame in frames * 2:
         with device.current():
-            launch_frame(device, p, frame, 0, executable._graphs[X.shape])
+            launch_frame(device, p, frame, 0, executable._graphs_of(X.shape))
     assert fake.calls.count("cuGraphInstantiateWithFlags") == MAX_GRAPHS
     assert fake.calls.count("cuGraphExecUpdate_v2") == 2
     assert {*fake.streams} == {0, stream} and fake.end_capture(stream)

@@ -16,12 +16,14 @@ from tests.strategies.effort import NIGHT, effort
 import smelt as sm
 from smelt.compiler.device import use_compiler
 from smelt.errors import CaptureError, DriverCallError, OutsideError
-from smelt.runtime.cuda import graphs, sliced_plan
+from smelt.runtime import sliced_plan
+from smelt.runtime.cuda import graphs
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
-from smelt.runtime.cuda.copies import Slices, copy_slices, fill
+from smelt.runtime.cuda.copies import copy_slices, fill
 from smelt.runtime.cuda.executable import _fill_frame
 from smelt.runtime.cuda.memory import driver_memory
-from smelt.runtime.cuda.recorded_call import launch_frame
+from smelt.runtime.cuda.stream import launch_frame
+from smelt.runtime.sliced_plan import Slices
 from smelt.types.dtype import from_numpy, i16
 
 pytestmark = NIGHT
@@ -179,7 +181,7 @@ def test_a_counted_loop_becomes_one_graph(fake):
     for _ in range(4):
         with executable.device.current():
             launches = len(fake.launches)
-            launch_frame(executable.device, p, frame, 0, executable._graphs[sizes])
+            launch_frame(executable.device, p, frame, 0, executable._graphs_of(sizes))
     assert len(fake.launches) == launches  # the last one is replayed, as the one before it
     assert fake.calls.count("cuGraphInstantiateWithFlags") == 1
     assert fake.calls.count("cuGraphLaunch") == 3
@@ -390,7 +392,7 @@ def test_chunks_of_no_rows_become_a_graph(fake, monkeypatch):
         executable.run(inputs, sizes, 0, driver_memory(executable.device), out=[out.buffer])
         np.testing.assert_array_equal(copy_to_host(out.buffer), np.zeros((24, 200), np.float32))
         jitted(x, w, out=out)
-    assert executable._graphs[sizes]._graphs
+    assert executable._graphs_of(sizes)._graphs
 
 
 @pytest.mark.parametrize("element", [np.int8(-3), np.float16(-np.inf), np.float32(2.5), 2**40, 0.1])

@@ -109,6 +109,20 @@ def test_kernels_of_a_plan_compile_side_by_side_and_equal_ones_once(fake, device
     fake.check()
 
 
+def test_new_sizes_of_loaded_code_start_no_threads(fake, device, monkeypatch):
+    def twice(x):
+        return sm.sum(x, axis=0), sm.cumulative_sum(x, axis=1)
+
+    with use_compiler(FakeTriton()), sm.config(cache=False, fuse=False):
+        x = np.ones((70, 33), np.float32)
+        program, _ = compile_jit(twice, [x], device)
+        alive = program.executable.prepared((70, 33))
+        monkeypatch.setattr(tables, "ThreadPoolExecutor", None)
+        again = program.executable.prepared((69, 33))
+    assert len(alive.codes) == len(again.codes) == 2
+    assert {id(c) for c in alive.codes} == {id(c) for c in again.codes}
+
+
 @pytest.mark.parametrize("larger", [1, 40_000])
 @given(graphs(max_nodes=8, dtypes=(f32, f16, i32), flavours=["uniform"]))
 @settings(

@@ -12,10 +12,10 @@ from smelt.backend import gpu
 from smelt.codegen.triton.ahead import AheadProgram
 from smelt.codegen.triton.device_source import CompiledEntry
 from smelt.codegen.triton.resources import Resources
+from smelt.codegen.triton.scheduled_gpu import rates_of
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError, DeviceMemoryError
-from smelt.explain.device_code import rates_of
 from smelt.journal.facts import Measured
 from smelt.kernel.device_code import DeviceCode
 from smelt.runtime.cache import Cache

@@ -71,7 +71,6 @@ def schedule_text(
 
 
 def _form_name(form: Variant) -> str:
-    """Return the name of a form, with the sizes that are constants in it."""
     plain, _, constants = form.partition("@")
     return f"{plain or 'usual'} with {constants}" if constants else plain or "usual"
 
@@ -121,7 +120,6 @@ def condition(n: Index, most: int) -> str:
 def _form_lines(
     kernel: Kernel, target: Target, form: Variant, sizes: Mapping[str, int] | None
 ) -> Iterator[str]:
-    """Yield the lines of one form of a kernel."""
     plain, _, numbers = form.partition("@")
     fixed = {a: int(n) for a, _, n in (pair.partition("=") for pair in numbers.split(",") if pair)}
     fixed_kernel = with_sizes(kernel, fixed) if fixed else kernel

@@ -7,7 +7,8 @@
         the loop nests of the schedule            `smelt.codegen.llvm.nest`
 
 If rows are stored one task late (`smelt.codegen.llvm.loops.pipeline_store`), the loop also carries
-the previous task's block numbers.
+the previous task's block numbers.  The estimated cycles of a phase (`cycles`) are what the run time
+cuts work into chunks by.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Iterable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import assign_row_shares
+from smelt.codegen.llvm.access.vector_axis import part_numbers
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Program
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Program, unvarying_axes
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
@@ -29,6 +31,7 @@ from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.machine.target import Target
+from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, atoms, floordiv, mul, product, sub
 
@@ -56,7 +59,6 @@ def argument_order(program: Program, schedules: Iterable[Schedule]) -> ArgumentO
 
 
 def _indices(s: Schedule) -> Iterable[Index]:
-    """Yield the index expressions of a schedule."""
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     for item in s.phase.items:
@@ -250,3 +252,35 @@ def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitt
         if g not in s.local:
             scope.bind(g, value)
     return NestEmitter(frame, ranges, scope, storage)
+
+
+def cycles(s: Schedule) -> Index:
+    """Return the cycles that one core spends on the whole phase: just enough to choose chunks."""
+    total: Index = 0
+    fixed = [
+        n
+        for a, n in s.phase.axes.items()
+        if a in s.phase.grid and a not in s.local and a not in part_numbers(s.phase)
+    ]
+    for nest in s.nests:
+        if nest.product is not None:
+            c = nest.product
+            axes = {*c.item.axes, *c.outer, c.k, *unvarying_axes(s.phase.segments[nest.time])}
+            points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
+            total = add(total, c.cycles(points, s.phase.axes[c.m] if c.m else 1))
+            continue
+        inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
+        work = sum(_own_cost(i) for i in inner) + 2 * (
+            len(nest.reductions) + len(nest.stores) + len(nest.state_updates)
+        )
+        still = unvarying_axes(s.phase.segments[nest.time])
+        points = product((*fixed, *(s.phase.axes[a] for a in (*nest.order, *still))))
+        lanes = s.lanes if nest.vector is not None else 1
+        total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
+    return add(total, 50)
+
+
+def _own_cost(item: Item) -> float:
+    if isinstance(item, Apply):
+        return SCALARS[item.op].cost
+    return 6.0 if isinstance(item, Load) else 0.5

@@ -267,7 +267,6 @@ class _PhaseLowering(Lowering):
         return floordiv(b.nbytes, b.dtype.itemsize)
 
     def _task_range(self, a: str) -> tuple[Index, Index]:
-        """Return the range of an axis in a task."""
         s, extent = self.s, self.index(self.s.phase.axes[a])
         if a in self.block and not is_single_block(s, a):
             number, length = self._task_number(a), self.block[a]
@@ -452,7 +451,6 @@ def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
 
 
 def _read(name: str, dtype: DType) -> loop.Value:
-    """Return the value that a name has."""
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
 
 
@@ -617,12 +615,10 @@ class _Loops:
         return dtype
 
     def _scan_start(self, scan: ssa.Scan) -> loop.Carry:
-        """Return the carry of a scan."""
         name = self.carries[scan] = self.lowering.fresh("s")
         return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
 
     def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
-        """Return the carry that a reduction folds into."""
         row, source = reduction.row, reduction.args[0].dtype
         name = self.carries[reduction] = self.lowering.fresh("s")
         if row.positional:
@@ -785,7 +781,6 @@ def _buffers_of(s: Schedule) -> set[str]:
 
 
 def _indices(s: Schedule) -> Iterator[Index]:
-    """Yield the index expressions of a schedule."""
     yield from s.phase.axes.values()
     yield from (length for _, length in s.phase.cut.values())
     yield from s.block.values()

@@ -7,7 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.function import ArgumentOrder, argument_order, emit_function, task_count
+from smelt.codegen.llvm.function import (
+    ArgumentOrder,
+    argument_order,
+    cycles,
+    emit_function,
+    task_count,
+)
+from smelt.codegen.llvm.loopir.clone import cost_of
 from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load, Program
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.lower_to_loop import lower_phase
@@ -16,7 +23,6 @@ from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.print_function import print_function
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.backward_slice import cost_of
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
     as_small,
@@ -29,11 +35,10 @@ from smelt.codegen.llvm.schedule.fused_gemm_variants import few_column_variants,
 from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
-from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.codegen.llvm.vector_loops import vector_loops, why_not
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.machine.blocks import SMALL_DEPTH
+from smelt.machine.blocks import UNPACKED
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, sizes_of
@@ -129,7 +134,7 @@ def _contraction_variants(
         return
     forms: list[tuple[Variant, SizeLimits, list[Contraction]]] = [("", (), s.blocked)]
     if small is not None:
-        depths = tuple((s.phase.axes[c.k], SMALL_DEPTH) for c in s.blocked)
+        depths = tuple((s.phase.axes[c.k], UNPACKED.kc) for c in s.blocked)
         forms.insert(0, ("small", depths, [as_small(c, target) for c in s.blocked]))
     for form, limits, plans in forms:
         if is_satisfiable(limits):
@@ -151,7 +156,6 @@ def _common(parts: Sequence[_Numbered]) -> _Numbered:
 
 
 def _numbered(candidates: Iterable[Candidate], first: int) -> _Numbered:
-    """Return variants, numbered from `first` on by occurrence."""
     counts, numbered = Counter[Variant](), dict[tuple[Variant, int], Candidate]()
     for c in candidates:
         numbered[c.variant, first + counts[c.variant]] = c

@@ -302,7 +302,6 @@ class NestEmitter(Environment):
         return load_kept(self, (item, 0), self.s.materialised[item], scope)
 
     def _compute(self, item: Item, scope: Scope) -> Value:
-        """Emit the computation of an item."""
         if item in self.s.materialised and item not in self.live_items:
             return self.reload(item, scope)
         vector = self.is_vector(item, scope)

@@ -13,12 +13,12 @@ from smelt.codegen.llvm.nests.product_plan import PanelOperand, ProductPlan
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import contractions
-from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
+from smelt.codegen.llvm.schedule.conv_plan import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
-from smelt.machine.blocks import SMALL, SMALL_DEPTH
+from smelt.machine.blocks import UNPACKED
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, mul
@@ -124,7 +124,7 @@ def _panel(
         return panel if open_sizes else None
     if not isinstance(columns, int) or not isinstance(depth, int) or columns < panel.width:
         return None
-    in_place = operand.is_small and columns <= SMALL and depth <= SMALL_DEPTH
+    in_place = operand.is_small and columns <= UNPACKED.mc and depth <= UNPACKED.kc
     return None if in_place else panel
 
 

@@ -22,7 +22,7 @@ from smelt.kernel import ir as k
 from smelt.kernel.artifact import SizeLimits
 from smelt.kernel.packed_weights import Panel, packed_shape, read_panels
 from smelt.kernel.walk import map_values, splits
-from smelt.machine.blocks import PREPACKED, SMALL, SMALL_DEPTH
+from smelt.machine.blocks import PREPACKED, UNPACKED
 from smelt.machine.target import Target
 from smelt.types.expr import Index, add, mul, product, sub
 
@@ -38,9 +38,9 @@ def packed_limits(kernel: k.Kernel, target: Target) -> SizeLimits:
         shape = kernel.param(panel.param).shape
         size = product(shape)
         limits += [
-            (sub(SMALL + 1, rows), 0),
+            (sub(UNPACKED.mc + 1, rows), 0),
             (sub(panel.width, shape[panel.n_dim]), 0),
-            (sub(SMALL * SMALL_DEPTH + 1, size), 0),
+            (sub(UNPACKED.mc * UNPACKED.kc + 1, size), 0),
             (size, PREPACKED),
         ]
     return tuple(dict.fromkeys(limits))
@@ -77,7 +77,6 @@ def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
 
 
 def _rename_param(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
-    """Rename a parameter of a kernel."""
     inputs = tuple(replace(p, name=new) if p.name == old else p for p in kernel.inputs)
     return replace(
         map_values(

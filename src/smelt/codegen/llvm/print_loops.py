@@ -142,7 +142,6 @@ class LoopPrinter:
             self.names[name] = Typed(phi, ends[0][1][name].dtype)
 
     def _for(self, s: loop.For) -> None:
-        """Print a loop."""
         b = self.b
         low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
         starts = [self.value(c.init) for c in s.carry]

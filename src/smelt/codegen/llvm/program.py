@@ -25,9 +25,9 @@ from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_win
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.block_reduction import ReductionValue, block_reduction, row_of
-from smelt.kernel.transform.split_merge import SplitMerge, as_reduction, split_merge
+from smelt.kernel.transform.split_merge import SplitMerge, split_merge
 from smelt.kernel.transform.stream_to_reduction import reads_reduction, reductions_of
-from smelt.kernel.walk import refs, splits, visit_body
+from smelt.kernel.walk import splits, visit_body
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, add, floordiv, maximum, product
 
@@ -121,7 +121,6 @@ def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
 
 
 def _blocked_axes(kernel: k.Kernel) -> Iterator[str]:
-    """Return the grid axes that are taken in blocks."""
     return (b.axis for b in kernel.grid if isinstance(b, k.Block) and b.size not in (None, 1))
 
 
@@ -229,18 +228,10 @@ def _partial_dtype(r: ReductionValue) -> DType:
 
 
 def _independent_reductions(separate: SplitMerge) -> dict[str, str]:
-    """Return the states whose parts are reduced like elements, with their operators.
-
-    No other state reads them meanwhile, so that sums may be compensated.
-    """
-    kernel, rules = separate.kernel, separate.needed(separate.after)
-    stream = next(s for s in kernel.body if isinstance(s, k.Stream))
+    """Return the states whose parts are reduced like elements, so that sums may be compensated."""
+    stream = next(s for s in separate.kernel.body if isinstance(s, k.Stream))
     states = {s.name: s for s in stream.states}
     updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
-    read = {n for r in rules for n in refs(r.rescaled) if n != r.state}
-    combine_of: dict[str, str] = {}
-    for r in rules:
-        reduction = block_reduction(states[r.state], updates[r.state], stream)
-        if isinstance(reduction, k.Reduce) and r.state not in read and as_reduction(r):
-            combine_of[r.state] = reduction.combine
-    return combine_of
+    every = separate.reductions(separate.after)
+    in_block = {n: block_reduction(states[n], updates[n], stream) for n in every}
+    return {n: combine for n, combine in every.items() if isinstance(in_block[n], k.Reduce)}

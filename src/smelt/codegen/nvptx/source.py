@@ -55,7 +55,6 @@ def _image(program: ThreadProgram, arch: str) -> bytes:
 
 
 def _code(program: ThreadProgram, arch: str, image: bytes) -> DeviceCode:
-    """Return the code of a program with its image."""
     blocks = floordiv(add(mul(program.points, program.lanes), THREADS - 1), THREADS)
     arguments = (
         *(Argument("buffer", p) for p in program.pointers),

@@ -29,7 +29,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
@@ -107,14 +107,7 @@ def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
         for side in (left - right, right - left):
             rows = [a for a in side if a in grid]
             blocked |= {max(rows, key=lengths.__getitem__)} if rows else set()
-    return replace(
-        kernel,
-        body=tuple(with_state_axes(kernel.body, Axes(blocked), names)),
-        grid=tuple(
-            replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in blocked else b
-            for b in kernel.grid
-        ),
-    )
+    return in_blocks(kernel, dict.fromkeys(blocked, ROW_LANES))
 
 
 def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
@@ -170,6 +163,13 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
             total //= axes.pop(longest)
             result.add(longest)
     return sorted(result, key=lambda a: (-extents[a], a))
+
+
+def has_long_axes(launch: Kernel, sizes: Mapping[str, int], register_lanes: int) -> bool:
+    """Return whether fewer lanes than those of all registers give a launch other loops."""
+    launch = _without_whole_blocks(launch)
+    few, all_of_them = (_long_axes(launch, sizes, n) for n in (register_lanes, REGISTER_LANES))
+    return few != all_of_them
 
 
 def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:

@@ -7,17 +7,17 @@ for streams with contractions. Which of them fits is known after compiling: `sel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.block_axes import dots_of, power_of_two
+from smelt.backend.gpu import KernelTime
+from smelt.codegen.triton.block_axes import dots_of, has_long_axes, power_of_two
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
 from smelt.codegen.triton.launch_time import (
     block_count,
-    floor_ns,
+    launch_time,
     loop_shared_bytes,
-    predict_ns,
 )
 from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
@@ -32,12 +32,12 @@ from smelt.codegen.triton.schedule import (
     spread_lanes,
     stream_lanes,
 )
-from smelt.codegen.triton.source import prepare
+from smelt.codegen.triton.source import divide, with_loops
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.widen_columns import has_several_rows
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
-from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import loads, stores
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -92,13 +92,27 @@ SEVERAL_ROWS = 1024
 class Candidate:
     """A launch with the loops it has, a schedule of it, and its predicted time.
 
-    `lanes` are those of every axis that has several.
+    `lanes` are those of every axis that has several. The time is that with all arrays in main
+    memory.
     """
 
     launch: Kernel
     schedule: Schedule
     lanes: Mapping[str, int]
-    predicted_ns: float
+    time: KernelTime = KernelTime()
+    work: LaunchWork | None = None
+    """What its launch computes and moves; None for a table of arrays."""
+
+    @property
+    def predicted_ns(self) -> float:
+        """The predicted nanoseconds."""
+        return self.time.total
+
+    def time_of(self, device: DeviceRates, cached: Collection[str]) -> KernelTime:
+        """Return the time with the arrays of parameters `cached` in the shared cache."""
+        if not cached or self.work is None:
+            return self.time
+        return launch_time(self.work, self.schedule, self.lanes, self.warps, device, cached)
 
     @property
     def blocks(self) -> str:
@@ -143,35 +157,35 @@ def candidates(
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
     of_call = sizes if of_call is None else of_call
-
-    def of_launches(whole: Sequence[Kernel], registers: int) -> tuple[tuple[Candidate, ...], ...]:
-        looped = prepare(kernel, sizes, LOOPED_ROW, policy, registers, device.processors)
-        columns = [_reads_columns(k) for k in whole]
-        if any(columns):
-            short = prepare(kernel, sizes, LOOPED_COLUMN, policy, registers, device.processors)
-            every = zip(columns, short, looped, strict=True)
-            looped = tuple(a if is_column else b for is_column, a, b in every)
-        forms = [
-            (
-                *_with_flat(k, of_call),
-                _with_matrices(k, sizes, policy),
-                _with_rows(k, sizes, policy),
-                *_with_flat(row, of_call),
-            )
-            for k, row in zip(whole, looped, strict=True)
-        ]
-        return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
-
     registers = device.limits.registers
-    few = registers // REGISTER_SHARE
-    whole, divided = (
-        prepare(kernel, sizes, policy=policy, registers=n, processors=device.processors)
-        for n in (registers, few)
+    divisions = dict.fromkeys(
+        divide(kernel, sizes, policy, n, device.processors)
+        for n in (registers, registers // REGISTER_SHARE)
     )
-    result = of_launches(whole, registers)
-    if divided == whole:
-        return result
-    return min(result, of_launches(divided, few), key=_total_ns)
+    every = (
+        tuple(
+            _of_launch(_forms(k, sizes, of_call, policy), sizes, of_call, device, policy)
+            for k in launches
+        )
+        for launches in divisions
+    )
+    return min(every, key=_total_ns)
+
+
+def _forms(
+    launch: Kernel, sizes: Mapping[str, int], of_call: Mapping[str, int], policy: Policy
+) -> Iterable[Kernel]:
+    """Return a launch with the loops and lanes that are worth comparing."""
+    whole = with_loops(launch, sizes)
+    lanes = LOOPED_COLUMN if _reads_columns(whole) else LOOPED_ROW
+    row = with_loops(launch, sizes, lanes) if has_long_axes(launch, sizes, lanes) else whole
+    forms = (
+        *_with_flat(whole, of_call),
+        _with_matrices(whole, sizes, policy),
+        _with_rows(whole, sizes, policy),
+        *(_with_flat(row, of_call) if row is not whole else ()),
+    )
+    return dict.fromkeys(forms)
 
 
 def _reads_columns(launch: Kernel) -> bool:
@@ -232,9 +246,7 @@ def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kern
             continue
         if not any(block.axis in axes for axes in factors):
             continue
-        body = tuple(with_state_axes(launch.body, Axes((block.axis,)), names))
-        grid = tuple(replace(b, size=MIN_DOT) if b == block else b for b in launch.grid)
-        wide = replace(launch, grid=grid, body=body)
+        wide = in_blocks(launch, {block.axis: MIN_DOT})
         is_possible = has_several_rows(wide, block.axis)
         if is_possible and choose_schedule(wide, sizes, policy).has_matrices:
             return wide
@@ -255,34 +267,29 @@ def _of_launch(
     of a family's members are known to its launch alone: it has one schedule.
     """
     result: list[Candidate] = []
-    least: Candidate | None = None
     seen: set[str] = set()
     for launch in forms:
         if any(p.each for p in (*launch.inputs, *launch.outputs)):
-            return (Candidate(launch, choose_schedule(launch, None, policy), {}, 0.0),)
+            return (Candidate(launch, choose_schedule(launch, None, policy), {}),)
         base = choose_schedule(launch, sizes, policy)
         extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
         work = launch_work(launch, sizes, policy)
         every = (
             (launch, v)
             for s in _schedules(launch, base, extents, work)
-            for v in _product_forms(launch, s, extents, of_call, device)
+            for v in _product_forms(launch, s, extents, of_call, device, work)
         )
         batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
         for printed, wished in (*every, *batches, (launch, base)):
             lanes = wished.lanes(extents)
             schedule = _with_stages_that_fit(wished, work, lanes, device.limits)
-            one = Candidate(printed, schedule, lanes, 0.0)
+            one = Candidate(printed, schedule, lanes, work=work)
             if one.blocks in seen:
                 continue
             seen.add(one.blocks)
-            time = predict_ns(work, schedule, lanes, one.warps, device)
-            if math.isfinite(time):
-                result.append(replace(one, predicted_ns=time))
-            else:
-                least = replace(one, predicted_ns=floor_ns(work, device))
-    if not result and least is not None:
-        result.append(least)
+            time = launch_time(work, schedule, lanes, one.warps, device)
+            result.append(replace(one, time=time))
+    result = [c for c in result if c.time.fits] or result[-1:]
     result.sort(key=lambda c: c.predicted_ns)
     chosen = tuple(_varied(result))[:MAX_CANDIDATES]
     return tuple(sorted(chosen, key=lambda c: bool(c.schedule.specialised)))
@@ -314,7 +321,7 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
     for c in every:
         schedule = c.schedule
         tile = (*c.lanes.items(), schedule.splits_loops)
-        if not _is_product(c.launch, schedule):
+        if c.work is None or not _is_product(c.work, schedule):
             tile = (*tile, c.warps, schedule.stages)
         count = forms.setdefault(tile, 0)
         if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
@@ -525,6 +532,8 @@ NARROW_STREAMS: Sequence[Tile] = (
     (64, 64, 64, 8, 2),
     (64, 128, 64, 4, 2),
     (64, 32, 64, 4, 3),
+    (64, 16, 64, 8, 2),
+    (32, 16, 64, 4, 2),
     (16, 64, 64, 4, 3),
 )
 """Rows in the grid, columns of a step of the stream; as FlexAttention begins."""
@@ -545,8 +554,8 @@ def _tiles(
 ) -> Iterator[Schedule]:
     """Yield the tiles of a launch whose contractions are of matrices."""
     rows = base.blocked
-    summed, columns = _streamed(launch, base)
-    is_product = _is_product(launch, base)
+    summed, columns = _streamed(work, base)
+    is_product = _is_product(work, base)
     least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over}
     if not is_product and (len(rows), len(columns)) != (1, 1):
         yield from _warps(base, extents)
@@ -605,16 +614,16 @@ def _warps(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
         )
 
 
-def _streamed(launch: Kernel, schedule: Schedule) -> tuple[list[str], list[str]]:
+def _streamed(work: LaunchWork, schedule: Schedule) -> tuple[list[str], list[str]]:
     """Return the axes with lanes that contractions sum, and the others, of those in streams."""
     looped = [a for a, n in schedule.streams.items() if n > 1]
-    summed = [a for a in looped if _is_only_summed(a, launch)]
+    summed = [a for a in looped if all(a not in c.result for c in work.contractions)]
     return summed, [a for a in looped if a not in summed]
 
 
-def _is_product(launch: Kernel, schedule: Schedule) -> bool:
+def _is_product(work: LaunchWork, schedule: Schedule) -> bool:
     """Return whether every stream only sums contractions of blocks of the grid."""
-    summed, columns = _streamed(launch, schedule)
+    summed, columns = _streamed(work, schedule)
     return bool(summed) and len(schedule.blocked) in (1, 2) and not columns
 
 
@@ -624,13 +633,14 @@ def _product_forms(
     extents: Mapping[str, int],
     of_call: Mapping[str, int],
     device: DeviceRates,
+    work: LaunchWork,
 ) -> Iterator[Schedule]:
     """Yield a schedule in the forms of products: by descriptors, and in persistent programs.
 
     Persistent programs with descriptors load a block behind the arithmetic and the stores of the
     one before. Where a processor has one block at most, there is none before.
     """
-    if not schedule.has_matrices or not _is_product(launch, schedule):
+    if not schedule.has_matrices or not _is_product(work, schedule):
         yield schedule
         return
     count = block_count(schedule, extents)
@@ -682,9 +692,3 @@ def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Sch
 
 def _rounds(waves: int) -> str:
     return "one round of processors" if waves <= 1 else f"{waves} rounds of processors"
-
-
-def _is_only_summed(axis: str, launch: Kernel) -> bool:
-    """Return whether no contraction has the axis in its result."""
-    names = axes_of_body(launch.body)
-    return all(axis not in axes_of_value(d, names) for d in dots_of(launch.body))

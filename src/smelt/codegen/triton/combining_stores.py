@@ -33,7 +33,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.walk import bindings_of, transform, visit, visit_statement
+from smelt.kernel.walk import bindings_of, stores, transform, visit, visit_statement
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
@@ -61,11 +61,11 @@ def combining_launches(
     fixed = [b for b in kernel.grid if isinstance(b, Block)]
     first = _launch(kernel, f"{kernel.name}_first", fixed, (), parts.before)
     needed = bindings_of(parts.before, parts.steps)
-    if all(_may_reorder(s, kernel, policy) for s in _stores(parts.steps)):
+    if all(_may_reorder(s, kernel, policy) for s in _joined(parts.steps)):
         steps = [_guarded(s, parts.where) for s in (*needed, *parts.steps)]
         update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
         return (first, update) if is_atomic(update) else ()
-    joins_once = not parts.sources and any(s.join in ATOMICS for s in _stores(parts.steps))
+    joins_once = not parts.sources and any(s.join in ATOMICS for s in _joined(parts.steps))
     if joins_once or sizes is None or _elements_of_program(kernel, sizes) <= FIRST_ELEMENTS:
         return ()
     body = kernel.body if parts.rows is None else _stream_body(kernel.body[0])
@@ -78,7 +78,7 @@ def combining_launches(
 
 def _column_blocks(kernel: Kernel, parts: _Parts, sizes: Mapping[str, int]) -> tuple[Block, ...]:
     """Return blocks of the axes that a visit stores long rows along."""
-    joined = _stores(parts.steps)
+    joined = _joined(parts.steps)
     taken = {*parts.sources, parts.rows, *(b.axis for b in kernel.grid if isinstance(b, Block))}
     columns = [a for a in map(bare_axis, joined[0].index) if a is not None and a not in taken]
     count = math.prod(int(evaluate(kernel.axis(a).extent, sizes)) for a in columns)
@@ -122,7 +122,7 @@ def _parts(kernel: Kernel) -> _Parts | None:
             if any(isinstance(b, Split) for b in kernel.grid):
                 return None
     plain = [k for k, s in enumerate(body) if isinstance(s, Store) and not s.join]
-    if not plain or not any(_stores(body[plain[-1] + 1 :])):
+    if not plain or not any(x.join for x in stores(body[plain[-1] + 1 :])):
         return None
     before, after = body[: plain[-1] + 1], body[plain[-1] + 1 :]
     sources: Sequence[str] = ()
@@ -148,12 +148,8 @@ def _parts(kernel: Kernel) -> _Parts | None:
     )
 
 
-def _stores(steps: Iterable[Statement]) -> list[Store]:
-    return [x for s in steps for x in ((s,) if isinstance(s, Store) else _inner(s)) if x.join]
-
-
-def _inner(s: Statement) -> Iterable[Store]:
-    return _stores(s.body) if isinstance(s, Stream) else ()
+def _joined(steps: Iterable[Statement]) -> list[Store]:
+    return [x for x in stores(steps) if x.join]
 
 
 def _may_reorder(s: Store, kernel: Kernel, policy: Policy) -> bool:

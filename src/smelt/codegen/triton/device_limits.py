@@ -135,10 +135,15 @@ class DeviceRates:
     gbytes_per_second: float
     cache_gbytes_per_second: float
     """Of the cache that all processors share."""
+    cache_bytes: int
     launch_ns: float
     """Between the starts of two launches."""
     tensor_tflops: float
     """Of products of bfloat16."""
+    tf32_tflops: float
+    """Of products of float32 rounded to tf32; 0 without matrix units for them."""
+    matrix_share: float
+    """Part of the rates of matrix units that programs with the largest tiles reach."""
     float32_tflops: float
     float64_tflops: float
     special_ns: float

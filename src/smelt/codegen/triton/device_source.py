@@ -189,7 +189,6 @@ def _is_in_vectors(p: Param) -> bool:
 
 
 def _programs(stage: Stage) -> Index:
-    """Return the number of programs of the grid."""
     count: Index = 1
     for axis, lanes in stage.schedule.grid.items():
         extent = stage.kernel.axis(axis).extent
@@ -203,7 +202,6 @@ def _nbytes(p: Param) -> Index:
 
 
 def _type_name(dtype: DType) -> str:
-    """Return the name of an element type in signatures."""
     return _POINTERS.get(dtype.name, dtype.name)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import is_atomic
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, end_axes
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Axis,
@@ -22,14 +22,13 @@ from smelt.kernel.ir import (
     Extreme,
     Kernel,
     Partial,
-    Reduce,
-    Scan,
     Statement,
     Store,
     Stream,
 )
 from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import (
+    joined_axes,
     loads,
     map_statement,
     statements,
@@ -98,17 +97,10 @@ def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
 
 def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes of a block, by axes."""
-    every = [*visit_statement(s)]
-    if any(isinstance(v, Partial | Extreme) for v in every):
-        return True
-    if any(isinstance(v, Reduce) and axes & set(v.over) for v in every):
-        return True
-    if any(isinstance(v, Scan) and v.along in axes for v in every):
-        return True
-    if not isinstance(s, Stream):
-        return False
-    ends = [e for b in s.blocks for e in (b.start, b.stop, s.where) if e is not None]
-    return bool(s.bounds) or any(axes & axes_of_value(e, names) for e in ends)
+    for v in visit_statement(s):
+        if isinstance(v, Partial | Extreme) or axes.intersection(joined_axes(v)):
+            return True
+    return bool(isinstance(s, Stream) and s.bounds) or bool(axes & end_axes(s, names))
 
 
 def _substituted(

@@ -17,12 +17,14 @@ import numpy as np
 
 from smelt.codegen.triton.indices import known_offset
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
+from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
 from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,
     Cast,
     Const,
+    Dot,
     Extreme,
     If,
     IndexValue,
@@ -34,8 +36,8 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.walk import loads, statements, stores, visit_statement
-from smelt.ops.combine import COMBINES
+from smelt.kernel.walk import loads, statements, stores, visit, visit_statement
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
@@ -45,6 +47,8 @@ DIVISION_COST, SIZE_DIVISION_COST = 2.0, 10.0
 """Cost of dividing an index by a number, and by a size: four and twenty instructions."""
 
 
+SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
+"""The operator that contractions add to an accumulator by: their units do it."""
 WORDS = 2
 """Instructions of one on integers of 64 bits."""
 
@@ -60,6 +64,8 @@ class LaneWork(NamedTuple):
     cost: float
     double_cost: float
     specials: int
+    masked: str = ""
+    """The streamed axis whose cut blocks alone need it: it is a mask that other blocks lack."""
 
 
 def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
@@ -75,16 +81,16 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
     names = axes_of_body(launch.body)
     values = [*_values(launch.body, Axes())]
     has_doubles = any(p.dtype == f64 for p in (*launch.inputs, *launch.outputs)) or any(
-        isinstance(v, Reduce) and v.dtype == f64 for v, _ in values
+        isinstance(v, Reduce) and v.dtype == f64 for v, *_ in values
     )
     types = Env.after(launch) if has_doubles else None
-    totals: dict[tuple[Axes, Axes], list[float]] = {}
-    for value, loops in values:
+    totals: dict[tuple[Axes, Axes, str], list[float]] = {}
+    for value, loops, masked in values:
         cost, is_double = _cost(value)
         if cost:
             evaluated = value.arg if isinstance(value, Reduce | Scan) else value
             axes = axes_of_value(evaluated, names)
-            total = totals.setdefault((axes, loops - axes), [0.0, 0.0, 0.0])
+            total = totals.setdefault((axes, loops - axes, masked), [0.0, 0.0, 0.0])
             is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
             if is_special and _is_integer(value):
                 is_special, cost = False, WORDS * cost
@@ -95,8 +101,8 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
                 is_double = dtype_of(value.arg, types) == f64
             total[2 if is_special else is_double] += 1 if is_special else cost
     return tuple(
-        LaneWork(axes, around, cost, double, int(specials))
-        for (axes, around), (cost, double, specials) in totals.items()
+        LaneWork(axes, around, cost, double, int(specials), masked)
+        for (axes, around, masked), (cost, double, specials) in totals.items()
     )
 
 
@@ -108,20 +114,29 @@ def _is_integer(value: Value) -> bool:
     return kinds <= {"bool", "int", "uint"}
 
 
-def _values(body: Iterable[Statement], loops: Axes) -> Iterator[tuple[Value, Axes]]:
-    """Yield all values of a body, each with the axes of the loops around it."""
+def _values(
+    body: Iterable[Statement], loops: Axes, full: DecidedBlocks | None = None
+) -> Iterator[tuple[Value, Axes, str]]:
+    """Yield all values of a body, with the axes of its loops and its mask.
+
+    In the `full` blocks of a loop, conditions are decided.
+    """
     for s in body:
-        for value in visit_statement(s):
-            yield value, loops
+        values = [*visit_statement(s)]
+        masks = [v for v in values if full and isinstance(v, If) and v.condition in full.conditions]
+        hidden = {id(c) for m in masks for c in (m, *visit(m.condition))}
+        for value in values:
+            yield value, loops, full.axis if full and id(value) in hidden else ""
         if isinstance(s, Stream):
-            yield from _values(s.body, loops | {b.axis for b in s.blocks})
+            yield from _values(s.body, loops | {b.axis for b in s.blocks}, decided_blocks(s))
 
 
 def _cost(value: Value) -> tuple[float, bool]:
     """Return the cost of a value at one position, and whether it is double."""
     match value:
-        case Apply(op=op):
-            return SCALARS[op].cost, False
+        case Apply(op=op, args=args):
+            is_accumulated = op == SUM and any(isinstance(a, Dot) for a in args)
+            return 0.0 if is_accumulated else SCALARS[op].cost, False
         case Reduce(combine=combine, dtype=dtype) | Scan(combine=combine, dtype=dtype):
             return SCALARS[COMBINES[combine].scalar].cost, dtype == f64
         case If():

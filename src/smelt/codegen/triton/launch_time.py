@@ -1,10 +1,11 @@
 """Predict how long a launch takes on a device, to compare its schedules.
 
     work = launch_work(launch, sizes, policy)
-    predict_ns(work, schedule, {"m": 128, "n": 128, "k": 64}, 8, device)
+    launch_time(work, schedule, {"m": 128, "n": 128, "k": 64}, 8, device).total
 
 Time is that of the slowest of memory, caches and arithmetic, lengthened where the last programs
-leave processors idle. Published rates alone enter: nothing is measured.
+leave processors idle. Published rates alone enter: nothing is measured. Planner, candidates and
+reports ask this function and no other.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from smelt.backend.gpu import (
     CACHE_LATENCY_NS,
     DESCRIPTOR_NS,
     INSTRUCTIONS,
-    MATRIX_SHARE,
     MEMORY_LATENCY_NS,
     POINTER_COPIES,
     SECTOR_BYTES,
     THREAD_BYTES,
+    TILE,
+    KernelTime,
     busy_ns,
     combined_bytes,
     tile_share,
@@ -30,6 +32,7 @@ from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 from smelt.kernel.axes import Axes
+from smelt.machine.target import CACHE_SHARE
 
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
@@ -39,10 +42,12 @@ ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
-MASKED_BLOCKS = 1.08
-"""Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
+CUT_BLOCKS = 2
+"""Blocks of a row of programs that a mask cuts: on both sides of its edge."""
+KEPT_REUSE = 4
+"""Times as many columns as a tile has of a contraction whose other operand stays in registers.
 
-Masks take about four instructions a weight, beside two contractions and an exponential."""
+Each step then loads one operand, and the products of a step wait for nothing else."""
 STEP_NS = 150.0
 """A step of a persistent program, alone on its processor: it waits for a copy and for products."""
 STORE_INSTRUCTIONS = 6
@@ -56,22 +61,22 @@ STORE_BYTES = 1 << 15
 """Maximum shared memory through which a block is stored while the next one is loaded."""
 
 
-def predict_ns(
+def launch_time(
     work: LaunchWork,
     schedule: Schedule,
     lanes: Mapping[str, int],
     warps: int,
     device: DeviceRates,
     cached: Collection[str] = (),
-) -> float:
-    """Return the predicted time of a launch in ns.
+) -> KernelTime:
+    """Return the predicted time of a launch.
 
     The arrays of parameters `cached` rest in the cache that all processors share, others in main
-    memory. Infinity where no processor holds a program.
+    memory. Where no processor holds a program, the time is that of one that spills what it lacks.
     """
     blocks = block_count(schedule, work.extents)
     if not blocks:
-        return 0.0
+        return KernelTime()
     lanes = {a: n for a, n in lanes.items() if a not in work.examined}  # visited one by one
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
     threads = schedule.groups * warps * device.limits.lanes
@@ -80,27 +85,29 @@ def predict_ns(
     most = device.limits.lane_registers
     held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
     held = min(held, 1) if schedule.specialised else held
-    if not held or shared > device.limits.shared_bytes:
-        return math.inf
-    available = min(most, device.limits.registers // threads)
+    fits = held > 0 and shared <= device.limits.shared_bytes
+    held = max(held, 1)
+    available = max(min(most, device.limits.registers // threads), 1)
     live = ROW_REGISTERS + registers_of(work.live, lanes, threads)
-    spilling = max(registers / most, live / available, 1.0) ** 2
+    spilling = max(registers / most, live / available, shared / device.limits.shared_bytes, 1.0)
+    spilling *= spilling
     resident = min(held, math.ceil(count / device.processors))
     in_flight = _in_flight(work, resident, warps, count, shared, device)
     vectors = _vectors(work, lanes, warps, device)
-    moved = _moved(work, lanes)
+    moved = _moved(work, schedule, lanes, resident * device.processors, device.cache_bytes)
     in_memory = sum(n for p, n in moved.items() if p not in cached)
     memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
     caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
     waves = blocks / device.processors
     tail = math.ceil(waves) / waves
-    arithmetic = _matrix_ns(work, lanes, device) + _lanes_ns(work, schedule, lanes, device)
-    masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
+    units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
+    arithmetic = max(units) + min(units) / max(resident, 1)
     copying = 1.0
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
-    busy = busy_ns(memory, caches, arithmetic * tail * copying) * spilling * masking
+    arithmetic *= tail * copying
+    busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
     if schedule.programs is not None:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
@@ -108,7 +115,8 @@ def predict_ns(
     if schedule.specialised:
         busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
-    return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
+    busy = starts + busy * _preference(work, lanes, warps, device)
+    return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
 
 
 def _waiting_ns(work: LaunchWork, schedule: Schedule) -> float:
@@ -156,7 +164,7 @@ def _store_addresses_ns(work: LaunchWork, device: DeviceRates) -> float:
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates, cached: Collection[str] = ()) -> float:
-    """Return the time of a launch that only moves its bytes; `cached` as in `predict_ns`."""
+    """Return the time of a launch that only moves its bytes; `cached` as in `launch_time`."""
     in_memory = sum(n for p, n in work.bytes_of.items() if p not in cached)
     rates = device.gbytes_per_second, device.cache_gbytes_per_second
     return device.launch_ns + busy_ns(in_memory / rates[0], work.bytes / rates[1], 0.0)
@@ -240,8 +248,13 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
     return total if count else 0.0
 
 
-def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> dict[str, float]:
-    """Return the bytes that are moved by array: those of its access with the most sectors."""
+def _moved(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], programs: int, cache: int
+) -> dict[str, float]:
+    """Return the bytes that are moved by array: those of its access with the most sectors.
+
+    A later pass over rows finds them in a cache that holds those of all `programs` at a time.
+    """
     moved = {p: float(n) for p, n in work.bytes_of.items()}
     for x in work.accesses:
         extent = math.prod(work.extents[a] for a in x.last)
@@ -251,6 +264,15 @@ def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> dict[str, float]:
             accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes) * x.share
             nbytes = factor * min(accessed, work.bytes_of[x.param])
             moved[x.param] = max(moved[x.param], nbytes)
+    axes_of = {x.param: x.axes for x in work.accesses}
+    rows: dict[str, float] = {}
+    for p, passes in work.passes.items():
+        cut = {a: n for a, n in schedule.grid.items() if a in axes_of[p]}
+        blocks = math.prod(math.ceil(work.extents[a] / n) for a, n in cut.items())
+        if passes > 1:
+            rows[p] = work.bytes_of[p] * min(programs / max(blocks, 1), 1.0)
+    if sum(rows.values()) > CACHE_SHARE * cache:
+        moved |= {p: moved[p] * work.passes[p] for p in rows}
     return moved
 
 
@@ -287,13 +309,28 @@ def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) 
     )
 
 
-def _matrix_ns(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+def _matrix_ns(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], device: DeviceRates
+) -> float:
+    """Return the time of contractions, each at the rate of its type and tile.
+
+    Where one operand alone is loaded in each step of a loop, as keys and values in attention, it
+    serves all rows of the other one, which stays in registers or shared memory.
+    """
     total = 0.0
     sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
     for c, left, right in sides:
-        rate = tile_share(_tile(c.result - (left.axes & right.axes), lanes))
+        tile = _tile(c.result - (left.axes & right.axes), lanes)
+        loaded = [bool(x.param) and not x.axes.isdisjoint(schedule.streams) for x in (left, right)]
+        if loaded[0] != loaded[1]:
+            kept, other = (left, right) if loaded[1] else (right, left)
+            columns = _tile(c.result & (other.axes - kept.axes), lanes)
+            tile = min(tile * KEPT_REUSE, tile // columns * TILE[1])
+        rate = tile_share(tile)
         if c.nbytes < 4:
-            rate *= MATRIX_SHARE * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+            rate *= device.matrix_share * device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+        elif c.is_tf32 and device.tf32_tflops:
+            rate *= device.matrix_share * device.tf32_tflops
         else:
             rate *= device.float32_tflops if c.nbytes == 4 else device.float64_tflops
         total += 2 * c.products * _positions(work, c.result | c.over, lanes) / (rate * 1e3)
@@ -316,6 +353,9 @@ def _lanes_ns(
             steps.append(work.extents[a] * work.visited.get(a, 1.0))
             steps.append(1 / (schedule.streams.get(a, 1) * parts))
         instructions = x.cost / device.float32_tflops + x.double_cost / device.float64_tflops
+        if x.masked and schedule.splits_loops:
+            visited = work.extents[x.masked] * work.visited.get(x.masked, 1.0)
+            steps.append(min(CUT_BLOCKS * schedule.streams.get(x.masked, 1) / visited, 1.0))
         each = x.specials * device.special_ns + 2 * INSTRUCTIONS * instructions / 1e3
         parted = Axes().union(*(work.parts.get(a, ()) for a in x.axes))
         total += _positions(work, x.axes - parted, lanes) * math.prod(steps) * each

@@ -9,6 +9,7 @@ What this takes on a device, by a schedule, is `smelt.codegen.triton.launch_time
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
 
 MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
+SPLIT_PRODUCTS = 3
+"""Products of tf32 that one of float32 takes in terms."""
 SAMPLE = 1024
 """Neighbours of a merged axis whose elements are looked at: a program of a map."""
 
@@ -78,13 +81,15 @@ class Access(NamedTuple):
 class Contraction(NamedTuple):
     """A contraction: the axes of its result and those summed, the bytes of an operand's element.
 
-    It takes as many products as pairs of its operands' terms meet.
+    It takes as many products as pairs of its operands' terms meet. Those of float32 are rounded to
+    tf32 where the policy allows it.
     """
 
     result: Axes
     over: Axes
     nbytes: int
     products: int
+    is_tf32: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,8 @@ class LaunchWork:
     lanes: tuple[LaneWork, ...]
     live: tuple[LiveSet, ...]
     """Values that are needed at a time; empty with contractions, which have an estimate."""
+    passes: Mapping[str, int]
+    """Loops that visit each array which is read in loops along its axes."""
     visited: Mapping[str, float]
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
@@ -165,6 +172,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
+    lets = {s.name: s.value for s in statements(launch) if isinstance(s, Let)}
     parts = dict(_parts(launch, names))
     visited = {
         b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
@@ -177,18 +185,24 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         accesses=tuple(accesses),
         stored=tuple(accesses[len(list(loads(launch))) :]),
         operands=tuple(
-            Access(width, axes_of_value(v, names))
+            Access(width, axes_of_value(v, names), param=_loaded_param(v, lets))
             for d, (width, _) in zip(dots, multiplied, strict=True)
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(axes, Axes(d.over), *_rate_of(d, width, products))
+            Contraction(
+                axes,
+                Axes(d.over),
+                *_rate_of(d, width, products),
+                d.dtype == f32 and width == f32.itemsize and policy.products != "exact",
+            )
             for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         live=() if dots else live_sets(launch),
+        passes=Counter(_read_in_loops(launch.body, names)),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
@@ -254,6 +268,22 @@ def _grid_axes(launch: Kernel) -> Axes:
     return Axes(b.axis for b in launch.grid if isinstance(b, Block))
 
 
+def _read_in_loops(body: Iterable[Statement], names: Mapping[str, Axes]) -> Iterator[str]:
+    """Yield the arrays that each loop reads along its axes, outside of inner loops."""
+    for s in body:
+        if isinstance(s, Stream):
+            inside = [*_read_in_loops(s.body, names)]
+            yield from inside
+            visited = Axes(b.axis for b in s.blocks)
+            read = {
+                x.param
+                for t in s.body
+                for x in (() if isinstance(t, Stream) else loads(t))
+                if visited & axes_of_index(x.index, names)
+            }
+            yield from read - {*inside}
+
+
 def _joining_axes(body: Iterable[Statement]) -> Axes:
     """Return the axes of the innermost streams whose stores combine values."""
     result = Axes()
@@ -279,15 +309,29 @@ def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[i
     """
     pair = [_type_of(v, types) for v in (dot.left, dot.right)]
     wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
+    products = SPLIT_PRODUCTS if policy.products == "split" and wider == f32.itemsize else 1
     if policy.products == "narrow":
         return min(wider, max(narrower, 2)), 1
     left, right = (t if t.itemsize < f32.itemsize else None for t in pair)
     halves = {left, right} - {None}
     if wider > f32.itemsize or not halves or left == right or not halves <= {bf16, f16}:
-        return wider, 1
+        return wider, products
     if policy.products == "split" and f16 in halves:
-        return wider, 1
+        return wider, products
     return bf16.itemsize, len(product_orders(left, right, policy))
+
+
+def _loaded_param(value: Value, lets: Mapping[str, Value]) -> str:
+    """Return the array that an operand is an element of, "" for a computed one."""
+    match value:
+        case Load(param=param):
+            return param
+        case Cast(arg=arg):
+            return _loaded_param(arg, lets)
+        case Ref(name=name) if name in lets:
+            return _loaded_param(lets[name], lets)
+        case _:
+            return ""
 
 
 def _rate_of(dot: Dot, width: int, products: int) -> tuple[int, int]:

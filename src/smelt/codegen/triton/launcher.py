@@ -279,7 +279,6 @@ def _block(kernel: Kernel, axis: str, lanes: int | None, schedule: Schedule) -> 
 
 
 def _programs(kernel: Kernel, schedule: Schedule) -> str:
-    """Return the number of programs of the grid."""
     counts: list[str] = []
     for axis, lanes in schedule.grid.items():
         extent = python_text(kernel.axis(axis).extent)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.schedule import MIN_DOT, Schedule, least_dot
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
-from smelt.kernel.ir import Block, Kernel, Stream
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
+from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import statements
 from smelt.types.dtype import f32
@@ -94,9 +94,7 @@ def _batch_axis(launch: Kernel, base: Schedule, extents: Mapping[str, int]) -> s
     for d in dots_of(launch.body):
         shared &= axes_of_value(d.left, names) & axes_of_value(d.right, names)
     for s in statements(launch):
-        if isinstance(s, Stream):
-            ends = [v for b in s.blocks for v in (b.start, b.stop, s.where) if v is not None]
-            shared -= Axes().union(*(axes_of_value(v, names) for v in ends))
+        shared -= end_axes(s, names)
     several = [a for a in base.grid if a in shared]
     long = [a for a in several if extents[a] >= FEW_MATRICES]
     return long[-1] if long else max(several, key=extents.__getitem__, default=None)

@@ -41,16 +41,27 @@ if __name__ == "__main__":  # on a GPU, with smelt-compiler: compare with NumPy
 def prepare(
     kernel: Kernel,
     sizes: Mapping[str, int] | None = None,
-    register_lanes: int = REGISTER_LANES,
+    policy: Policy = EXACT,
+    registers: int = PROCESSOR_REGISTERS,
+) -> tuple[Kernel, ...]:
+    """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
+
+    Raises DeviceKernelError for a kernel without such loops.
+    """
+    return tuple(with_loops(k, sizes) for k in divide(kernel, sizes, policy, registers))
+
+
+def divide(
+    kernel: Kernel,
+    sizes: Mapping[str, int] | None = None,
     policy: Policy = EXACT,
     registers: int = PROCESSOR_REGISTERS,
     processors: int = PROCESSORS,
 ) -> tuple[Kernel, ...]:
-    """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
+    """Return the launches of a kernel.
 
-    Rows of more than `register_lanes` elements are looped over. Launches that carry more than the
-    `registers` of a processor are divided; few long rows are scanned in parts by all `processors`.
-    Raises DeviceKernelError for a kernel without such loops.
+    Launches that carry more than the `registers` of a processor are divided; few long rows are
+    scanned in parts by all `processors`.
     """
     launches = split_products(kernel, sizes)
     if not launches:
@@ -58,8 +69,18 @@ def prepare(
         launches = tuple(x for k in combining for x in split_launches(k))
     launches = tuple(x for k in launches for x in split_scans(k, sizes, processors))
     merged = [k for launch in launches for k in merge_rows(launch, sizes)]
-    divided = [k for launch in merged for k in split_states(launch, sizes, registers)]
-    return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in divided)
+    return tuple(k for launch in merged for k in split_states(launch, sizes, registers))
+
+
+def with_loops(
+    launch: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
+) -> Kernel:
+    """Return a launch with the loops and lanes of its programs.
+
+    Rows of more than `register_lanes` elements are looped over. Raises DeviceKernelError for a
+    kernel without such loops.
+    """
+    return widen_columns(block_axes(launch, sizes, register_lanes))
 
 
 def print_stages(

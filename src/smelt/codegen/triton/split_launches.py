@@ -33,7 +33,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.transform.split_merge import SplitMerge, as_reduction, split_merge
+from smelt.kernel.transform.split_merge import SplitMerge, split_merge
 from smelt.kernel.walk import bindings_of, joined_axes, splits, visit
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import i64
@@ -65,9 +65,9 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
 
 def _merge(split: SplitMerge, rest: Sequence[Statement]) -> Kernel:
     """Return a launch of the merge: many parts without rescaling are reduced at once."""
-    reduced = {r.state: as_reduction(r) for r in split.needed(rest)}
-    is_stream = split.axis.extent in FEW_PARTS or None in reduced.values()
-    return split.merge(rest, {} if is_stream else {n: c for n, c in reduced.items() if c})
+    reduced = split.reductions(rest)
+    is_stream = split.axis.extent in FEW_PARTS or len(reduced) < len(split.needed(rest))
+    return split.merge(rest, {} if is_stream else reduced)
 
 
 def _late_groups(kernel: Kernel, after: Sequence[Statement]) -> Iterable[tuple[Statement, ...]]:

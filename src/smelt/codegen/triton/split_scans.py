@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
 from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Apply,
     Axis,
     Block,
-    Const,
     IndexValue,
     Kernel,
     Let,
@@ -66,15 +66,9 @@ class _Split(NamedTuple):
     carry: str
 
     @property
-    def first(self) -> Const:
-        """The element that changes nothing."""
-        dtype = self.scan.dtype.compute
-        return Const(COMBINES[self.scan.combine].identity(dtype), dtype)
-
-    def joined(self, state: str, axis: str) -> Update:
-        """Return the update of a state by a block."""
-        block = Reduce(self.scan.combine, self.scan.arg, (axis,), self.scan.dtype)
-        return Update(state, Apply(COMBINES[self.scan.combine].scalar, (Ref(state), block)))
+    def block(self) -> Reduce:
+        """The reduction of a block."""
+        return Reduce(self.scan.combine, self.scan.arg, (self.scan.along,), self.scan.dtype)
 
 
 def split_scans(
@@ -156,26 +150,21 @@ def _launches(
         whole,
         name=f"{launch.name}_parts",
         outputs=tuple(x.parts for x in splits),
-        body=tuple(_totals(launch.body, axis, block, splits, (*place, part.index))),
+        body=tuple(_totals(launch.body, block, splits, (*place, part.index))),
     )
     scanned = replace(
         whole,
         inputs=(*launch.inputs, *(x.parts for x in splits)),
-        body=tuple(_scanned(launch.body, axis, block, splits, (part, before), place)),
+        body=tuple(_scanned(launch.body, block, splits, (part, before), place)),
     )
     return without_unused(sums), without_unused(scanned)
 
 
 def _totals(
-    body: Sequence[Statement],
-    axis: Axis,
-    block: Block,
-    splits: Sequence[_Split],
-    place: tuple[Index, ...],
+    body: Sequence[Statement], block: Block, splits: Sequence[_Split], place: tuple[Index, ...]
 ) -> Iterable[Statement]:
     """Yield the statements that reduce a part."""
-    updates = [x.joined(x.total, axis.name) for x in splits]
-    states = tuple(State(x.total, x.first, (), x.scan.dtype.compute) for x in splits)
+    states, updates = zip(*(accumulated(x.total, x.block) for x in splits), strict=True)
     yield Stream((block,), states, (*bindings_of(body, updates), *updates))
     for x in splits:
         yield Store(x.parts.name, place, Ref(x.total))
@@ -183,7 +172,6 @@ def _totals(
 
 def _scanned(
     body: Sequence[Statement],
-    axis: Axis,
     block: Block,
     splits: Sequence[_Split],
     numbers: tuple[Axis, Axis],
@@ -192,18 +180,19 @@ def _scanned(
     """Yield the statements that scan a part behind the parts before it."""
     part, before = (IndexValue(a.index, i64) for a in numbers)
     states: list[State] = []
+    updates: list[Update] = []
+    scanned: dict[str, Value] = {}
     for x in splits:
+        state, update = accumulated(x.carry, x.block)
         name = f"{x.carry}_first"
         loaded = Load(x.parts.name, (*place, numbers[1].index))
-        earlier: Value = Apply(CHOICE, (Apply("lt", (before, part)), loaded, x.first))
+        earlier: Value = Apply(CHOICE, (Apply("lt", (before, part)), loaded, state.init))
         yield Let(name, Reduce(x.scan.combine, earlier, (numbers[1].name,), x.scan.dtype))
-        states.append(State(x.carry, Ref(name), (), x.scan.dtype.compute))
-    by_name = {x.name: x for x in splits}
-    inside: list[Statement] = []
-    for s in body:
-        if isinstance(s, Let) and (x := by_name.get(s.name)) is not None:
-            row = COMBINES[x.scan.combine]
-            s = replace(s, value=Apply(row.scalar, (Ref(x.carry), x.scan)))
-        inside.append(s)
-    updates = [x.joined(x.carry, axis.name) for x in splits]
+        states.append(replace(state, init=Ref(name)))
+        updates.append(update)
+        scanned[x.name] = Apply(row_of(x.block).scalar, (Ref(x.carry), x.scan))
+    inside = (
+        replace(s, value=scanned[s.name]) if isinstance(s, Let) and s.name in scanned else s
+        for s in body
+    )
     yield Stream((block,), tuple(states), (*inside, *updates))

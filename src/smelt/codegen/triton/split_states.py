@@ -37,7 +37,7 @@ from smelt.kernel.ir import (
     Stream,
     Value,
 )
-from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.transform.part import part_of, without_unused
 from smelt.kernel.transform.stream_to_reduction import reductions_of
 from smelt.kernel.walk import axes_used, statements, stores
@@ -125,10 +125,9 @@ def _columns(launch: Kernel, axis: str) -> Kernel | None:
     if not apart:
         return None
     part = part_of(launch, apart)
-    body = with_state_axes(part.body, Axes({axis}), axes_of_body(part.body))
     name = launch.name if len(apart) == len(every) else f"{launch.name}_{axis}"
-    grid = (*launch.grid, Block(axis, COLUMN_LANES))
-    return replace(part, name=name, grid=grid, body=tuple(body))
+    whole = replace(part, name=name, grid=(*launch.grid, Block(axis)))
+    return in_blocks(whole, {axis: COLUMN_LANES})
 
 
 def _without_parts(launch: Kernel) -> Kernel:

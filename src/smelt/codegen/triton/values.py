@@ -428,7 +428,6 @@ class ValuePrinter:
         return self.function(combine_function(row, dtype, self.kernel.name)).name
 
     def _any_fails(self, condition: Value) -> Text:
-        """Return whether a condition fails in a lane that exists."""
         row, negation = ANY_FAILS
         x = self.apply(negation, [self.value(condition)])
         x = self._masked(x, x.axes, COMBINES[row].identity(bool_))
@@ -558,7 +557,6 @@ class ValuePrinter:
 
 
 def _permuted(x: Text, axes: tuple[str, ...]) -> str:
-    """Return a value with its axes in another order."""
     if x.axes == axes:
         return x.code
     if x.axes[:-2] == axes[:-2]:

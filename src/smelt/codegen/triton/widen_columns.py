@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
     Block,
     Extreme,
@@ -15,7 +13,7 @@ from smelt.kernel.ir import (
     Store,
     Stream,
 )
-from smelt.kernel.transform.block import with_state_axes
+from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import statements, visit_statement
 
 COLUMN_LANES = 128
@@ -32,17 +30,14 @@ def widen_columns(kernel: Kernel) -> Kernel:
     streams = [s for s in every if isinstance(s, Stream)]
     if not isinstance(last, Block) or last.size != 1 or not streams or dots_of(kernel.body):
         return kernel
-    in_blocks = {b.axis for s in streams for b in s.blocks} | {
+    blocked = {b.axis for s in streams for b in s.blocks} | {
         b.axis for b in kernel.grid if isinstance(b, Block)
     }
-    has_whole_axes = any(a.name not in in_blocks for a in kernel.axes)
+    has_whole_axes = any(a.name not in blocked for a in kernel.axes)
     names = axes_of_body(kernel.body)
     if has_whole_axes or any(_needs_one_index(s, last.axis, names) for s in every):
         return kernel
-    grid = (*kernel.grid[:-1], replace(last, size=COLUMN_LANES))
-    return replace(
-        kernel, grid=grid, body=tuple(with_state_axes(kernel.body, Axes((last.axis,)), names))
-    )
+    return in_blocks(kernel, {last.axis: COLUMN_LANES})
 
 
 def has_several_rows(kernel: Kernel, axis: str) -> bool:
@@ -67,7 +62,4 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
         return True
     if any(isinstance(v, Extreme) and axis in axes_of_value(v.arg, names) for v in inside):
         return True
-    if not isinstance(s, Stream):
-        return False
-    ends = [e for b in s.blocks for e in (b.start, b.stop, s.where) if e is not None]
-    return bool(s.bounds) or any(axis in axes_of_value(e, names) for e in ends)
+    return bool(isinstance(s, Stream) and s.bounds) or axis in end_axes(s, names)

@@ -174,7 +174,6 @@ class Writer:
 
 
 def _is_call(code: str) -> bool:
-    """Return whether an expression is one call of a function."""
     depth = 0
     for k, character in enumerate(code):
         depth += (character == "(") - (character == ")")

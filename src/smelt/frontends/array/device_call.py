@@ -36,7 +36,7 @@ from smelt.journal.facts import ArgumentCopied
 from smelt.knobs import fingerprint
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
 from smelt.runtime.cuda.flags import deferred_flags, positions_are_checked
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
+from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import bool_, from_numpy
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from smelt.ops.view import Reshape
 from smelt.runtime.cuda.buffer import DeviceBuffer, is_contiguous, row_major
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
 from smelt.runtime.cuda.tables import MAX_DEVICE_ELEMENTS
+from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType
 from smelt.types.expr import size
 from smelt.types.tensor import TensorType

@@ -270,14 +270,11 @@ def _stored(values: tuple[Value, ...], waits: tuple[Value, ...]) -> tuple[list[V
     """
     needed = {x for v in values for x in _upstream(v) if x.data is None and x.inputs}
     costly = {x for x in needed if not isinstance(x.op, (Map, Cast, View))}
-    for x in operands_first(waits):
+    for x in operands_first(waits) if costly else ():
         if x.data is None and not costly.isdisjoint(x.inputs):
             costly.add(x)
-    virtual = {
-        x
-        for x in waits
-        if x in needed and not (x in costly or x in STATE.passed or _pays_to_store(x))
-    }
+    behind = needed.intersection(waits) - costly
+    virtual = {x for x in behind if not (x in STATE.passed or _pays_to_store(x))}
     stored = [x for x in waits if x in costly or (x in needed and x not in virtual)]
     return stored, [x for x in waits if x in virtual]
 

@@ -291,6 +291,8 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
     dtype = common("interp", at.dtype, knots.dtype, values.dtype)
     at, knots, values = (to_compute_type(as_operand_type(v, dtype)) for v in (at, knots, values))
     values = values + make.zeros_like(knots)  # checks that the lengths agree
+    if shape_of(knots.node)[0] == 0 and 0 in shape_of(at.node):
+        return as_operand_type(at, dtype)  # as NumPy from version 2.5 on
     n = knots.shape[0]
     before = values[0] if left is None else left
     after = values[n - 1] if right is None else right

@@ -8,7 +8,7 @@ programs do.
 
     view_as_complex(stack((a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re), -1))
 
-Operands with different memory orders are left to torch.
+What moves or adds elements does so with pairs (`complex_pairs.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch import complex_views
+from smelt.frontends.torch import complex_pairs
 from smelt.frontends.torch.complex_parts import (
     COMPLEX_DTYPES,
     as_complex,
     as_real_pairs,
-    elementwise_rule,
+    complex_rule,
     from_parts,
     has_data_dependent_size,
     is_complex,
     parts_of,
-    same_type_rule,
-    stride_order,
 )
 
 # PyTorch is optional, and types must check without it.
@@ -39,17 +37,6 @@ from smelt.frontends.torch.complex_parts import (
 
 
 ATEN: Any = torch.ops.aten
-
-
-# ---- element by element --------------------------------------------------------------------------
-
-
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
-# ---- element by element --------------------------------------------------------------------------
 
 
 def _both_parts(x: Any) -> tuple[Any, Any]:
@@ -61,7 +48,7 @@ def _both_parts(x: Any) -> tuple[Any, Any]:
     return a, 0.0 if b is None else b
 
 
-@elementwise_rule
+@complex_rule
 def _mul(x: Any, y: Any) -> Any:
     (a, b), (c, d) = _both_parts(x), _both_parts(y)
     return from_parts(a * c - b * d, a * d + b * c)
@@ -71,7 +58,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
 
 
-@elementwise_rule
+@complex_rule
 def _div(x: Any, y: Any) -> Any:
     """Divide by Smith's algorithm, as eager code does.
 
@@ -96,13 +83,13 @@ def _div(x: Any, y: Any) -> Any:
     return from_parts(real, imaginary)
 
 
-@elementwise_rule
+@complex_rule
 def _reciprocal(x: Any) -> Any:
     return _div(torch.ones_like(parts_of(x)[0]), x)
 
 
 def _sum(of: Any) -> Callable[..., Any]:
-    @elementwise_rule
+    @complex_rule
     def rule(x: Any, y: Any, *, alpha: Any = 1) -> Any:
         (a, b), (c, d) = parts_of(x), parts_of(y)
         if isinstance(alpha, complex):
@@ -123,24 +110,19 @@ def _sum(of: Any) -> Callable[..., Any]:
     return rule
 
 
-@elementwise_rule
-def _neg(x: Any) -> Any:
-    return as_complex(-as_real_pairs(x))
-
-
-@elementwise_rule
+@complex_rule
 def _abs(x: Any) -> Any:
     return torch.hypot(*parts_of(x))
 
 
-@elementwise_rule
+@complex_rule
 def _sgn(x: Any) -> Any:
     magnitude = torch.hypot(*parts_of(x))
     magnitude = torch.where(magnitude == 0, 1.0, magnitude)
     return as_complex(as_real_pairs(x) / magnitude.unsqueeze(-1))
 
 
-@elementwise_rule
+@complex_rule
 def _exp(x: Any) -> Any:
     """Exponential with the special cases of C's `cexp`: infinities, and imaginary parts of zero."""
     a, b = parts_of(x)
@@ -154,7 +136,7 @@ def _exp(x: Any) -> Any:
     )
 
 
-@elementwise_rule
+@complex_rule
 def _log(x: Any) -> Any:
     """Logarithm; near magnitude 1 through `log1p` of its excess, to stay accurate."""
     a, b = parts_of(x)
@@ -165,7 +147,7 @@ def _log(x: Any) -> Any:
     return from_parts(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
 
 
-@elementwise_rule
+@complex_rule
 def _angle(x: Any) -> Any:
     a, b = parts_of(x)
     return torch.atan2(b, a)
@@ -178,12 +160,7 @@ def _complex(a: Any, b: Any) -> Any:
         for x in (a, b)
     ):
         return NotImplemented
-    in_order = stride_order(a) == stride_order(b) == list(range(a.dim()))
-    return (
-        from_parts(*torch.broadcast_tensors(a, b))
-        if in_order or a.shape != b.shape
-        else NotImplemented
-    )
+    return from_parts(*torch.broadcast_tensors(a, b))
 
 
 def _polar(size: Any, angle: Any) -> Any:
@@ -194,13 +171,13 @@ def _power(x: Any, exponent: Any) -> Any:
     return _mul(x, x) if exponent == 2 and is_complex(x) else NotImplemented
 
 
-@elementwise_rule
+@complex_rule
 def _conjugate(x: Any) -> Any:
     a, b = parts_of(x)
     return from_parts(a, -b)
 
 
-@elementwise_rule
+@complex_rule
 def _equal(x: Any, y: Any) -> Any:
     """Whether both parts are equal."""
     (a, b), (c, d) = _both_parts(x), _both_parts(y)
@@ -213,7 +190,7 @@ def _differs(x: Any, y: Any) -> Any:
 
 
 def _any_part(of: Any) -> Any:
-    @elementwise_rule
+    @complex_rule
     def rule(x: Any) -> Any:
         a, b = parts_of(x)
         return of(a) | of(b)
@@ -221,21 +198,15 @@ def _any_part(of: Any) -> Any:
     return rule
 
 
-@elementwise_rule
+@complex_rule
 def _addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + (y * z if value == 1 else value * y * z)
-
-
-@same_type_rule
-def _nan_to_num(x: Any, *numbers: Any) -> Any:
-    """Replace NaN and infinities in each part."""
-    return as_complex(ATEN.nan_to_num.default(as_real_pairs(x), *numbers))
 
 
 # ---- products ------------------------------------------------------------------------------------
 
 
-@same_type_rule
+@complex_rule
 def _matmul(x: Any, y: Any) -> Any:
     """Multiply complex matrices as one product of real matrices.
 
@@ -283,8 +254,8 @@ def _addmm(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return product if product is NotImplemented else x + product
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = complex_views.DECOMPOSITIONS | {
-    ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div, ATEN.neg.default: _neg,
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = complex_pairs.DECOMPOSITIONS | {
+    ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div,
     ATEN.add.Tensor: _sum(ATEN.add.Tensor), ATEN.sub.Tensor: _sum(ATEN.sub.Tensor),
     ATEN.abs.default: _abs, ATEN.sgn.default: _sgn, ATEN.exp.default: _exp, ATEN.log.default: _log,
     ATEN.angle.default: _angle, ATEN.complex.default: _complex, ATEN.polar.default: _polar,
@@ -293,7 +264,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = complex_views.DECOMPOSITIONS | {
     ATEN.eq.Tensor: _equal, ATEN.eq.Scalar: _equal, ATEN.ne.Tensor: _differs,
     ATEN.ne.Scalar: _differs, ATEN.isnan.default: _any_part(torch.isnan),
     ATEN.isinf.default: _any_part(torch.isinf), ATEN.addcmul.default: _addcmul,
-    ATEN.nan_to_num.default: _nan_to_num,
     ATEN.bmm.default: _matmul, ATEN.mm.default: _matmul,
     ATEN.addmm.default: _addmm, ATEN.baddbmm.default: _addmm,
 }  # fmt: skip

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -74,98 +73,17 @@ def are_supported(*operands: Any) -> bool:
     return kind in COMPLEX_DTYPES and all(x.dtype in (kind, kind.to_real()) for x in tensors)
 
 
-def stride_order(x: Any) -> list[int]:
-    """Return the dimensions from slowest to fastest.
+def complex_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Restrict a rule to complex operands of one type and reals of the matching type.
 
-    Dimensions of one element or stride 0 keep their position.
-    """
-    steps = x.stride()
-    strided = [a for a in range(x.dim()) if x.shape[a] != 1 and steps[a] != 0]
-    if all(steps[a] >= steps[b] for a, b in pairwise(strided)):
-        return list(range(x.dim()))
-    by_stride = iter(sorted(strided, key=lambda a: -steps[a]))
-    return [next(by_stride) if a in strided else a for a in range(x.dim())]
-
-
-def _leader(tensors: Sequence[Any]) -> Any | None:
-    """Return the tensor that has the broadcast shape and repeats nothing, if there is one."""
-    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
-    return next((x for x in tensors if x.shape == shape and 0 not in x.stride()), None)
-
-
-def _aligned(x: Any, rank: int) -> Any:
-    """Return a tensor with leading dimensions added up to `rank`."""
-    return x[(None,) * (rank - x.dim())] if isinstance(x, torch.Tensor) and x.dim() < rank else x
-
-
-def elementwise_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply a rule to operands permuted to memory order, and permute its result back.
-
-    Eager code's results have the memory order of their operands.
+    Its result is given eager code's order in memory by `ordered`.
     """
 
     @wraps(rule)
     def checked(*operands: Any, **options: Any) -> Any:
         tensors = [x for x in operands if isinstance(x, torch.Tensor)]
-        if not are_supported(*operands, *options.values()) or any(not x.dim() for x in tensors):
+        if not are_supported(*operands, *options.values()) or not all(x.dim() for x in tensors):
             return NotImplemented
-        orders = [stride_order(x) for x in tensors]
-        identities = [list(range(x.dim())) for x in tensors]
-        if orders == identities:
-            return rule(*operands, **options)
-        order = orders[0]
-        if any(
-            o != order or x.shape != tensors[0].shape for o, x in zip(orders, tensors, strict=True)
-        ):
-            leader = _leader(tensors)
-            if leader is None:
-                return NotImplemented
-            order = stride_order(leader)
-            operands = tuple(_aligned(x, leader.dim()) for x in operands)
-            if any(
-                stride_order(x.permute(order)) != list(range(x.dim()))
-                for x in operands
-                if isinstance(x, torch.Tensor)
-            ):
-                return NotImplemented
-        permuted = (x.permute(order) if isinstance(x, torch.Tensor) else x for x in operands)
-        result = rule(*permuted, **options)
-        if result is NotImplemented:
-            return result
-        return result.permute([order.index(a) for a in range(len(order))])
-
-    return checked
-
-
-def same_type_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Restrict a rule to complex tensors of one type."""
-
-    @wraps(rule)
-    def checked(x: Any, *operands: Any, **options: Any) -> Any:
-        flat = [*operands, *options.values()]
-        if not is_complex(x) or not are_supported(x, *flat):
-            return NotImplemented
-        if any(
-            isinstance(y, complex) or (isinstance(y, torch.Tensor) and y.dtype != x.dtype)
-            for y in flat
-        ):
-            return NotImplemented
-        return rule(x, *operands, **options)
-
-    return checked
-
-
-def axis_order_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Restrict a rule to tensors stored in the order of their axes."""
-
-    @wraps(rule)
-    def checked(*operands: Any, **options: Any) -> Any:
-        flat = [y for x in operands for y in (x if isinstance(x, (list, tuple)) else (x,))]
-        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-        kinds = [x for x in tensors if x.is_complex()]
-        if not kinds or not are_supported(*kinds) or any(x.is_neg() for x in tensors):
-            return NotImplemented
-        permuted = any(stride_order(x) != list(range(x.dim())) or not x.dim() for x in tensors)
-        return NotImplemented if permuted else rule(*operands, **options)
+        return rule(*operands, **options)
 
     return checked

@@ -28,7 +28,8 @@ from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device, system_driver
 from smelt.runtime.cuda.flags import deferred_flags, positions_are_checked
 from smelt.runtime.cuda.memory import TorchMemory
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall
+from smelt.runtime.cuda.recorded_call import RecordedCall
+from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType, u8
 from smelt.types.expr import Index, evaluate, size
 

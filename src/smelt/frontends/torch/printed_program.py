@@ -30,10 +30,10 @@ from smelt import knobs
 from smelt.backend import Gpu, gpu
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.ahead import TritonCompiler
+from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of
 from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.compiler.device_compiler import CompiledForDevice, plan_for_device
 from smelt.errors import UnsupportedError
-from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
 from smelt.graph.ir import Graph
 from smelt.journal.facts import Journal

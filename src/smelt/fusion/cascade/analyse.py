@@ -92,7 +92,6 @@ class _Analysis:
         return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
 
     def _reads(self, t: Term) -> frozenset[Term]:
-        """Return the reductions that a term is or reads."""
         reductions = self.read.get(t)
         if reductions is None:
             reductions = reductions_in(t) | {t} if t.is_reduction else reductions_in(t)

@@ -570,7 +570,6 @@ class _Sum:
         )
 
     def _accumulator(self) -> DType:
-        """Return the type that this sum is carried in."""
         return accumulator(COMBINES[self.reduction.op], self.reduction.dtype)
 
     def _finish(self, total: Term, product: Product) -> Term:

@@ -241,7 +241,6 @@ class BlockConditions:
         )
 
     def _union(self, hulls: list[Hull]) -> Hull:
-        """Return a hull of the union of hulls."""
         return (
             hulls[0]
             if len(hulls) == 1

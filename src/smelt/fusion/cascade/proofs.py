@@ -153,7 +153,6 @@ class _Writer:
 
 
 def _is_zero(s: Any, e: Any) -> bool:
-    """Return whether an expression is identically 0."""
     return _simplifies_to(
         0,
         e,
@@ -168,7 +167,6 @@ def _is_zero(s: Any, e: Any) -> bool:
 
 
 def _is_one(s: Any, e: Any) -> bool:
-    """Return whether a quotient is identically 1."""
     return _simplifies_to(
         1,
         e,

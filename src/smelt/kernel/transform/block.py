@@ -1,12 +1,38 @@
-"""Give grid axes blocks: states that vary along them are declared with them."""
+"""Give axes of the grid blocks: states that vary along them are declared with them.
+
+>>> from smelt.kernel.text import parse, text
+>>> kernel = parse('''
+... kernel sums(x: f32[r,c]) -> y: f32[c]
+...   grid c
+...   stream r/4 with s = 0
+...     s' = s + sum(x[r,c] over r)
+...   y[c] = s
+... ''')
+>>> print(text(in_blocks(kernel, {"c": 128})))
+kernel sums(x: f32[r,c]) -> y: f32[c]
+  grid c/128
+  stream r/4 with s = 0 [c]
+    s' = s + sum(x[r,c] over r)
+  y[c] = s
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.kernel.axes import Axes
-from smelt.kernel.ir import Statement, Stream
+from smelt.kernel.axes import Axes, axes_of_body
+from smelt.kernel.ir import Block, Kernel, Statement, Stream
+
+
+def in_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
+    """Return the kernel with blocks of some sizes along axes of its grid."""
+    grid = tuple(
+        replace(b, size=sizes[b.axis]) if isinstance(b, Block) and b.axis in sizes else b
+        for b in kernel.grid
+    )
+    body = with_state_axes(kernel.body, Axes(sizes), axes_of_body(kernel.body))
+    return replace(kernel, grid=grid, body=tuple(body))
 
 
 def with_state_axes(

@@ -62,6 +62,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import bindings_of, refs, splits, states, stores, substitute, visit
 from smelt.ops.combine import COMBINES
+from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index
@@ -80,7 +81,7 @@ class PartStates:
         return part, *(a.index for a in self.axes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SplitMerge:
     """A kernel with a split stream, and the arrays of its parts' states."""
 
@@ -95,6 +96,11 @@ class SplitMerge:
         (split,) = splits(self.kernel)
         return Axis(split.name, split.parts)
 
+    @cached_property
+    def rules(self) -> Mapping[str, MergeRule]:
+        """How the states merge."""
+        return merge_rules(self.kernel)
+
     @property
     def parts(self) -> Kernel:
         """The kernel that stores the states of all parts."""
@@ -107,23 +113,33 @@ class SplitMerge:
 
     def needed(self, after: Iterable[Statement]) -> list[MergeRule]:
         """Return the merges of the states that statements need, directly or not."""
-        rules = merge_rules(self.kernel)
-        pending = [n for s in after for n in refs(s) if n in rules]
+        pending = [n for s in after for n in refs(s) if n in self.rules]
         needed: set[str] = set()
         while pending:
             name = pending.pop()
             if name not in needed:
                 needed.add(name)
-                rescaled = rules[name].rescaled
+                rescaled = self.rules[name].rescaled
                 pending += [v.name for v in visit(rescaled) if isinstance(v, Ref)]
-        return [rule for name, rule in rules.items() if name in needed]
+        return [rule for name, rule in self.rules.items() if name in needed]
+
+    def reductions(self, after: Iterable[Statement]) -> dict[str, str]:
+        """Return the states that reduce those of all parts, with the operators.
+
+        None of them is rescaled, or rescales another one.
+        """
+        rules = self.needed(after)
+        read = {n for r in rules for n in refs(r.rescaled) if n != r.state}
+        rows = {r.scalar: r.name for r in COMBINES.values() if not r.positional}
+        plain = (r for r in rules if r.rescaled == Ref(r.state) and r.state not in read)
+        return {r.state: rows[r.op] for r in plain if r.op in rows}
 
     def merge(self, after: Sequence[Statement], reduced: Mapping[str, str]) -> Kernel:
         """Return the kernel of what follows the merge, or of some of it.
 
-        States in `reduced` are reductions of the parts, by operators of `smelt.ops.combine`.
-        Others, such as sums that are rescaled to a common maximum, are those of a stream over the
-        parts, with the states that they are rescaled by.
+        States in `reduced`, which `reductions` allows, reduce the parts by its operators. Others,
+        such as sums that are rescaled to a common maximum, are those of a stream over the parts,
+        with the states that they are rescaled by.
         """
         wanted = {n for s in after for n in refs(s)}
         merging: list[Statement] = [
@@ -190,12 +206,6 @@ def split_merge(kernel: Kernel, dtypes: Mapping[str, DType] | None = None) -> Sp
         param = Param(unused_name(f"{name}_parts", taken), dtype, shape)
         arrays.append(PartStates(every[name], param, tuple(axes)))
     return SplitMerge(kernel, kernel.body[:k], kernel.body[k + 1 :], arrays)
-
-
-def as_reduction(rule: MergeRule) -> str | None:
-    """Return the operator that reduces a state of all parts; None if parts are rescaled."""
-    rows = (r.name for r in COMBINES.values() if r.scalar == rule.op and not r.positional)
-    return next(rows, None) if rule.rescaled == Ref(rule.state) else None
 
 
 def state_type(state: State) -> DType:

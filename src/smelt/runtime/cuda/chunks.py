@@ -17,10 +17,11 @@ import numpy as np
 
 from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.ops.combine import SCALAR_IDENTITIES
-from smelt.runtime.cuda.copies import Slices, fill
+from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.executable import DeviceExecutable
-from smelt.runtime.cuda.sliced_plan import SlicedPlan, place_after
+from smelt.runtime.cuda.stream import DeviceStream
 from smelt.runtime.cuda.tables import HostPart
+from smelt.runtime.sliced_plan import SlicedPlan, Slices, place_after
 from smelt.runtime.steps import Sizes
 from smelt.types.expr import evaluate
 
@@ -81,7 +82,7 @@ class _Chunks:
         elements = math.prod(int(evaluate(n, self._sizes)) for n in shape)
         return elements * self._itemsize(value)
 
-    def queue(self, addresses: Sequence[int], stream: int) -> None:
+    def queue(self, addresses: Sequence[int], stream: DeviceStream) -> None:
         """Queue all chunks; see `HostPart`."""
         makes, reads = self._chunks.makes, self._chunks.reads
         last = len(addresses) - 1 - len(makes)
@@ -98,17 +99,17 @@ class _Chunks:
             return side[cut.place] + moved
 
         for low, plan in self._ranges:
-            fill(plan.device, row, np.int64(low), 1, stream)
+            fill(stream.device, row, np.int64(low), 1, stream.number)
             read = [address(c, inputs, v, low) for v, c in enumerate(reads)]
             pairs = zip(makes, self._body.outputs, strict=True)
             results = [address(c, outputs, v, low) for c, v in pairs]
-            plan.queue([*read, *sums], results, memory, stream)
+            plan.bind([*read, *sums], results, memory, stream)()
 
-    def _initialise(self, outputs: Sequence[int], stream: int) -> None:
+    def _initialise(self, outputs: Sequence[int], stream: DeviceStream) -> None:
         """Set the sums over no rows to the identities of their operators."""
         for c, v in zip(self._chunks.makes, self._body.outputs, strict=True):
             if c.axis == WHOLE:
                 value = self._body.values[v]
                 count = math.prod(int(evaluate(n, self._sizes)) for n in value.shape)
                 identity = value.dtype.numpy.type(SCALAR_IDENTITIES[c.combine](value.dtype))
-                fill(self._body.device, outputs[c.place], identity, count, stream)
+                fill(stream.device, outputs[c.place], identity, count, stream.number)

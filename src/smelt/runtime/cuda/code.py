@@ -17,7 +17,7 @@ from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.device_code import DeviceCode
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.tables import LoadedCode
+from smelt.runtime.cuda.tables import ONLY_LOADED, CodeNotLoaded, LoadedCode
 
 _LOCK: Final = threading.Lock()
 _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
@@ -37,7 +37,7 @@ def find_loaded(
     A name is a digest of all that `prepare` reads, which returns the key and what compiles the
     code: many names (sizes) may have one key, and a name that is known needs no source printed.
     The journal records where the code came from. Raises what `prepare` and the compiler raise,
-    and DriverCallError for an image that the driver refuses.
+    DriverCallError for an image that the driver refuses, and CodeNotLoaded under `ONLY_LOADED`.
     """
     with _LOCK:
         search = _SEARCHES.setdefault(name, threading.Lock())
@@ -86,6 +86,8 @@ def _find(device: Device, key: bytes, store: Cache | None, journal: Journal) -> 
     if loaded is not None and loaded.modules[0].device is device:
         journal.record(CacheHit(key.hex(), "memory"))
         return loaded
+    if ONLY_LOADED.get():
+        raise CodeNotLoaded(key.hex())
     code = None if store is None else _stored(store, key)
     if code is None:
         return None

@@ -1,55 +1,18 @@
-"""Copy slices within the memory of a device, and fill arrays, in stream order.
-
-A slice along any axis of a contiguous array is a number of runs of bytes with one distance:
-
->>> Slices.along((3, 8, 5), 1, 2, 4)  # x[:, k : k + 2] of float32
-Slices(runs=3, nbytes=40, pitch=160)
->>> Slices.whole(100)
-Slices(runs=1, nbytes=100, pitch=100)
-"""
+"""Copy slices within the memory of a device, and fill arrays, in stream order."""
 
 from __future__ import annotations
 
 import ctypes
-import math
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
+from smelt.runtime.sliced_plan import Slices
 
 DEVICE_MEMORY: Final = 2
 """The driver's number of memory of a device."""
-
-
-class Slices(NamedTuple):
-    """How a slice lies in its array: `runs` pieces of `nbytes` bytes, `pitch` bytes apart."""
-
-    runs: int
-    nbytes: int
-    pitch: int
-
-    @staticmethod
-    def whole(nbytes: int) -> Slices:
-        """Return a slice of one piece."""
-        return Slices(1, nbytes, nbytes)
-
-    @staticmethod
-    def along(shape: tuple[int, ...], axis: int, count: int, itemsize: int) -> Slices:
-        """Return a slice of `count` positions along an axis of an array of this shape."""
-        inner = math.prod(shape[axis + 1 :]) * itemsize
-        return Slices(math.prod(shape[:axis]), count * inner, shape[axis] * inner)
-
-    @property
-    def packed(self) -> Slices:
-        """How these pieces lie one behind another."""
-        return Slices(self.runs, self.nbytes, self.nbytes)
-
-    @property
-    def total(self) -> int:
-        """Bytes of all pieces."""
-        return self.runs * self.nbytes
 
 
 class _Copy2D(ctypes.Structure):

@@ -9,33 +9,25 @@ it may be freed when the call returns, since memory is freed in stream order.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from smelt import knobs
-from smelt.errors import CaptureError, DeviceError, DeviceLayoutError, OutOfMemory
-from smelt.knobs.values import show_bytes
+from smelt.errors import CaptureError, DeviceError, DeviceLayoutError
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
-from smelt.runtime.cuda.recorded_call import (
-    VECTOR_BYTES,
-    RecordedCall,
-    fill_frame,
-    launch_frame,
-)
+from smelt.runtime.cuda.recorded_call import RecordedCall
+from smelt.runtime.cuda.stream import launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, prepare_launches
+from smelt.runtime.plan_tables import PlanExecutable
+from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.runtime.steps import Value
 from smelt.types.expr import Index
 
-MAX_PREPARED: Final = 256
-"""Tables kept, one per tuple of sizes; the oldest is evicted first."""
 
-
-class DeviceExecutable:
+class DeviceExecutable(PlanExecutable[PreparedLaunches]):
     """Plan ready to run on a device; safe to call from several threads."""
 
     def __init__(
@@ -49,14 +41,8 @@ class DeviceExecutable:
     ) -> None:
         """Build an executable; arguments as for `smelt.runtime.executable.Executable`."""
         self.device = device
-        self.size_names = size_names
-        self.values = tuple(values)
-        self.groups = tuple(map(tuple, groups))
-        self.arena = tuple(arena)
-        self.outputs = tuple(outputs)
-        self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
+        super().__init__(size_names, values, groups, arena, outputs)
         self._graphs: dict[tuple[int, ...], LaunchGraphs] = {}
-        self._lock = threading.Lock()
 
     prelude = None
     """Constants are not computed ahead on a device."""
@@ -110,14 +96,16 @@ class DeviceExecutable:
             if capturing and not memory.is_capturable:
                 raise CaptureError(reason="results would lie outside of torch's memory pool")
             _check_layouts(p, inputs, names)
-            _check_memory_limit(p, out)
+            p.check_limit(passed=_nbytes(out))
             self._wait_for_inputs([*inputs, *(x for x in out if x is not None)], stream)
             if capturing:  # the graph refers to the code for as long as the caller keeps it
                 self.device.captured.add(p)
             block, results = self._allocate(p, inputs, stream, memory, out)
             frame = _fill_frame(p, inputs, results, block)
             replayed = is_replayed(p.operations) and not capturing
-            launch_frame(self.device, p, frame, stream, self._graphs[sizes] if replayed else None)
+            launch_frame(
+                self.device, p, frame, stream, self._graphs_of(sizes) if replayed else None
+            )
         return results
 
     def check_memory(
@@ -135,11 +123,7 @@ class DeviceExecutable:
             return
         with self.device.current():
             p = self._prepared_for(sizes, capturing=self.device.is_capturing(stream))
-        _check_memory_limit(p, self._by_value(out), copied_bytes)
-
-    def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
-        """Return the table for calls with these sizes."""
-        return self._prepared.get(sizes) or self._prepare(sizes)
+        p.check_limit(copied=copied_bytes, passed=_nbytes(self._by_value(out)))
 
     def record(
         self,
@@ -156,7 +140,7 @@ class DeviceExecutable:
         p = self._prepared.get(sizes)
         if p is None or knobs.MAX_EXTRA_MEMORY.get() is not None:
             return None
-        graphs = self._graphs[sizes]
+        graphs = self._graphs_of(sizes)
         return RecordedCall(p, graphs, inputs, self.device, passed, arena_is_passed=arena_is_passed)
 
     # ---- one call --------------------------------------------------------------------------------
@@ -168,12 +152,9 @@ class DeviceExecutable:
 
     def _prepared_for(self, sizes: tuple[int, ...], *, capturing: bool) -> PreparedLaunches:
         """Return the table of a call; raise CaptureError for a captured first one."""
-        p = self._prepared.get(sizes)
-        if p is None:
-            if capturing:
-                raise CaptureError(reason="the program is loaded by its first call")
-            p = self._prepare(sizes)
-        return p
+        if capturing and sizes not in self._prepared:
+            raise CaptureError(reason="the program is loaded by its first call")
+        return self.prepared(sizes)
 
     def _allocate(
         self,
@@ -216,16 +197,15 @@ class DeviceExecutable:
                     hint="Move one of them; nothing moves between devices by itself.",
                 )
 
-    def _prepare(self, sizes: tuple[int, ...]) -> PreparedLaunches:
-        named = dict(zip(self.size_names, sizes, strict=True))
-        p = prepare_launches(self.values, self.groups, self.arena, named)
-        with self._lock:
-            if len(self._prepared) >= MAX_PREPARED:
-                oldest = next(iter(self._prepared))
-                del self._prepared[oldest], self._graphs[oldest]
-            self._graphs.setdefault(sizes, LaunchGraphs(self.device))
-            self._prepared[sizes] = p
-        return p
+    def _build_tables(self, named: dict[str, int]) -> PreparedLaunches:
+        return prepare_launches(self.values, self.launches, self.arena, named)
+
+    def _graphs_of(self, sizes: tuple[int, ...]) -> LaunchGraphs:
+        return self._graphs.setdefault(sizes, LaunchGraphs(self.device))
+
+    def _forget(self, sizes: tuple[int, ...]) -> None:
+        super()._forget(sizes)
+        self._graphs.pop(sizes, None)
 
 
 def _fill_frame(
@@ -236,7 +216,7 @@ def _fill_frame(
 ) -> array[int]:
     """Return the arguments of a call with addresses and strides filled in."""
     where = [x.address for x in (*inputs, *results)]
-    frame = fill_frame(p, where, 0 if block is None else block.address)
+    frame = p.fill(where, 0 if block is None else block.address)
     for slot, source, dimension in p.strides:
         frame[slot] = inputs[source].strides[dimension]
     return frame
@@ -254,25 +234,8 @@ def _check_layouts(
             raise DeviceLayoutError(argument=_name(names, k), reason=reason)
 
 
-def _check_memory_limit(
-    p: PreparedLaunches, out: Sequence[DeviceBuffer | None], copied_bytes: int = 0
-) -> None:
-    """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
-    limit = knobs.MAX_EXTRA_MEMORY.get()
-    if limit is None:
-        return
-    results = sum(nbytes for *_, nbytes, over in p.results if over < 0)
-    needed = p.arena_bytes + copied_bytes + results - sum(x.nbytes for x in out if x is not None)
-    if needed > limit:
-        largest, what = max(
-            (max((nbytes for *_, nbytes, _ in p.results), default=0), "the largest result takes"),
-            (copied_bytes, "copies of arguments with strides take"),
-        )
-        raise OutOfMemory(
-            needed=show_bytes(needed),
-            available=show_bytes(limit),
-            largest=f"{what} {show_bytes(largest)}",
-        )
+def _nbytes(out: Sequence[DeviceBuffer | None]) -> int:
+    return sum(x.nbytes for x in out if x is not None)
 
 
 def _name(names: Sequence[str], k: int) -> str:

@@ -13,20 +13,18 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.memory import DriverMemory
-from smelt.runtime.cuda.native_call import DECLINED, ROW_WORDS, device_words, native_calls
+from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
+from smelt.runtime.cuda.stream import launch_error, launch_frame
 from smelt.runtime.cuda.tables import PreparedLaunches
+from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType
 
-VECTOR_BYTES: Final = 16
-"""Alignment in bytes of inputs that are read in vectors."""
 STACK_WORDS: Final = 4096
 """Largest frame that native code puts on the stack: 32 KiB."""
 
@@ -165,72 +163,3 @@ class RecordedCall:
             )
             results[k] = DeviceBuffer(address, shape, strides, dtype, self._device, stream, owner)
         return results
-
-
-def fill_frame(p: PreparedLaunches, where: Sequence[int], arena: int) -> array[int]:
-    """Return the arguments of a call on sources and an arena given by address."""
-    frame = p.frame[:]
-    for slot, source, offset in p.addresses:
-        frame[slot] = where[source] + offset
-    for slot, offset in p.arena:
-        frame[slot] = arena + offset
-    return frame
-
-
-def launch_frame(
-    device: Device,
-    p: PreparedLaunches,
-    frame: array[int],
-    stream: int,
-    graphs: LaunchGraphs | None,
-) -> None:
-    """Launch what a table lists, or replay its graph; the context must be current.
-
-    Raises DriverCallError if a launch fails.
-    """
-    address, words = frame.buffer_info()
-    argument_words = words - p.most_arguments
-    call = device.driver.address("cuLaunchKernel")
-
-    def launch(in_stream: int) -> None:
-        room = address + 8 * argument_words
-        for first, length, part in p.segments:
-            if part is not None:
-                part.queue(frame[first : first + length], in_stream)
-                continue
-            rows = p.rows.ctypes.data + 8 * ROW_WORDS * first
-            failed = native_calls().launch(rows, length, address, room, in_stream, call)
-            if failed:
-                raise launch_error(device, p, failed + (first << 32))
-
-    if graphs is None:
-        launch(stream)
-    else:
-        graphs.run(frame[:argument_words].tobytes(), launch, stream)
-
-
-def launch_rows(
-    device: Device,
-    p: PreparedLaunches,
-    rows: np.ndarray[Any, Any],
-    frames: np.ndarray[Any, Any],
-    stream: int,
-) -> None:
-    """Launch the kernels of a table repeatedly, by rows on frames of their own.
-
-    The context must be current. Raises DriverCallError if a launch fails.
-    """
-    room = array("q", [0] * p.most_arguments)
-    call = device.driver.address("cuLaunchKernel")
-    failed = native_calls().launch(
-        rows.ctypes.data, len(rows), frames.ctypes.data, room.buffer_info()[0], stream, call
-    )
-    if failed:
-        number = ((failed >> 32) - 1) % len(p.rows) + 1
-        raise launch_error(device, p, number << 32 | failed & 0xFFFFFFFF)
-
-
-def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:
-    """Return the error of a launch that failed, with its kernel's name."""
-    name = p.names[(failed >> 32) - 1]
-    return device.driver.error(f"cuLaunchKernel of {name}", failed & 0xFFFFFFFF)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import field
+from contextvars import ContextVar, copy_context
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from smelt.runtime.cuda.array_tables import (
 from smelt.runtime.cuda.driver import Device, Module
 from smelt.runtime.cuda.native_call import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
+from smelt.runtime.plan_tables import PlanTables, TableBuilder
 from smelt.runtime.quota import cpu_budget
 from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
@@ -40,6 +41,14 @@ MAX_SEARCHES: Final = 8
 """Maximum threads that look for code, or wait for its compiler, at once."""
 MAX_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
 """Maximum programs along each dimension of a grid."""
+
+
+ONLY_LOADED: Final = ContextVar("smelt_only_loaded_code", default=False)
+"""Whether code that is not loaded yet raises CodeNotLoaded: nothing is read nor compiled."""
+
+
+class CodeNotLoaded(Exception):
+    """The code of a step is not loaded."""
 
 
 class LoadedCode:
@@ -95,8 +104,8 @@ class HostPart(Protocol):
     operations: int | None
     """Launches and copies that it queues; None if values on the device decide."""
 
-    def queue(self, addresses: Sequence[int], stream: int) -> None:
-        """Queue it on inputs, outputs and memory of its own.
+    def queue(self, addresses: Sequence[int], stream: Any) -> None:
+        """Queue it in a `DeviceStream` on inputs, outputs and memory of its own.
 
         They are given by address, in this order. The context must be current.
         """
@@ -124,37 +133,18 @@ class Segment(NamedTuple):
     part: HostPart | None = None
 
 
-@dataclass(slots=True, eq=False)
-class PreparedLaunches:
-    """Everything of a call that depends on sizes only.
+@dataclass(slots=True, eq=False, kw_only=True)
+class PreparedLaunches(PlanTables):
+    """Everything of a call that depends on sizes only; strides are row-major until the call."""
 
-    `addresses` are frame words to fill: (slot, source, offset in bytes), where sources are inputs
-    and then results; `arena` those inside the arena; `strides` (slot, input, dimension), which are
-    row-major until then.
-    """
-
-    sizes: dict[str, int]
-    frame: array[int]
-    addresses: list[tuple[int, int, int]]
-    arena: list[tuple[int, int]]
-    strides: list[tuple[int, int, int]]
     rows: np.ndarray[Any, Any]
-    most_arguments: int
-    """Words at the end of the frame: pointers to the arguments of one launch."""
-    arena_bytes: int
-    aligned: frozenset[int]
-    """Sources whose addresses must be multiples of 16."""
     strided: frozenset[int]
     """Inputs whose strides are passed to their programs."""
     codes: list[LoadedCode]
     """Owners of the functions in the table."""
     segments: list[Segment]
     """What runs, in order."""
-    shapes: list[tuple[int, ...]]
-    """Shape of each value."""
-    results: list[tuple[int, tuple[int, ...], Any, int, int]] = field(default_factory=list)
-    """By result: value, shape, dtype, bytes, and the input it overwrites (-1: none)."""
-    names: list[str] = field(default_factory=list)
+    names: list[str]
     """Name of the kernel of each launch, for messages."""
 
     @property
@@ -187,17 +177,11 @@ def prepare_launches(
     return _Builder(values, sizes).build(groups, arena)
 
 
-class _Builder:
+class _Builder(TableBuilder):
     """Builder of one table."""
 
     def __init__(self, values: Sequence[Value], sizes: dict[str, int]) -> None:
-        self.values, self.sizes = values, sizes
-        self.shapes = [tuple(int(evaluate(d, sizes)) for d in v.shape) for v in values]
-        self.inputs = sum(v.place == "input" for v in values)
-        self.frame: list[int] = []
-        self.addresses: list[tuple[int, int, int]] = []
-        self.arena: list[tuple[int, int]] = []
-        self.strides: list[tuple[int, int, int]] = []
+        super().__init__(values, sizes)
         self.rows: list[list[int]] = []
         self.names: list[str] = []
         self.codes: list[LoadedCode] = []
@@ -208,13 +192,13 @@ class _Builder:
     def build(
         self, groups: Sequence[Sequence[DeviceStep | HostStep]], arena: Sequence[Index]
     ) -> PreparedLaunches:
-        results = self._results()
+        results = self.results()
         if results and not any(nbytes for *_, nbytes, _ in results):
             groups = ()  # index expressions assume sizes of at least 1
         ready = self._all_ready([self._families(group) for group in groups])
         self.codes = [r.code for group in ready for r in group if r.code is not None]
         plain = [[r.layout for r in group] for group in ready]
-        places = place_values(self.values, plain, arena, self.sizes)
+        self.places = places = place_values(self.values, plain, arena, self.sizes)
         for time, group in enumerate(ready):
             for k, r in enumerate(group):
                 if r.tables is not None:
@@ -226,29 +210,22 @@ class _Builder:
         most = max((row[7] for row in self.rows), default=0)
         rows = np.array(self.rows, np.int64).reshape(-1, ROW_WORDS)
         return PreparedLaunches(
-            self.sizes,
-            array("q", [*self.frame, *([0] * most)]),  # room for pointers to the arguments
-            self.addresses,
-            self.arena,
-            self.strides,
-            rows,
-            most,
-            places.nbytes,
-            frozenset(self.aligned),
-            frozenset(self.strided),
-            self.codes,
-            self.segments,
-            self.shapes,
-            results,
-            self.names,
+            sizes=self.sizes,
+            frame=array("q", [*self.frame, *([0] * most)]),  # room for pointers to the arguments
+            addresses=self.addresses,
+            arena=self.arena,
+            strides=self.strides,
+            rows=rows,
+            most_arguments=most,
+            arena_bytes=places.nbytes,
+            aligned=frozenset(self.aligned),
+            strided=frozenset(self.strided),
+            codes=self.codes,
+            segments=self.segments,
+            shapes=self.shapes,
+            results=results,
+            names=self.names,
         )
-
-    def _results(self) -> list[tuple[int, tuple[int, ...], Any, int, int]]:
-        return [
-            (n, self.shapes[n], v.dtype, math.prod(self.shapes[n]) * v.dtype.itemsize, v.overwrites)
-            for n, v in enumerate(self.values)
-            if v.place == "output"
-        ]
 
     def _check_elements(self, used: set[int]) -> None:
         for n in used:
@@ -279,17 +256,36 @@ class _Builder:
     def _all_ready(
         self, groups: Sequence[Sequence[Sequence[DeviceStep | HostStep]]]
     ) -> list[list[_Ready]]:
-        """Return all steps ready for these sizes; missing code is compiled side by side."""
-        if sum(map(len, groups)) < 2:
-            return [[self._ready(steps) for steps in group] for group in groups]
+        """Return all steps ready for these sizes; missing code is compiled side by side.
+
+        Threads start at the first step whose code is not loaded: most new sizes need none.
+        """
+        every = [steps for group in groups for steps in group]
+        ready = [*self._loaded(every)] if len(every) > 1 else []
+        if len(every) - len(ready) > 1 and not ONLY_LOADED.get():
+            ready += self._ready_in_threads(every[len(ready) :])
+        else:
+            ready += [self._ready(steps) for steps in every[len(ready) :]]
+        in_order = iter(ready)
+        return [list(islice(in_order, len(group))) for group in groups]
+
+    def _loaded(self, every: Sequence[Sequence[DeviceStep | HostStep]]) -> Iterator[_Ready]:
+        """Yield ready steps up to the first whose code is not loaded."""
+        token = ONLY_LOADED.set(True)
+        try:
+            for steps in every:
+                yield self._ready(steps)
+        except CodeNotLoaded:
+            return
+        finally:
+            ONLY_LOADED.reset(token)
+
+    def _ready_in_threads(self, every: Sequence[Sequence[DeviceStep | HostStep]]) -> list[_Ready]:
         pool = ThreadPoolExecutor(min(cpu_budget().threads, MAX_SEARCHES), "smelt code")
         try:
             # each in a copy of the context, which has the settings
-            queued = [
-                [pool.submit(copy_context().run, self._ready, steps) for steps in group]
-                for group in groups
-            ]
-            return [[future.result() for future in group] for group in queued]
+            queued = [pool.submit(copy_context().run, self._ready, steps) for steps in every]
+            return [future.result() for future in queued]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -329,7 +325,7 @@ class _Builder:
         first = len(self.frame)
         for slot, n in enumerate((*step.inputs, *step.outputs), first):
             self.frame.append(0)
-            self._fill_address(slot, n, places)
+            self._fill_address(slot, n)
             self._align(n)
         self.arena.append((len(self.frame), workspace))
         self.frame.append(0)
@@ -365,7 +361,7 @@ class _Builder:
                         offset += -offset % DESCRIPTOR_ALIGNMENT
                     self.arena.append((slot, offset))
                 else:
-                    self._fill(slot, argument, step, sizes, places)
+                    self._fill(slot, argument, step, sizes)
         self._add_segment(first_row)
 
     def _add_tables(
@@ -421,7 +417,7 @@ class _Builder:
                 slot = len(self.frame)
                 self.frame.append(number)
                 if n >= 0:
-                    self._fill_address(slot, n, places)
+                    self._fill_address(slot, n)
 
     def _add_arena_word(self, offset: int) -> None:
         """Add a word to the frame: the address of an offset in the arena."""
@@ -460,9 +456,7 @@ class _Builder:
                 )
         return grid
 
-    def _fill(
-        self, slot: int, argument: Argument, step: DeviceStep, sizes: Sizes, places: Layout
-    ) -> None:
+    def _fill(self, slot: int, argument: Argument, step: DeviceStep, sizes: Sizes) -> None:
         """Fill a word of the frame, or note that a call does."""
         if argument.kind == "size":
             self.frame[slot] = sizes[argument.name]
@@ -473,21 +467,13 @@ class _Builder:
             self.strides.append((slot, number, argument.dimension))
             self.strided.add(number)
         elif argument.kind == "buffer":
-            self._fill_address(slot, step.values[argument.name], places)
+            self._fill_address(slot, step.values[argument.name])
 
-    def _fill_address(self, slot: int, n: int, places: Layout) -> None:
+    def _fill_address(self, slot: int, n: int) -> None:
         """Note that a word of the frame is the address of a value."""
-        v = self.values[n]
-        if v.place in ("input", "output"):
-            source = v.number + (self.inputs if v.place == "output" else 0)
-            self.addresses.append((slot, source, 0))
-            return
-        host, offset = places.values[n]
-        if host >= 0:
-            self.addresses.append((slot, self.inputs + host, offset))
-            self.aligned.add(self.inputs + host)  # what lies there may be read in vectors
-        else:
-            self.arena.append((slot, offset))
+        source = self.add_address(slot, n)
+        if source >= 0 and self.values[n].place not in ("input", "output"):
+            self.aligned.add(source)  # what lies there may be read in vectors
 
 
 class _Ready(NamedTuple):

@@ -51,7 +51,6 @@ def main_loop(
 
 
 def _are_aligned(b: ir.IRBuilder, addresses: Iterable[Value], alignment: int) -> Value:
-    """Return whether all addresses are multiples of an alignment."""
     misaligned: Value = number(0)
     for address in addresses:
         misaligned = b.or_(misaligned, b.and_(address, number(alignment - 1)))

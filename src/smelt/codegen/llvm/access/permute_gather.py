@@ -288,7 +288,6 @@ def _bit_width(element: ir.Type) -> int:
 
 
 def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
-    """Concatenate registers to one vector."""
     while len(parts) > 1:
         count = parts[0].type.count
         order = ir.Constant(ir.VectorType(I32, 2 * count), list(range(2 * count)))

@@ -97,7 +97,6 @@ def _has_run(b: ir.IRBuilder, count: Value, run: int) -> Value:
 
 
 def _run_address(b: ir.IRBuilder, address: Value, size: int, run: int, count: Value) -> Value:
-    """Return the address behind all longer runs."""
     offset = b.mul(b.and_(count, number(-2 * run)), number(size))
     return b.gep(address, [offset], source_etype=_I8)
 
@@ -122,7 +121,6 @@ def _join_halves(b: ir.IRBuilder, low: Value, high: Value) -> Value:
 
 
 def _halves(b: ir.IRBuilder, x: Value, nbytes: int) -> tuple[Value, Value]:
-    """Return two halves of `nbytes` each."""
     kind, half = x.type, _run_type(nbytes)
     if isinstance(half, ir.VectorType):
         parts = (range(half.count), range(half.count, 2 * half.count))

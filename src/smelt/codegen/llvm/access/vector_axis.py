@@ -5,7 +5,7 @@ from __future__ import annotations
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
-from smelt.machine.blocks import CUT_SCORE, SHORT_ROW
+from smelt.machine.blocks import ACROSS_ROWS, CUT_SCORE
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
@@ -132,7 +132,9 @@ def _left_out(phase: Phase, among: set[str]) -> set[str]:
     Something that is computed for each position of the longer axis does not vary along them, so
     that each of its vectors would hold one number; or elements are gathered along them.
     """
-    short = {a for a in among if isinstance(n := phase.axes[a], int) and n <= SHORT_ROW}
+    short = {
+        a for a in among if isinstance(n := phase.axes[a], int) and n <= ACROSS_ROWS.row_elements
+    }
     longer = among - short
     axes_of_longer = [i.axes for i in phase.items if isinstance(i, ssa.Apply) and i.axes & longer]
     picked = {

@@ -55,6 +55,8 @@ from smelt.types.dtype import DType, bf16, f32, i8, i16, i32, u8
 Value = ir.Value
 Step = Literal["bfloats", "words", "bytes"]
 I8, I16, I32 = (ir.IntType(n) for n in (8, 16, 32))
+SIGN_BITS = 0x80808080
+"""A unit of bytes with only the highest bits: each is the offset by which `flip_sign` adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +360,7 @@ def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
 __all__ = [
     "BF16_DOT",
     "I16_DOT",
+    "SIGN_BITS",
     "DotInstruction",
     "as_units",
     "choose_dot_instruction",

@@ -19,6 +19,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Reduction
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
@@ -308,3 +309,26 @@ def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:
         return m.builder.extract_element(value, ir.Constant(ir.IntType(32), start))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), count), list(from_lane))
     return m.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+
+def sum_each(m: LLVMMachine, totals: Sequence[Value]) -> Value:
+    """Sum the lanes of each vector, by adding neighbouring lanes."""
+    b, lanes = m.builder, m.lanes or 1
+    picks = [lane_numbers(list(range(parity, 2 * lanes, 2))) for parity in (0, 1)]
+    while len(totals) > 1:
+        pairs = zip(totals[::2], totals[1::2], strict=True)
+        totals = [m.add(*(b.shuffle_vector(x, y, p) for p in picks)) for x, y in pairs]
+    return totals[0]
+
+
+def sum_lanes(m: LLVMMachine, total: Value) -> Value:
+    """Sum the lanes of a vector, adding halves to halves."""
+    b, lanes = m.builder, m.lanes or 1
+    while lanes > 1:
+        lanes //= 2
+        undefined = ir.Constant(total.type, ir.Undefined)
+        first, second = (lane_numbers(list(range(at, at + lanes))) for at in (0, lanes))
+        total = m.add(
+            b.shuffle_vector(total, undefined, first), b.shuffle_vector(total, undefined, second)
+        )
+    return b.extract_element(total, ir.Constant(ir.IntType(32), 0))

@@ -99,7 +99,6 @@ class IRBuilder:
     def _emit_value(
         self, kind: Type, text: str, form: type[InstructionT] = Instruction
     ) -> InstructionT:
-        """Insert an instruction with a result."""
         ref = f"%.{self.block.function.new_number()}"
         return self._insert(form(kind, ref, f"{ref} = {text}"))
 
@@ -445,7 +444,6 @@ class IRBuilder:
 
 
 def _common_type(a: Value, b: Value) -> Any:
-    """Return the common type of two values."""
     if a.type is not b.type:
         raise _type_error(a, b)
     return a.type

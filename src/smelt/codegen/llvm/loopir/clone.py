@@ -6,17 +6,19 @@ clone of its element for each position.
 
     Cloner(draft, user, {"u": 0}).of(item)      the item at u = 0, inserted before `user`
 
-Also: inserting items, common subexpression elimination and dead code elimination.
+Also: inserting items, common subexpression elimination, dead code elimination, and the backward
+slice of values with its cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.loopir.rewrite import Draft, rebuild
+from smelt.ops.scalar import SCALARS
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, substitute
@@ -172,3 +174,21 @@ def prune(phase: Phase) -> Phase:
         if len(updates) == len(phase.state_updates):
             return replace(phase, items=tuple(i for i in phase.items if i in live))
         phase = replace(phase, state_updates=updates)
+
+
+def backward_slice(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
+    """Return what some values depend on, in order; the slice stops at `ends`."""
+    slice_items, pending = set[Item](), list(roots)
+    while pending:
+        item = pending.pop()
+        if item not in slice_items:
+            slice_items.add(item)
+            position_names = item.access.positions if isinstance(item, ssa.Load) else ()
+            pending += [phase.positions[name] for name in position_names]
+            pending += () if item in ends else item.args
+    return [i for i in phase.items if i in slice_items]
+
+
+def cost_of(items: list[Item]) -> float:
+    """Return the cycles for one vector of the scalar operators among items."""
+    return sum(SCALARS[i.op].cost for i in items if isinstance(i, ssa.Apply))

@@ -13,24 +13,21 @@ Register tiles are full then, wherever rows end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem, Visit
+from smelt.codegen.llvm.loopir.items import Item, Phase, StreamState, Visit
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.blocks import ROW_BLOCK
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
-    Atom,
-    Expr,
     Index,
     axes_of,
     axis,
     floordiv,
-    map_variables,
     mod,
     mul,
     substitute,
@@ -44,7 +41,7 @@ def collapse(phase: Phase) -> Phase:
         changed = False
         for name, extent in list(phase.axes.items()):
             if extent == 1 and name not in phase.cut and not is_bound(phase, name):
-                phase = substitute_axes(phase, {name: 0}, drop=(name,))
+                phase = substitute_axes(phase, {name: 0}, {name: {}})
         for names in _axes_used_alike(phase):
             for a in names:
                 for b in names:
@@ -163,7 +160,6 @@ def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
 
 
 def _reduction_axes(phase: Phase) -> frozenset[str]:
-    """Return the axes of all reductions and contractions."""
     reductions = [i for i in phase.items if isinstance(i, ssa.Reduction)]
     return frozenset(name for f in reductions for name in f.over)
 
@@ -182,56 +178,56 @@ def _collapse_pair(phase: Phase, a: str, b: str) -> Phase:
         size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
         return replace(visit, axis=b, size=size)
 
-    lanes = b if phase.lanes == a else phase.lanes
-    walked = rebuild(replace(phase, lanes=lanes, cut=cut), visit=along_b)
-    merged = substitute_axes(walked, {a: 0, b: axis(b, extent)}, drop=(a,))
-    return replace(merged, axes={**merged.axes, b: extent})
+    walked = rebuild(replace(phase, cut=cut), visit=along_b)
+    return substitute_axes(walked, {a: 0, b: axis(b, extent)}, {a: {}, b: {b: extent}})
 
 
 def substitute_axes(
     phase: Phase,
-    values: dict[str, Index],
-    drop: tuple[str, ...],
+    values: Mapping[str, Index],
+    new: Mapping[str, Mapping[str, Index]],
     check: Callable[[tuple[Index, Index]], tuple[Index, Index]] | None = None,
 ) -> Phase:
     """Substitute expressions for axes in all items and stores.
 
-    The axes of `drop` are removed; `check` substitutes in bounds checks instead, if given.
+    `new` has the axes, with their extents, that take the place of others; an axis is removed if
+    there are none.  `check` substitutes in bounds checks instead, if given.
     """
 
     def put(e: Index) -> Index:
-        return map_variables(
-            e,
-            lambda atom: (
-                values[atom.name] if atom.kind == "axis" and atom.name in values else _as_expr(atom)
-            ),
-        )
+        return substitute(e, values)
 
-    dropped = frozenset(drop)
+    def renewed(axes: Iterable[str]) -> Iterator[str]:
+        return (x for a in axes for x in new.get(a, (a,)))
 
     def substituted(_: Item, item: Item) -> Item:
         changed = item.map_indices(put)
         if check is not None and isinstance(item, ssa.Load):
             limits = tuple(map(check, item.access.limits))
             changed = replace(item, access=replace(item.access.map_indices(put), limits=limits))
-        axes = item.axes - dropped
+        axes = frozenset(renewed(item.axes))
         if isinstance(changed, ssa.Reduction):
-            over = tuple(x for x in changed.over if x not in dropped)
+            over = tuple(renewed(changed.over))
             return _without_empty_reduction(replace(changed, over=over, axes=axes))
         return changed if axes == changed.axes else replace(changed, axes=axes)
 
-    rebuilt = rebuild(
-        phase, substituted, state=lambda state: replace(state, axes=state.axes - dropped)
-    )
+    def of_state(state: StreamState) -> StreamState:
+        return replace(state, axes=frozenset(renewed(state.axes)))
+
+    rebuilt = rebuild(phase, substituted, state=of_state)
     stores = tuple(
-        StoreItem(s.access.map_indices(put), s.value, s.where, s.axes - dropped, s.time)
+        replace(s, access=s.access.map_indices(put), axes=frozenset(renewed(s.axes)))
         for s in rebuilt.stores
     )
+    extents = {**phase.axes, **{a: n for x in new.values() for a, n in x.items()}}
+    kept = [a for x in new.values() for a in x]
+    is_removed = phase.lanes is not None and not new.get(phase.lanes, kept)
     return replace(
         rebuilt,
         stores=stores,
-        axes={a: n for a, n in phase.axes.items() if a not in dropped},
-        grid=tuple(g for g in phase.grid if g not in dropped),
+        axes={a: extents[a] for a in renewed(phase.axes)},
+        grid=tuple(renewed(phase.grid)),
+        lanes=kept[0] if kept and is_removed else phase.lanes,
     )
 
 
@@ -244,10 +240,6 @@ def _without_empty_reduction(item: ssa.Reduction) -> Item:
     if item.row.positional:
         return ssa.Const((), frozenset(), item.dtype, 0, time=item.time)
     return ssa.Cast(item.args, item.axes, item.dtype, item.dtype, time=item.time)
-
-
-def _as_expr(atom: Atom) -> Index:
-    return Expr((((atom,), 1),))
 
 
 def collapse_spatial(phase: Phase) -> Phase:
@@ -321,11 +313,9 @@ def _collapse(phase: Phase, a: str, b: str) -> Phase:
     inner, extent = phase.axes[b], mul(phase.axes[a], phase.axes[b])
     position = axis(b, extent)
     parts: dict[str, Index] = {a: floordiv(position, inner), b: mod(position, inner)}
-    merged = substitute_axes(
+    return substitute_axes(
         phase,
         {a: 0, b: position},
-        drop=(a,),
+        {a: {}, b: {b: extent}},
         check=lambda limit: (substitute(limit[0], parts), limit[1]),
     )
-    lanes = b if phase.lanes == a else phase.lanes
-    return replace(merged, lanes=lanes, axes={**merged.axes, b: extent})

@@ -96,7 +96,6 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
 
 
 def _is_reduced(item: Item, name: str, tap: str) -> bool:
-    """Return whether an item reduces one of the two axes."""
     return isinstance(item, ssa.Reduction) and not {name, tap}.isdisjoint(item.over)
 
 

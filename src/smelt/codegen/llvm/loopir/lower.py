@@ -394,7 +394,6 @@ class PhaseBuilder:
         self.names |= {t.name: self._read(t) for t in starts}
 
     def _visit(self, b: k.Block, part: tuple[str, Index] | None) -> Visit:
-        """Return a block's visit, with its bounds as items."""
         start, stop = (
             None if e is None else self.convert(self.value(e), i64) for e in (b.start, b.stop)
         )
@@ -404,7 +403,6 @@ class PhaseBuilder:
         return Visit(b.axis, b.size, 0, stop, part, start)
 
     def _read(self, state: StreamState) -> Item:
-        """Return the current value of a state."""
         return self.item(ssa.StateRead((), state.axes, state.dtype, state))
 
     def _enter(self, region: Region) -> None:

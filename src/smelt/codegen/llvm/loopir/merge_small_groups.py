@@ -44,11 +44,8 @@ def merge_groups(phase: Phase, dots: Sequence[Item], stored: str | None, most: i
     extent = mul(phase.axes[group], each)
     position = axis(stored, extent)
     both = rebuild(phase, lambda _, i: replace(i, axes=i.axes | {stored}) if group in i.axes else i)
-    merged = substitute_axes(
-        both, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,)
-    )
-    lanes = stored if phase.lanes == group else phase.lanes
-    return replace(merged, axes={**merged.axes, stored: extent}, lanes=lanes)
+    places = {group: floordiv(position, each), stored: mod(position, each)}
+    return substitute_axes(both, places, {group: {}, stored: {stored: extent}})
 
 
 def _group_axis(phase: Phase, item: Item, stored: str, each: int) -> str | None:

@@ -15,22 +15,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.collapse_axes import is_bound
-from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem, StreamState, visited_axes
+from smelt.codegen.llvm.loopir.collapse_axes import is_bound, substitute_axes
+from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import coefficient
 from smelt.types.expr import (
-    Expr,
     Index,
     add,
     atoms,
     axes_of,
     axis,
     floordiv,
-    map_variables,
     mod,
     mul,
+    substitute,
 )
 
 
@@ -73,7 +72,7 @@ def _splits_contraction_rows(phase: Phase, name: str, step: Index) -> bool:
     if not of_one_operand or not all(of_one_operand):
         return False
     parts = _parts(phase, name, step)
-    return all(coefficient(_substitute(e, name, parts), f"{name}.1") != 1 for e in _indices(phase))
+    return all(coefficient(substitute(e, {name: parts}), f"{name}.1") != 1 for e in _indices(phase))
 
 
 def _indices(phase: Phase) -> list[Index]:
@@ -83,58 +82,16 @@ def _indices(phase: Phase) -> list[Index]:
 
 def _split(phase: Phase, name: str, step: Index) -> Phase:
     """Replace an axis by outer*step + inner everywhere."""
-    outer, inner = f"{name}.0", f"{name}.1"
-    count = floordiv(phase.axes[name], step)
     parts = _parts(phase, name, step)
-
-    def put(e: Index) -> Index:
-        return _substitute(e, name, parts)
-
-    pair = {name: (outer, inner)}
-    axes: dict[str, Index] = {}
-    for a, n in phase.axes.items():
-        axes |= {outer: count, inner: step} if a == name else {a: n}
-
-    def split(_: Item, item: Item) -> Item:
-        item = item.map_indices(put)
-        if isinstance(item, ssa.Reduction):
-            over = tuple(x for o in item.over for x in pair.get(o, (o,)))
-            item = replace(item, over=over)
-        return replace(item, axes=_axes(item))
-
-    def split_state(state: StreamState) -> StreamState:
-        return replace(state, axes=frozenset(x for a in state.axes for x in pair.get(a, (a,))))
-
-    rebuilt = rebuild(phase, split, state=split_state)
-    stores = tuple(
-        StoreItem(
-            a := s.access.map_indices(put),
-            s.value,
-            s.where,
-            frozenset(axes_of(a.offset))
-            | s.value.axes
-            | (s.where.axes if s.where else frozenset())
-            | visited_axes(rebuilt.segments[s.time]),
-            s.time,
-        )
-        for s in rebuilt.stores
-    )
-    grid = tuple(x for g in phase.grid for x in pair.get(g, (g,)))
-    return replace(rebuilt, axes=axes, grid=grid, stores=stores)
+    new = {f"{name}.0": floordiv(phase.axes[name], step), f"{name}.1": step}
+    both = substitute_axes(phase, {name: parts}, {name: new})
+    return rebuild(both, lambda _, item: replace(item, axes=_axes(item)))
 
 
 def _parts(phase: Phase, name: str, step: Index) -> Index:
     """Return the axis as an expression of its outer and inner part."""
     count = floordiv(phase.axes[name], step)
     return add(mul(axis(f"{name}.0", count), step), axis(f"{name}.1", step))
-
-
-def _substitute(e: Index, name: str, parts: Index) -> Index:
-    """Substitute the parts of an axis in an index."""
-    return map_variables(
-        e,
-        lambda atom: parts if atom.kind == "axis" and atom.name == name else Expr((((atom,), 1),)),
-    )
 
 
 def _axes(item: Item) -> frozenset[str]:

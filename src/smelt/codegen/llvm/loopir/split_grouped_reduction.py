@@ -24,16 +24,8 @@ from smelt.kernel import walk
 from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.env import Bound, Env
 from smelt.kernel.transform.part import part_of
-from smelt.kernel.walk import (
-    bindings_of,
-    blocks,
-    refs,
-    splits,
-    statements,
-    substitute,
-    visit,
-)
-from smelt.machine.blocks import BLOCK, MIN_LANES, PART_ROWS, PARTS, SHORT_ROW
+from smelt.kernel.walk import bindings_of, blocks, refs, splits, statements, substitute, visit
+from smelt.machine.blocks import ACROSS_ROWS, BLOCK, PART_ROWS, PARTS
 from smelt.ops.combine import COMBINES
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -192,7 +184,7 @@ def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -
             inner = [a for a in f.over if coefficient(last, a) == 1]
             rows = [a for e in outer_indices for a in axes_of(e) if a in f.over]
             each = extents[inner[0]] if len(inner) == 1 else None
-            if not isinstance(each, int) or not 1 < each < MIN_LANES:
+            if not isinstance(each, int) or not 1 < each < ACROSS_ROWS.min_rows:
                 continue
             row_count = product(extents[a] for a in dict.fromkeys(rows))
             if isinstance(row_count, int) and row_count < MIN_REDUCED_ROWS:
@@ -376,7 +368,9 @@ def _map_inputs(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]
                 continue
             if missing & tasks:
                 return []
-            if any(not isinstance(n := extents[a], int) or n >= MIN_LANES for a in missing):
+            if any(
+                not isinstance(n := extents[a], int) or n >= ACROSS_ROWS.min_rows for a in missing
+            ):
                 names[name] = None
             else:
                 pending.append(value)
@@ -391,7 +385,7 @@ def _has_short_rows(kernel: k.Kernel, s: k.Store, extents: Mapping[str, Index]) 
     steps = {a: coefficient(offset, a) for a in axes_of(offset)}
     inner = [a for a, n in steps.items() if n == 1]
     each = extents[inner[0]] if len(inner) == 1 else None
-    short = isinstance(each, int) and 1 < each <= SHORT_ROW
+    short = isinstance(each, int) and 1 < each <= ACROSS_ROWS.row_elements
     return short and any(n == each and extents[a] != 1 for a, n in steps.items())
 
 

@@ -123,6 +123,4 @@ def _collapse(phase: Phase, run: list[str], values: dict[str, Index]) -> Phase:
     along = rebuild(
         phase, lambda _, i: replace(i, axes=i.axes | {name}) if i.axes & {*outer} else i
     )
-    collapsed = substitute_axes(along, values, drop=tuple(outer))
-    lanes = name if phase.lanes in outer else phase.lanes
-    return replace(collapsed, axes={**collapsed.axes, name: extent}, lanes=lanes)
+    return substitute_axes(along, values, {**{a: {} for a in outer}, name: {name: extent}})

@@ -276,7 +276,6 @@ def _row_of(phase: Phase, s: StoreItem) -> str | None:
 
 
 def _column_stores(draft: Draft, s: StoreItem, short: Sequence[str]) -> list[StoreItem]:
-    """Return a store for each column."""
     stores: list[StoreItem] = []
     for position in _all_positions(draft.phase, short):
         value = _ColumnCloner(draft, s.value, position).of(s.value)
@@ -293,7 +292,6 @@ class _ColumnCloner(Cloner):
 
 
 def _all_positions(phase: Phase, short: Sequence[str]) -> list[dict[str, Index]]:
-    """Return all positions of some axes."""
     counts = [range(n) for a in short if isinstance(n := phase.axes[a], int)]
     return [dict(zip(short, at, strict=True)) for at in positions(*counts)]
 

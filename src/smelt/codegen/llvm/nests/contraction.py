@@ -11,10 +11,17 @@ from typing import Literal
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Dot, Item
 from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
-from smelt.codegen.llvm.nests.product_plan import Driver, PanelOperand, TileStores, tile_cycles
+from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
+    Driver,
+    PanelOperand,
+    PlanNotes,
+    TileStores,
+    packed_panels,
+    tile_cycles,
+)
 from smelt.codegen.llvm.nests.register_tile import Tile
-from smelt.machine.blocks import DEPTH, MATRIX_DEPTH, SMALL_DEPTH, THIN_DEPTH, THIN_LONG
+from smelt.machine.blocks import DEPTH, GEMV, MATRIX_DEPTH, UNPACKED
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, floordiv, maximum, mul
@@ -87,9 +94,9 @@ class Contraction:
     def depth(self) -> int:
         """Reduced positions for which the left operand is packed at once."""
         if self.is_gemv and self.m is None:
-            return THIN_LONG * self.group_size
+            return GEMV.row_depth * self.group_size
         return (
-            THIN_DEPTH if self.is_gemv or self.by_panels else self.packed_units
+            GEMV.depth if self.is_gemv or self.by_panels else self.packed_units
         ) * self.group_size
 
     @property
@@ -149,7 +156,7 @@ class Contraction:
     def is_single_block(self, positions: Index) -> bool:
         """Return whether so many reduced positions are a single block of which nothing is
         packed."""
-        is_short = not isinstance(positions, int) or positions <= SMALL_DEPTH
+        is_short = not isinstance(positions, int) or positions <= UNPACKED.kc
         return (
             is_short
             and self.kind == "small"
@@ -200,8 +207,8 @@ class Contraction:
 
     @property
     def reads_past_end(self) -> bool:
-        """Whether tiles read packed operands past what was packed: full vectors of a row."""
-        return self.is_gemv
+        """Whether packed rows of a GEMV are read past the last one: several at once, or tiles."""
+        return self.is_gemv and (self.m is not None or self.reads_right_rows())
 
     @property
     def unroll_of_packing(self) -> int:

@@ -13,7 +13,6 @@ from typing import Literal, Protocol
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Item, Phase
-from smelt.codegen.llvm.nests.plan_notes import PlanNotes
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.python.dataclass import dataclass
@@ -21,6 +20,7 @@ from smelt.types.dtype import DType
 from smelt.types.expr import Index, floordiv
 
 __all__ = [
+    "IN_PLACE",
     "LEFT_PART",
     "OUTPUT_STAGE_PART",
     "RIGHT_PART",
@@ -31,10 +31,12 @@ __all__ = [
     "PackedPlan",
     "PanelOperand",
     "PlainPacking",
+    "PlanNotes",
     "ProductPlan",
     "ScratchArray",
     "TileStores",
     "Variants",
+    "packed_panels",
     "tile_cycles",
 ]
 
@@ -293,3 +295,29 @@ class PlainPacking:
 def tile_cycles(points: Index, tile: Tile, together: int = 1) -> Index:
     """Return the cycles of multiply-adds: two vectors a cycle, `together` in each lane."""
     return floordiv(points, 2 * tile.lanes * together)
+
+
+IN_PLACE = "in place"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNotes:
+    """The policies of one product, in words."""
+
+    axes: str
+    """Axes of rows and columns, and the reduced ones: `m x n over k`."""
+    left: str
+    """How the operand is read whose elements are broadcast."""
+    right: str
+    """How the operand is read whose rows are vectors."""
+    sums: str
+    """Where sums wait, and from where the epilogue takes them."""
+
+
+def packed_panels(columns: int, *, transposed: bool = False) -> str:
+    """Return the words for an operand that is packed in panels.
+
+    >>> packed_panels(32, transposed=True)
+    'packed in panels of 32 columns, by transposes'
+    """
+    return f"packed in panels of {columns} columns" + ", by transposes" * transposed

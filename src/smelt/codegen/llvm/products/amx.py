@@ -245,7 +245,6 @@ class _Tiles:
         intrinsic(self.b, f"llvm.x86.{name}", VOID, [BYTE(tile), place, row_bytes])
 
     def _place(self, base: Value, row_bytes: Value, row: Value, unit: Value) -> Value:
-        """Return the address of a unit in a row."""
         b = self.b
         row_address = element_address(b, base, b.mul(row, row_bytes), i8)
         return element_address(b, row_address, unit, i32)

@@ -96,7 +96,6 @@ def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
 
 
 def _scratch_items(env: Environment, nest: Nest) -> list[Item]:
-    """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
     return [i for i in env.s.materialised if i in used | {*nest.saves}]
 

@@ -29,13 +29,14 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import (
+    SIGN_BITS,
     as_units,
     interleave_rows,
     to_packed_bits,
 )
-from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reductions import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Load, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -234,6 +235,7 @@ class Gemv:
         `only` are the broadcast units of a single left row.
         """
         b, m, dtype = self.b, self.machine, self.c.item.dtype
+        excess = [self._excess(units) for units in zip(*values, strict=True)]
 
         def row(i: Value) -> None:
             places = [
@@ -248,6 +250,7 @@ class Gemv:
                     self.multiply_add(left, x, total)
                     for x, total in zip(vectors, totals, strict=True)
                 ]
+            totals = [self._less(t, more) for t, more in zip(totals, excess, strict=True)]
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
 
@@ -255,6 +258,23 @@ class Gemv:
             row(number(0))
         else:
             self.env.loop(number(0), self.rows, 1, row)
+
+    def _excess(self, units: Sequence[Value]) -> Value | None:
+        """Return the products of units with the offset of a packed left operand.
+
+        None if it was packed without one. The offset is one more row of the left operand.
+        """
+        if self.c.group is None or not self.c.group.left_offset:
+            return None
+        offset = ir.Constant(units[0].type, [SIGN_BITS] * self.lanes)
+        total = self.machine.const(self.c.item.dtype, 0)
+        for unit in units:
+            total = self.multiply_add(offset, unit, total)
+        return total
+
+    def _less(self, total: Value, excess: Value | None) -> Value:
+        """Return sums without what `_excess` returned."""
+        return total if excess is None else self.machine.sub(total, excess)
 
     # ---- lines along n -----------------------------------------------------------------------
 
@@ -456,10 +476,12 @@ class Gemv:
         def put(at: Value, mask: Value | None) -> None:
             values = [self._right_vector(right_row, at, mask) for right_row in right_rows]
             values = values if c.group is None else [as_units(b, x) for x in values]
+            excess = [self._excess([x]) for x in values]
             for g, sums in enumerate(places):
                 left = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
-                for value, place in zip(values, sums, strict=True):
-                    b.store(self.multiply_add(left, value, b.load(place, typ=zero.type)), place)
+                for value, more, place in zip(values, excess, sums, strict=True):
+                    total = self.multiply_add(left, value, b.load(place, typ=zero.type))
+                    b.store(self._less(total, more), place)
 
         def prefetching_put(at: Value) -> None:
             self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)

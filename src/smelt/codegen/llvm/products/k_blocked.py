@@ -438,7 +438,6 @@ class KBlockedGemm(TallSkinnyGemm):
     def _epilogue_full_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
     ) -> None:
-        """Emit the epilogue of a tile from registers."""
         self._epilogue_tile(row, self._places(row, count), column, mask, totals)
 
     def _sum_places(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:

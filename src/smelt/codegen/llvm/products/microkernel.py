@@ -279,7 +279,6 @@ class Microkernel:
     def _load_right_row(
         self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
     ) -> list[Value]:
-        """Load one row of the right operand, from its address."""
         b, place = self.b, self.right
         self.prefetch_next_task(place, first, vectors)
         if self.prefetch_bytes is not None:

@@ -82,7 +82,6 @@ class SmallMGemm(KBlockedGemm):
         """For a full tile: loop iterations of the tiles before it."""
 
     def _block(self) -> None:
-        """Emit one block of k."""
         env, b, c = self.env, self.b, self.c
         low, high = env.ranges[c.m]
         self.full_tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))

@@ -38,7 +38,7 @@ from smelt.codegen.llvm.products.transposed_store_tile import (
 )
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.scratch import each_vector
-from smelt.machine.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
+from smelt.machine.blocks import SMALL_M_SWAPPED
 
 Value = ir.Value
 
@@ -71,7 +71,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 product._prepare()
 
         def column_block(at: Value) -> None:
-            end = b.add(at, number(SWAPPED_COLUMNS))
+            end = b.add(at, number(SMALL_M_SWAPPED.columns))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             for product in products:
                 with env.within(products=product):
@@ -79,7 +79,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
             self._epilogue_rows(at, end)
 
         with env.within(prefetch_enabled=False):
-            env.loop(low, high, SWAPPED_COLUMNS, column_block)
+            env.loop(low, high, SMALL_M_SWAPPED.columns, column_block)
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
@@ -137,7 +137,6 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         )
 
     def _panel_of(self, row: Value) -> Value:
-        """Return the address of a packed panel of rows."""
         at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
         return element_address(self.b, self.env.storage.at[item, RIGHT_PART], at, item.dtype)
 
@@ -151,11 +150,10 @@ class SmallMSwappedGemm(TallSkinnyGemm):
     def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of a sum in scratch; `row` counts from the task's first."""
         b = self.b
-        at = b.add(b.mul(row, number(SWAPPED_PITCH)), b.sub(column, self.first_column))
+        at = b.add(b.mul(row, number(SMALL_M_SWAPPED.pitch)), b.sub(column, self.first_column))
         return self.at(SUMS_PART, at)
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
-        """Emit the epilogue of some columns, row by row."""
         b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
         self.top = env.open(self.nest, Scope(env.top))
         first, last = env.ranges[c.n]

@@ -260,7 +260,6 @@ class TallSkinnyGemm(TallPacker):
         )
 
     def _places(self, row: Value, count: int) -> list[Scope]:
-        """Return the scopes of consecutive rows."""
         b, env, c = self.b, self.env, self.c
         places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
         env.enter(places[0], 1)
@@ -399,7 +398,6 @@ class TallSkinnyGemm(TallPacker):
         )
 
     def _sum_address(self, row: Value, column: Value) -> Value:
-        """Return the address of a sum in scratch."""
         return self._sum_address_of(self.item, row, column)
 
     def _sum_address_of(self, item: Item, row: Value, column: Value) -> Value:
@@ -426,7 +424,6 @@ class TallSkinnyGemm(TallPacker):
     def _epilogue_vector(
         self, place: Scope, column: Value, mask: Value | None, total: Value
     ) -> None:
-        """Emit the epilogue of one vector of sums."""
         env, b, c = self.env, self.b, self.c
         inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
         inner.define(c.item, total)

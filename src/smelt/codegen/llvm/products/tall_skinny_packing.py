@@ -225,7 +225,6 @@ class TallPacker(Packer):
         env.loop(vectors_end, high, lanes, lambda at: vector(at, tail_mask(env, high, at, lanes)))
 
     def _prefetch_element(self, access: Access, at: Value) -> None:
-        """Prefetch the cache line of an element."""
         env = self.env
         buffer, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))

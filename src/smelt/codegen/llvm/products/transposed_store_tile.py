@@ -26,7 +26,7 @@ from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_l
 from smelt.codegen.llvm.products.tile_sums import sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.machine.blocks import SWAPPED_PITCH
+from smelt.machine.blocks import SMALL_M_SWAPPED
 from smelt.machine.target import Target
 
 Value = ir.Value
@@ -139,7 +139,7 @@ class _Tile:
             columns += [undefined] * (-len(columns) % lanes)
             for first in range(0, len(columns), lanes):
                 for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
-                    at = number((v * lanes + lane) * SWAPPED_PITCH + first)
+                    at = number((v * lanes + lane) * SMALL_M_SWAPPED.pitch + first)
                     store_vector(
                         self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
                     )

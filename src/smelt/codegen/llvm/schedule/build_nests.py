@@ -49,8 +49,8 @@ from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
 from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
 from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
-from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
+    fit_stream_blocks,
     is_gather,
     task_blocks,
     transpose_side,
@@ -590,7 +590,6 @@ class _Planner:
     def _cost_of(
         self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
-        """Compute `_cost` of an item that is not in the cache."""
         if item in self.kept or isinstance(item, (ssa.Reduce, ssa.Dot)):
             return 0.0
         if not item.axes & self._local_axes(item.time) - self.rows:

@@ -23,7 +23,6 @@ from dataclasses import replace
 from smelt.codegen.llvm.instructions.dot_product import (
     DotInstruction,
     choose_dot_instruction,
-    word_dot,
 )
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase, enclosing_regions, unvarying_axes
@@ -43,12 +42,8 @@ from smelt.codegen.llvm.schedule.split_k_parts import split_k_parts
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant
 from smelt.machine.blocks import (
     COLUMNS,
-    SMALL,
-    SMALL_DEPTH,
-    THIN,
-    THIN_DOT_ROWS,
-    THIN_MATRIX,
-    THIN_ROWS,
+    GEMV,
+    UNPACKED,
     dot_instruction_block,
     full_width_rows,
     product_rows,
@@ -102,7 +97,7 @@ def few_row_variants(products: Iterable[Contraction], phase: Phase) -> Iterator[
         return
     if any(c.prepacked for c in packed):
         if all(c.prepacked for c in packed):
-            limits = dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed)
+            limits = dict.fromkeys((phase.axes[c.axes[0]], GEMV.rows) for c in packed)
             yield Candidate("rows", tuple(limits))
         return
     small = small_limits(packed, phase)
@@ -126,7 +121,9 @@ def small_limits(products: Collection[Contraction], phase: Phase) -> SizeLimits 
     """Return the limits of small contractions, whose operands are in place; None if none are."""
     if any(c.outer or c.group or c.prepacked or c.is_gemv or c.m is None for c in products):
         return None
-    limits = {a: SMALL for c in products for a in c.axes} | {c.k: SMALL_DEPTH for c in products}
+    limits = {a: UNPACKED.mc for c in products for a in c.axes} | {
+        c.k: UNPACKED.kc for c in products
+    }
     return tuple(dict.fromkeys((phase.axes[a], n) for a, n in limits.items()))
 
 
@@ -157,7 +154,7 @@ def _in_cache(
     is_plain = m is not None and len(item.over) == 1
     return (
         is_plain
-        and high <= rows <= THIN
+        and high <= rows <= GEMV.rows
         and fits
         and is_strided_load(right, item.dtype, (k, n), (n,))
     )
@@ -193,7 +190,6 @@ class _Roles:
 def _plan(
     item: ssa.Dot, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
-    """Plan one contraction, or return None if it fits no plan."""
     over = item.over
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
@@ -337,7 +333,7 @@ def _longest(axes: list[str], phase: Phase) -> str:
     return max(reversed(axes), key=lambda a: e if isinstance(e := extents[a], int) else 1 << 62)
 
 
-def _is_few(axis: str | None, phase: Phase, most: int = THIN) -> bool:
+def _is_few(axis: str | None, phase: Phase, most: int = GEMV.rows) -> bool:
     """Return whether an axis has at most `most` positions for all sizes."""
     extent = 1 if axis is None else phase.axes[axis]
     return isinstance(extent, int) and extent <= most
@@ -345,7 +341,7 @@ def _is_few(axis: str | None, phase: Phase, most: int = THIN) -> bool:
 
 def _gemv_rows(group: DotInstruction | None) -> int:
     """Return up to how many rows the larger operand is not packed."""
-    return THIN if group is None or not group.matrix else THIN_MATRIX
+    return GEMV.rows if group is None or not group.matrix else GEMV.matrix_rows
 
 
 def _lanes(dtype: DType, target: Target) -> int:
@@ -369,8 +365,6 @@ def _gemv(
     k = over[-1] if along == n else along
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
     group = choose_dot_instruction(item, left, right, phase.dtypes, target)
-    if group is not None and group.left_offset:
-        group = word_dot(target)  # no column sums to correct for
     return Contraction(
         item,
         left,
@@ -437,7 +431,7 @@ def product_block(
     """Return the rows and columns of a contraction that one task takes."""
     if c.is_gemv:
         along_rows = c.vector_axis == c.n
-        return THIN_ROWS, thin_columns(phase.axes[c.n]) if along_rows else THIN_DOT_ROWS
+        return GEMV.rows, thin_columns(phase.axes[c.n]) if along_rows else GEMV.dot_rows
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:

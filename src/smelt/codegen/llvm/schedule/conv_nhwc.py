@@ -30,7 +30,6 @@ from smelt.codegen.llvm.loopir.input_tile import (
 from smelt.codegen.llvm.loopir.items import Access, Cast, Dot, Item, Load, Phase
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.nests.contraction import SKEW
-from smelt.codegen.llvm.nests.plan_notes import PlanNotes, packed_panels
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
     RIGHT_PART,
@@ -40,8 +39,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     Driver,
     PanelOperand,
     PlainPacking,
+    PlanNotes,
     ScratchArray,
     TileStores,
+    packed_panels,
     tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile

@@ -12,6 +12,9 @@ register tile are always consecutive; those between rows are computed in vain an
 
 This module finds the windows, chooses between the channels-first plan (`ConvPlan`) and the
 channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the operands for packing.
+Operands of a channels-first convolution are transposed to channels last, tile by tile while they
+are packed, unless every task would have to gather the weights: the microkernel then computes no
+padding columns, and weights may be prepacked.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd, prod
-from typing import cast
+from typing import TypeAlias, cast
 
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
@@ -40,25 +43,27 @@ from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_stride
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.contraction import SKEW
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
 from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
     LEFT_PART,
     RIGHT_PART,
     TABLE_PART,
     Driver,
     PackedPlan,
     PlainPacking,
+    PlanNotes,
     ScratchArray,
     Variants,
     tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
-from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
+    TASK_CHANNELS,
     NhwcConvPlan,
     are_weights_prepacked,
+    contiguous_filter_load,
     find_image_rows,
     nhwc_tile,
     tiles_end_with_rows,
@@ -638,3 +643,66 @@ def _has_few_taps(over: Sequence[str], depth: str, phase: Phase) -> bool:
 
 def _constant_or_many(e: Index) -> int:
     return e if isinstance(e, int) else MAX_TAPS + 1
+
+
+# ---- layout --------------------------------------------------------------------------------------
+
+
+TRANSPOSE_FMAS = 10
+"""Multiply-adds that take as long as transposing one element and storing it again."""
+
+
+MAX_TRANSPOSE_SHARE = 0.1
+"""Largest transposition cost, as a share of the multiply-adds, that the channels-last plan makes up
+for."""
+
+
+NHWC_VARIANT = "nhwc"
+"""The variant that assumes prepacked weights, to see whether prepacking would pay."""
+
+
+Sides: TypeAlias = tuple[bool, bool]
+"""Whether the image is transposed, and whether the results are."""
+
+
+def choose_conv_layout(plan: WindowPlan, target: Target, form: str) -> Sides | None:
+    """Return which of image and results to transpose for a channels-last plan.
+
+    None if the convolution stays channels first.  It must be the only contraction of its phase.
+    """
+    phase, last = plan.phase, plan.columns[-1]
+    if not plan.depth or phase.window_positions or phase.regions() or plan.item.dtype != f32:
+        return None
+    if not {*plan.others} <= {c.tap for c in plan.columns}:
+        return None  # each tap's positions are packed separately, with taps along the row last
+    if choose_dot_instruction(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
+        return None
+    in_channels, out_channels = phase.axes[plan.depth], phase.axes[plan.m]
+    if not isinstance(in_channels, int) or not isinstance(out_channels, int):
+        return None
+    image_axis = contiguous_axis(plan.right, (last.axis, last.tap or last.axis, plan.depth))
+    stored = stored_axis(phase)
+    if stored not in (plan.m, last.axis):
+        return None
+    image, result = image_axis != plan.depth, stored != plan.m
+    over = plan.depth, plan.others
+    width = nhwc_tile(target, target.vector_bytes // 4, odd=False).columns
+    prepacked = are_weights_prepacked(plan.left, plan.item, over, plan.m, width, phase)
+    extents = {a: n for a in plan.others if isinstance(n := phase.axes[a], int)}
+    contiguous = (
+        in_channels > MAX_FEW_CHANNELS
+        and contiguous_filter_load(plan.left, plan.m, plan.depth, extents) is not None
+    )
+    if not (prepacked or contiguous or form == NHWC_VARIANT or 0 < in_channels <= MAX_FEW_CHANNELS):
+        return None  # packing strided weights costs too much, unless channels are few
+    taps = prod(extents.values())
+    phases = prod(c.step for c in plan.columns)
+    transposed_elements = (
+        in_channels * phases * -(-out_channels // TASK_CHANNELS) * image + out_channels * result
+    )
+    return (
+        (image, result)
+        if transposed_elements * TRANSPOSE_FMAS
+        < MAX_TRANSPOSE_SHARE * in_channels * out_channels * taps
+        else None
+    )

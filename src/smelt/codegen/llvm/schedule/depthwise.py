@@ -38,8 +38,8 @@ from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes
 from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
     LEFT_PART,
     RIGHT_PART,
     SUMS_PART,
@@ -47,6 +47,7 @@ from smelt.codegen.llvm.nests.product_plan import (
     Driver,
     PackedPlan,
     PlainPacking,
+    PlanNotes,
     ScratchArray,
     TileStores,
     Variants,

@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Dot, Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
-from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedForm, FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.operands import (
@@ -39,7 +39,7 @@ from smelt.codegen.llvm.schedule.operands import (
     panel_step,
     plain_load,
 )
-from smelt.machine.blocks import LEFT_IN_PLACE, TALL_COLUMNS
+from smelt.machine.blocks import LEFT_IN_PLACE, TSMM
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
@@ -151,7 +151,7 @@ def _plan(
     swapped &= not conditional
     if item.axes - left.axes - {n}:  # a batch would pack the rows anew for each of its positions
         columns = phase.axes[n]
-        swapped &= not isinstance(columns, int) or columns > TALL_COLUMNS
+        swapped &= not isinstance(columns, int) or columns > TSMM.columns
     if swapped:
         left, right, m, n = right, left, n, m
     picked = _gathers_rows(left, item, (m, n, k), phase)

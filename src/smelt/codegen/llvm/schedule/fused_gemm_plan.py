@@ -9,45 +9,36 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
-from smelt.codegen.llvm.nests.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.codegen.llvm.nests.product_plan import (
+    IN_PLACE,
     LEFT_PART,
     OUTPUT_STAGE_PART,
     RIGHT_PART,
     SUMS_PART,
     Driver,
     PlainPacking,
+    PlanNotes,
     ScratchArray,
+    packed_panels,
     tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile
-from smelt.codegen.llvm.schedule.operands import (
-    is_transposed_load,
-    plain_load,
-)
+from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.kernel.product_cost import MANY
 from smelt.machine.blocks import (
     ISSUE_BOUND,
     K_BLOCKED,
     L2_BYTES,
     LEFT_IN_PLACE,
-    MIN_WIDE,
+    ONE_PASS,
     PREPACKED_RIGHT,
     ROW_MULTIPLE,
     ROWS,
-    SMALL,
     SMALL_M,
-    SWAPPED_COLUMNS,
-    SWAPPED_PITCH,
-    TALL_BYTES,
-    TALL_COLUMNS,
-    TALL_DEPTH,
-    TALL_ROWS,
-    TALL_STAGED,
+    SMALL_M_SWAPPED,
     TASKS,
-    WIDE_PANEL,
-    WIDE_RUN,
-    WIDE_STAGED,
+    TSMM,
+    UNPACKED,
     GemmBlocking,
     ceiling,
     even_block,
@@ -275,8 +266,8 @@ class FusedGemmPlan(PlainPacking):
     @property
     def rows_per_pass(self) -> int:
         """Rows that are taken together."""
-        whole_tiles = TALL_STAGED // self.tile.rows * self.tile.rows
-        return SMALL if self.small_m else WIDE_STAGED if self.wide else whole_tiles
+        whole_tiles = TSMM.staged_rows // self.tile.rows * self.tile.rows
+        return UNPACKED.mc if self.small_m else TSMM.panel_rows if self.wide else whole_tiles
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -341,23 +332,23 @@ class FusedGemmPlan(PlainPacking):
                 yield ScratchArray(RIGHT_PART, add(mul(rows, k), overhang), dtype)
             if not self.direct:
                 yield ScratchArray(LEFT_PART, add(mul(tile.rows, k), overhang), dtype)
-            yield ScratchArray(SUMS_PART, mul(rows, SWAPPED_PITCH), dtype)
+            yield ScratchArray(SUMS_PART, mul(rows, SMALL_M_SWAPPED.pitch), dtype)
         else:
             yield from self._one_pass_arrays(phase, n, overhang)
 
     def _one_pass_arrays(self, phase: Phase, n: Index, overhang: int) -> Iterator[ScratchArray]:
         """Yield the arrays of a product whose sums stay in registers over all of k."""
         dtype, rows = self.item.dtype, self.rows_per_pass
-        wide_panel = WIDE_PANEL // dtype.itemsize + overhang
-        panel = wide_panel if self.wide else TALL_DEPTH * TALL_COLUMNS
+        wide_panel = ONE_PASS.panel_bytes // dtype.itemsize + overhang
+        panel = wide_panel if self.wide else TSMM.depth * TSMM.columns
         yield ScratchArray(RIGHT_PART, panel, dtype)
         if not self.direct:
-            yield ScratchArray(LEFT_PART, rows * TALL_DEPTH, dtype)
+            yield ScratchArray(LEFT_PART, rows * TSMM.depth, dtype)
         if self.stores_sums:
-            columns = add(n, self.tile.columns) if self.wide else TALL_COLUMNS
+            columns = add(n, self.tile.columns) if self.wide else TSMM.columns
             yield ScratchArray(SUMS_PART, mul(rows, columns), dtype)
         for j, s in enumerate(phase.stores if self.dense else ()):
-            yield ScratchArray(OUTPUT_STAGE_PART + j, rows * TALL_COLUMNS, s.value.dtype)
+            yield ScratchArray(OUTPUT_STAGE_PART + j, rows * TSMM.columns, s.value.dtype)
 
     def summed(self, phase: Phase) -> Index:
         """Return the reduced positions of all products."""
@@ -374,9 +365,14 @@ class FusedGemmPlan(PlainPacking):
         size, tile = self.item.dtype.itemsize, self.tile.columns
         products = 1 + len(self.others)
         if self.swapped:
-            return self.tasks, (SWAPPED_COLUMNS, MANY), (SMALL, SMALL), MANY
+            return self.tasks, (SMALL_M_SWAPPED.columns, MANY), (UNPACKED.mc, UNPACKED.mc), MANY
         if self.small_m:
-            return self.tasks, (SMALL, SMALL), (tile, max(SMALL_M.nc // products, tile)), MANY
+            return (
+                self.tasks,
+                (UNPACKED.mc, UNPACKED.mc),
+                (tile, max(SMALL_M.nc // products, tile)),
+                MANY,
+            )
         if self.k_blocked:
             rows, columns = K_BLOCKED.mc * (2 if self.direct else 1), K_BLOCKED.nc
             if self.prepacked or self.large_blocks:
@@ -387,9 +383,9 @@ class FusedGemmPlan(PlainPacking):
             rows, columns = (int(n * part) // words for n in (rows, columns // products))
             return self.tasks, (ROWS, max(rows, ROWS)), (columns, columns), MANY
         if self.wide:
-            panel = min(WIDE_PANEL, self.l2_bytes // 2) // (size * products)
-            return TASKS, (MIN_WIDE, TALL_ROWS), (TALL_COLUMNS, WIDE_RUN), panel
-        return TASKS, (TALL_ROWS, TALL_ROWS), (TALL_COLUMNS, TALL_COLUMNS), MANY
+            panel = min(ONE_PASS.panel_bytes, self.l2_bytes // 2) // (size * products)
+            return (TASKS, (ONE_PASS.min_rows, TSMM.rows), (TSMM.columns, ONE_PASS.columns), panel)
+        return (TASKS, (TSMM.rows, TSMM.rows), (TSMM.columns, TSMM.columns), MANY)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the rows and columns of one task."""
@@ -398,8 +394,10 @@ class FusedGemmPlan(PlainPacking):
         m, n = (phase.axes[a] for a in (self.m, self.n))
         depth = self.summed(phase)
         if self.swapped:
-            columns_per_task = small_m_columns(m, n, result_positions, self.tasks, SWAPPED_COLUMNS)
-            return {self.m: columns_per_task, self.n: SMALL}
+            columns_per_task = small_m_columns(
+                m, n, result_positions, self.tasks, SMALL_M_SWAPPED.columns
+            )
+            return {self.m: columns_per_task, self.n: UNPACKED.mc}
         if self.small_m:
             columns_per_task = small_m_columns(
                 n, m, result_positions, self.tasks, self.tile.columns
@@ -408,7 +406,7 @@ class FusedGemmPlan(PlainPacking):
                 SMALL_M.nc // (1 + len(self.others)) // self.tile.columns * self.tile.columns
             )
             return {
-                self.m: SMALL,
+                self.m: UNPACKED.mc,
                 self.n: minimum(columns_per_task, max(max_columns, self.tile.columns)),
             }
         if self.wide:
@@ -435,5 +433,8 @@ class FusedGemmPlan(PlainPacking):
             return {self.m: rows, self.n: columns}
         # 16 rather than 1, which is optimised away: sizes are assumed to be at least 1, but an
         # empty reduction has size 0.
-        fitting = floordiv(TALL_BYTES // size, maximum(depth, 16))
-        return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
+        fitting = floordiv(TSMM.left_bytes // size, maximum(depth, 16))
+        return {
+            self.m: minimum(maximum(fitting, TSMM.staged_rows), TSMM.rows),
+            self.n: TSMM.columns,
+        }

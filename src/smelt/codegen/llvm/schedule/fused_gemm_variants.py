@@ -14,16 +14,7 @@ from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, has_large_c
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.product_cost import fused_gemm_cost
 from smelt.kernel.artifact import Candidate, SizeLimits
-from smelt.machine.blocks import (
-    LONG_SUM,
-    SMALL,
-    SWAPPED_PACKED_BYTES,
-    TALL_COLUMNS,
-    TALL_DEPTH,
-    TALL_SINGLE,
-    THIN,
-    WIDE_DEPTH,
-)
+from smelt.machine.blocks import GEMV, LONG_SUM, ONE_PASS, SMALL_M_SWAPPED, TSMM, UNPACKED
 from smelt.machine.target import Target
 from smelt.types.expr import Index, add, mul, sub
 
@@ -42,10 +33,10 @@ def few_column_variants(phase: Phase, target: Target) -> Iterator[Candidate]:
     m, n, k = phase.axes[plans[0].m], phase.axes[plans[0].n], plans[0].summed(phase)
     grouped = _uses_groups(plans, phase, target)
     # Partial vectors cost nothing only where there are mask registers.
-    max_gemv_rows = SMALL if target.facts.has_mask_registers and not grouped else THIN
+    max_gemv_rows = UNPACKED.mc if target.facts.has_mask_registers and not grouped else GEMV.rows
     limits = (
-        (n, TALL_COLUMNS if grouped else THIN),
-        (k, TALL_SINGLE if grouped else TALL_DEPTH),
+        (n, TSMM.columns if grouped else GEMV.rows),
+        (k, TSMM.dot_depth if grouped else TSMM.depth),
         (sub(max_gemv_rows + 1, m), 0),
     )
     if is_satisfiable(limits):
@@ -61,8 +52,8 @@ def fused_variants(phase: Phase, target: Target) -> Iterator[Candidate]:
         first = plans[0]
         m, n = (phase.axes[a] for a in (first.m, first.n))
         limits = (
-            (sub(THIN + 1, m), 0),
-            (sub(THIN + 1, n), 0),
+            (sub(GEMV.rows + 1, m), 0),
+            (sub(GEMV.rows + 1, n), 0),
             *_limits(form, plans, phase, target),
         )
         if form == "panels" and any(c.prepacked for c in plans):
@@ -79,21 +70,21 @@ def _limits(
     first, *_ = plans
     m, n, depth = phase.axes[first.m], phase.axes[first.n], first.summed(phase)
     if form == "tall_skinny":
-        return (n, TALL_COLUMNS), (depth, TALL_DEPTH)
+        return (n, TSMM.columns), (depth, TSMM.depth)
     if form == "panels":
-        most = WIDE_DEPTH if _are_left_in_place(plans, phase) else TALL_DEPTH
+        most = ONE_PASS.depth if _are_left_in_place(plans, phase) else TSMM.depth
         if has_large_cache(target):  # one pass only if panels stay in L1
             most = min(most, target.l1_bytes // (first.tile.columns * first.item.dtype.itemsize))
         return ((depth, most),)
     if form == "k_blocked":
         prepacked = any(c.prepacked for c in plans)
-        return ((sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)) if prepacked else ()
+        return ((sub(UNPACKED.mc + 1, m), 0), (sub(TSMM.columns + 1, n), 0)) if prepacked else ()
     if first.swapped:
         packed = mul(n, _packed_positions(plans, phase))
-        return (n, SMALL), (packed, SWAPPED_PACKED_BYTES // first.item.dtype.itemsize)
+        return (n, UNPACKED.mc), (packed, SMALL_M_SWAPPED.packed_bytes // first.item.dtype.itemsize)
     # For longer sums there would be more blocks than positions in a block.
     k_limits = dict.fromkeys((phase.axes[c.k], LONG_SUM) for c in plans)
-    return (m, SMALL), (sub(first.tile.columns, n), 0), *k_limits
+    return (m, UNPACKED.mc), (sub(first.tile.columns, n), 0), *k_limits
 
 
 def _packed_positions(plans: Collection[FusedGemmPlan], phase: Phase) -> Index:

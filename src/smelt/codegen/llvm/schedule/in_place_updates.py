@@ -42,7 +42,6 @@ def _is_rewritten(store: StoreItem, phase: Phase) -> bool:
 
 
 def _update_of(store: StoreItem, phase: Phase) -> InPlaceUpdate | None:
-    """Return the update that a store makes of an array, or None."""
     if store.where is not None:
         return None
     *conditions, old = _cases(store.value)

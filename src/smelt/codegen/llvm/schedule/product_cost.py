@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import chain
 
+from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.register_tile import tile_heights
-from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load

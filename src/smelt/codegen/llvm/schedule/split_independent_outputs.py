@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from smelt.codegen.llvm.loopir.clone import backward_slice
 from smelt.codegen.llvm.loopir.items import Item, Operation, Phase, Reduction, StoreItem, over_axes
 from smelt.codegen.llvm.loops.collapse_short_rows import is_map
-from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import product
 

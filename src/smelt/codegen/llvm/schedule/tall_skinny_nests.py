@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.indexing import is_repeated
+from smelt.codegen.llvm.loopir.clone import backward_slice
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.products import Products
-from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
@@ -73,7 +73,6 @@ def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
 
 
 def _packing_nest(phase: Phase, operand: Item, order: tuple[str, ...], side: str) -> Nest:
-    """Return the nest that packs an operand."""
     items = tuple(backward_slice(phase, [operand], ()))
     return Nest(0, order, order[-1], saves=(operand,), items=items, packed=side)
 

@@ -4,11 +4,13 @@ A task is what one call of the phase's loop nests computes; threads share the ta
 block has to be large enough to amortise packing and loop overhead, and small enough for the caches
 and for the number of threads.  Plans of contractions choose their own rows and columns.  Otherwise
 tasks take long runs along the vector axis, square tiles if an array is transposed, and several
-short rows.
+short rows.  The rows and blocks of streams are fitted to cache sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
@@ -18,12 +20,23 @@ from smelt.codegen.llvm.access.vector_axis import (
     single_position_axes,
 )
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
-from smelt.codegen.llvm.loopir.items import Item, Load, Phase, Reduce, Scan
+from smelt.codegen.llvm.loopir.items import BlockEdge, Item, Load, Phase, Reduce, Scan, Visit
+from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.contract import product_block
-from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
-from smelt.machine.blocks import BLOCK, TASKS, rows_per_task
-from smelt.machine.target import Target
+from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
+from smelt.machine.blocks import (
+    BLOCK,
+    STREAM_BYTES,
+    STREAM_ROWS,
+    SUM_BYTES,
+    TASKS,
+    WHOLE_ROWS,
+    rows_per_task,
+)
+from smelt.machine.blocks import reduction_columns as columns_of
+from smelt.machine.target import CACHE_SHARE, Target
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
@@ -140,3 +153,78 @@ def _window_blocks(phase: Phase, products: Products) -> dict[str, Index]:
 def transpose_side(lanes: int) -> int:
     """Return the side of a transposed tile: full vectors, at least two."""
     return max(MIN_TRANSPOSE_SIDE, 2 * lanes)
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+MIN_STREAM_BLOCK = 1024
+"""Minimum positions of a streamed row's block, to spread the cost of ending its reductions."""
+
+
+def fit_stream_blocks(draft: Draft, vector: str | None) -> None:
+    """Limit stream blocks along rows, so that nests find them in L1.
+
+    Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
+    because the order of summation depends on them.
+    """
+    long = {
+        v
+        for r in draft.phase.regions()
+        for v in r.visits
+        if len(r.visits) == 1 and v.axis == vector and (v.size or 0) > MIN_STREAM_BLOCK
+    }
+    if not long:
+        return
+    itemsizes = {
+        i.access.buffer: i.dtype.itemsize
+        for i in draft.phase.items
+        if isinstance(i, Load) and vector in i.axes
+    }
+    fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
+    size = max(fitting // MIN_STREAM_BLOCK, 1) * MIN_STREAM_BLOCK
+
+    def fit(visit: Visit) -> Visit:
+        return replace(visit, size=min(visit.size or size, size)) if visit in long else visit
+
+    draft.rebuild(visit=fit)
+
+
+def reduction_columns(phase: Phase, target: Target) -> int:
+    """Return how many neighbouring columns one task reduces.
+
+    If the rows are split over tasks, there are enough tasks: then as many columns as L1 holds sums
+    of, so that rows are read in long runs, or whole.
+    """
+    sums = sum(isinstance(i, Reduce) for i in phase.items)
+    least = columns_of(sums)
+    if not phase.cut:
+        return least
+    fitting = target.l1_bytes // 2 // (SUM_BYTES * sums)
+    return max(1 << fitting.bit_length() >> 1, least)
+
+
+def stream_task_rows(phase: Phase, products: Sequence[Contraction], target: Target) -> int:
+    """Return the rows of a task for which a stream packs its operands anew.
+
+    As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
+    on the rows and there are no row groups, fewer, and fewer still if both its start and its stop
+    do, because all rows together need more columns than each of them.  Half as many if the bounds
+    are computed by a reduction over the columns.
+    """
+    bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in products), default=0)
+    visits = [v for r in phase.regions() for v in r.visits]
+    if not any(row_group_streams(phase, products)):
+        if any(
+            depends_on_rows(v.start, phase.grid) and depends_on_rows(v.stop, phase.grid)
+            for v in visits
+        ):
+            return STREAM_ROWS // 3
+        if any(isinstance(i, BlockEdge) for i in phase.items):
+            return STREAM_ROWS // 2
+    if not bytes_of_row:
+        return STREAM_ROWS
+    fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
+    if any(is_searched(end, v.axis) for v in visits for end in (v.start, v.stop)):
+        fitting //= 2
+    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)

@@ -276,7 +276,6 @@ def _offset_function(
 def _branch_values(
     b: ir.IRBuilder, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
 ) -> list[Value]:
-    """Return the values of one of two branches."""
     with b.if_else(condition) as (then, otherwise):
         with then:
             first, from_first = yes(), b.block

@@ -141,8 +141,9 @@ def _reserve_blocked(layout: _Layout, storage: Storage, c: Contraction) -> None:
     """Reserve memory for the packed operands and sums of a contraction."""
     s = storage.s
     if not c.direct and not c.reads_left_in_place():
-        # Transposed tiles may reach past the last row.
-        rows = add(storage.rows(c), s.lanes - 1)
+        # Tiles may reach past the last row.
+        is_one_row = c.m is None and not c.reads_past_end
+        rows = 1 if is_one_row else add(storage.rows(c), s.lanes - 1)
         layout.reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
     if sums_runs_apart(c, s):
         rows = mul(storage.rows(c), storage.extent(c.item, c.n))
