@@ -23,6 +23,7 @@ from smelt.codegen.llvm.loops.poll import has_few_tasks
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase, identifier, refusal
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.passes.accumulate import accumulate
@@ -72,8 +73,13 @@ def why_not(s: Schedule, *, streaming: bool) -> str:
     return why_not_nest(s, nest, streaming=streaming)
 
 
-def why_not_nest(s: Schedule, nest: Nest, *, streaming: bool) -> str:
-    """Return why a nest is not printed from its loops; empty if it is."""
+def why_not_nest(
+    s: Schedule, nest: Nest, storage: Storage | None = None, *, streaming: bool
+) -> str:
+    """Return why a nest is not printed from its loops; empty if it is.
+
+    `storage` is the layout of the schedule's scratch memory, if that is known.
+    """
     if nest.product is not None or nest.packed:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
@@ -88,16 +94,17 @@ def why_not_nest(s: Schedule, nest: Nest, *, streaming: bool) -> str:
         return "tiles, stages, ranges, or a row of a few vectors"
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
-    if nest.reductions and (reason := _why_not_reductions(s, nest)):
+    storage = storage or lay_out(s)
+    if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
-    return _why_not_lanes(s, nest) or _why_not_stores(s, nest, streaming=streaming)
+    return _why_not_lanes(s, nest, storage) or _why_not_stores(s, nest, streaming=streaming)
 
 
 _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
 """Values that only nests of other kinds compute (scans are reductions)."""
 
 
-def _why_not_lanes(s: Schedule, nest: Nest) -> str:
+def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
     if any(isinstance(i, (ssa.IndexValue, ssa.Position)) for i in moving):
@@ -111,7 +118,6 @@ def _why_not_lanes(s: Schedule, nest: Nest) -> str:
         return "bounds checks"
     if any(next_block(s, nest, a) is not None for a in accesses_of(nest.items)):
         return "prefetches of a stream's next block"
-    storage = lay_out(s)
     arrays = {i: s.materialised[i] for i in _kept(s, nest)}
     states = [i.state for i in nest.items if isinstance(i, ssa.StateRead)]
     states += [u.state for u in nest.state_updates]
@@ -124,9 +130,9 @@ def _why_not_lanes(s: Schedule, nest: Nest) -> str:
     return ""
 
 
-def _why_not_reductions(s: Schedule, nest: Nest) -> str:
+def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
-    storage, visited = lay_out(s), visited_axes(s.phase.segments[nest.time])
+    visited = visited_axes(s.phase.segments[nest.time])
     for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
         outer = [a for a in nest.order if a not in item.over]
