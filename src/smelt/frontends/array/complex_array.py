@@ -96,6 +96,9 @@ class ComplexArray(Array):
         real, imag = (None if x.node.scope is not None else view_of(x.node) for x in self.parts)
         if real is None or imag is None:
             return None
+        whole = _common_memory(real, imag, self.dtype.numpy)
+        if whole is not None:
+            return whole
         data = np.empty(real.shape, self.dtype.numpy)
         data.real, data.imag = real, imag
         return data
@@ -192,10 +195,8 @@ class ComplexArray(Array):
         """Return memory of the elements, which the array itself reads from now on."""
         data = self.elements(use)  # both parts are computed by one program
         parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
-        whole: Any = parts[0].base
-        if isinstance(whole, np.ndarray) and whole.dtype == data.dtype:
-            if all(map(_is_same_memory, parts, (whole.real, whole.imag))):
-                data = whole
+        whole = _common_memory(parts[0], parts[1], data.dtype)
+        data = data if whole is None else whole
         for x, part in zip(self.parts, (data.real, data.imag), strict=True):
             x.replace_value(from_host(part))
         flush_readers(data)
@@ -377,6 +378,22 @@ def _of(real: Array, imag: Array) -> ComplexArray:
     result._parts = real, imag  # pyright: ignore[reportPrivateUsage]
     result.whole = None
     return result
+
+
+def _common_memory(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer | None:
+    """Return the complex elements, whole or a view, of two parts, else None."""
+    base: Any = real.base
+    if not isinstance(base, np.ndarray) or base.dtype != dtype or imag.base is not base:
+        return None
+    if all(map(_is_same_memory, (real, imag), (base.real, base.imag))):
+        return base
+    is_pair = imag.ctypes.data - real.ctypes.data == dtype.itemsize // 2
+    layout = real.shape, real.strides
+    if not is_pair or layout != (imag.shape, imag.strides) or not base.flags.c_contiguous:
+        return None
+    if not real.size or min(real.strides, default=0) < 0:
+        return None
+    return np.ndarray(real.shape, dtype, base, real.ctypes.data - base.ctypes.data, real.strides)
 
 
 def of_whole(data: Buffer) -> ComplexArray:
