@@ -12,7 +12,7 @@ import pytest
 import smelt as sm
 from smelt import knobs
 from smelt.codegen.llvm import folding
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Access, Item, Load, apply
 from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
 from smelt.machine.blocks import BLOCK, rows_per_task
 from smelt.runtime import code
@@ -67,18 +67,15 @@ def test_what_is_not_finite_stays_in_its_column(value: float) -> None:
 
 
 def _chain(length: int) -> list[Item]:
-    items = [Item("load", 0, (), frozenset("i"), f32)]
+    items: list[Item] = [Load((), frozenset("i"), f32, Access("x", 0))]
     for _ in range(length):
-        items.append(Item("apply", "exp", (items[-1],), frozenset("i"), f32))
+        items.append(apply("exp", (items[-1],), f32))
     return items
 
 
 def test_only_long_chains_interleave_more_vectors() -> None:
     short, long = _chain(1), _chain(4)
-    beside = [
-        *long,
-        *(Item("apply", "exp", (long[0],), frozenset("i"), f32) for _ in range(4)),
-    ]
+    beside = [*long, *(apply("exp", (long[0],), f32) for _ in range(4))]
     only = unroll_factor.critical_path
     assert only(short) <= unroll_factor.LONG_CHAIN_CYCLES < only(long)
     assert only(beside) == 0.0
