@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -523,7 +524,12 @@ class Place:
         return node
 
 
-_OURS_ALONE = 3
+def _count_alone(held: Any) -> int:
+    data = held.data
+    return sys.getrefcount(data)
+
+
+_OURS_ALONE = _count_alone(SimpleNamespace(data=np.empty(1)))
 """References to memory of which only a value knows, while it is looked at."""
 
 

@@ -31,7 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, part
+from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, own, part
 from smelt.frontends.array.assign import cast_same_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
@@ -496,7 +496,7 @@ class Array(Operators):
             is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
             if nbytes < 0 or is_mask or not is_at_once():
                 return None
-            return Array.of(leaf(np.ascontiguousarray(data[key])))
+            return _copy_of(data[key])
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 
@@ -619,6 +619,16 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _copy_of(part: Buffer) -> Array:
+    """Return elements that are ours alone; their order in memory decides what is a view later."""
+    array = Array.of(leaf(np.ascontiguousarray(part)))
+    if not part.flags.c_contiguous:
+        place = own(array)
+        order = sorted(range(part.ndim), key=lambda axis: -abs(part.strides[axis]))
+        place.memory.order, place.is_permuted = tuple(order), True
+    return array
 
 
 def _for_caller(result: Any, frame: Any) -> Any:

@@ -10,16 +10,12 @@ Programs use the same positions many times; each pass over them takes as long as
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 
-from smelt.frontends.array.value import Buffer, Value, leaf
+from smelt.frontends.array.value import RANGES, Buffer, Value, leaf
 
 __all__ = ["leaf", "np", "range_of_elements"]
 
-_RANGES: weakref.WeakKeyDictionary[Value, tuple[int, int]] = weakref.WeakKeyDictionary()
-"""Ranges of values whose memory no other code may write to."""
 _FEW = 256
 """Maximum elements for which a pass takes no longer than a look into the cache."""
 
@@ -27,9 +23,9 @@ _FEW = 256
 def range_of_elements(x: Value, data: Buffer) -> tuple[int, int]:
     """Return the smallest and the largest element of a value with elements `data`."""
     is_cached = data.size > _FEW and not x.shared
-    ends = _RANGES.get(x) if is_cached else None
+    ends = RANGES.get(x) if is_cached else None
     if ends is None:
         ends = int(data.min()), int(data.max())
         if is_cached:
-            _RANGES[x] = ends
+            RANGES[x] = ends
     return ends

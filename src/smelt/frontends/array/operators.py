@@ -413,7 +413,8 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
 def _in_place(family: Binary, x: T, other: Any) -> T:
     if _in_memory(family, x, other):
         return x
-    if not x.node.type.shape:  # a sum or an element, which NumPy's program may hold by other names
+    is_view = x.place is not None and x.place.links
+    if not (x.node.type.shape or is_view):  # a sum or an element, which may have other names
         return finished(_forward(family, x, other), 3)
     try:
         y = operand(other)

@@ -86,7 +86,7 @@ def recycled(type: TensorType, nbytes: int) -> Recycled | None:
     if not _MIN_BYTES <= nbytes <= _LIMIT_BYTES // _PER_TYPE:
         return None
     if len(_RECYCLED) >= _TYPES_LIMIT:
-        _RECYCLED.clear()
+        return _RECYCLED.get(id(type))
     return _RECYCLED.get(id(type)) or _RECYCLED.setdefault(id(type), Recycled(type))
 
 

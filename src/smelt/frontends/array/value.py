@@ -341,6 +341,8 @@ _ERRORS: weakref.WeakKeyDictionary[Value, Exception] = weakref.WeakKeyDictionary
 """Errors of values that failed."""
 _SNAPSHOTS: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
 """Snapshots of values that share their memory, see `Value.retained`."""
+RANGES: weakref.WeakKeyDictionary[Value, tuple[int, int]] = weakref.WeakKeyDictionary()
+"""Smallest and largest element of values whose memory no other code may write to."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
 """Operator of every leaf; compilation replaces it by an input of the right type."""
 
@@ -675,7 +677,11 @@ def private_data(node: Value, holders: int) -> Buffer | None:
         return None
     if others == 1 and not is_recycled(node.type, data):
         return None
-    return data if data.base is None and data.flags.writeable else None
+    if data.base is not None or not data.flags.writeable:
+        return None
+    if RANGES:
+        RANGES.pop(node, None)  # the caller may write
+    return data
 
 
 def _counts(node: Value) -> tuple[int, int]:
