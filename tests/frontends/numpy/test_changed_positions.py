@@ -6,6 +6,7 @@ import pytest
 import smelt as sm
 import smelt.numpy as snp
 from smelt.errors import IndexRangeError
+from smelt.numpy import small
 
 COUNT = 70_000  # above what NumPy computes itself
 
@@ -54,6 +55,14 @@ def test_a_view_without_axes_writes_through():
     assert x[5] == 12
 
 
+@pytest.fixture
+def _small_arrays():
+    former = small.set_limit(8)
+    yield
+    small.set_limit(former)
+
+
+@pytest.mark.usefixtures("_small_arrays")
 def test_a_copy_by_positions_has_numpys_order_in_memory():
     rows = np.arange(2.0 * COUNT).reshape(350, 400)
     results = []

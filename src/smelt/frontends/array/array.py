@@ -622,7 +622,7 @@ class Array(Operators):
 
 
 def _copy_of(part: Buffer) -> Array:
-    """Return elements that are ours alone; their order in memory decides what is a view later."""
+    """Return an array of copied elements, with the order that they have in memory."""
     array = Array.of(leaf(np.ascontiguousarray(part)))
     if not part.flags.c_contiguous:
         place = own(array)
