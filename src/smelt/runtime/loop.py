@@ -21,6 +21,7 @@ import numpy as np
 
 from smelt.runtime.plan_tables import Addresses, PlanExecutable
 from smelt.runtime.sliced_plan import (
+    RUNS_OF_TABLE,
     VECTOR_BYTES,
     SlicedPlan,
     Slices,
@@ -69,8 +70,7 @@ class Loop:
         self, shape: LoopShape, wanted: tuple[int, ...], step: PlanExecutable[Any], sizes: Sizes
     ) -> None:
         self._shape, self._wanted = shape, wanted
-        moments = shape.moments(sizes)
-        self._moments = None if moments is None else np.array(moments, np.int64)
+        self._moments = shape.moments(sizes)
         here = shape.step_sizes(sizes, step.size_names)
         shapes, count = step.prepared(here).shapes, shape.carries
         nbytes = [math.prod(s) * v.dtype.itemsize for s, v in zip(shapes, step.values, strict=True)]
@@ -148,13 +148,34 @@ class Loop:
 
     def _queue_steps(
         self,
-        moments: Addresses,
+        moments: range,
         inputs: Sequence[int],
         targets: Mapping[int, int],
         memory: int,
         stream: Stream,
     ) -> list[int]:
         """Queue a counted number of steps; return where the carries are after them."""
+        at, many = [*inputs], RUNS_OF_TABLE  # an even number: carries change sides
+        for first in range(0, max(len(moments), 1), many):
+            part = np.array(moments[first : first + many], np.int64)
+            rest = np.array(moments[first + many :][:1], np.int64)
+            at[: self._shape.carries] = self._queue_part(
+                part, rest, at, targets, memory, stream, is_first=not first
+            )
+        return at[: self._shape.carries]
+
+    def _queue_part(
+        self,
+        moments: Addresses,
+        rest: Addresses,
+        inputs: Sequence[int],
+        targets: Mapping[int, int],
+        memory: int,
+        stream: Stream,
+        *,
+        is_first: bool,
+    ) -> list[int]:
+        """Queue some of the steps, before those of `rest`; return where the carries are then."""
         count, steps = self._shape.carries, len(moments)
         pairs = zip(self._stacked, self._stacked_bytes, strict=True)
         written = [targets[k] + n * moments for k, n in pairs]
@@ -167,8 +188,10 @@ class Loop:
                 place[:-1] = self._slots(k, targets, moments)
             if k in self._shared:
                 place[1:] = written[self._shared[k]]
-            else:
+            elif not len(rest):
                 place[-1] = targets.get(k, place[-1])
+            elif k in self._direct:
+                place[-1:] = self._slots(k, targets, rest)
             place[0] = inputs[k]
             places.append(place)
         moving = zip(inputs[count:], self._input_bytes[count:], strict=False)
@@ -180,12 +203,12 @@ class Loop:
         ]
         run_outputs = [*after, *written]
         copied = [k for k in self._histories if k not in self._direct]
-        for k in self._histories if steps else ():  # the first values, which no step has written
+        for k in self._histories if steps and is_first else ():  # values that no step has written
             self._keep(k, 0, places, targets, moments, stream)
         if not copied:
             self._step.queue_runs(steps, run_inputs, run_outputs, memory, stream)
         for j in range(steps if copied else 0):
-            for k in copied if j else ():
+            for k in copied if j or not is_first else ():
                 self._keep(k, j, places, targets, moments, stream)
             one, other = (
                 [x if isinstance(x, int) else x[j : j + 1] for x in side]

@@ -50,6 +50,7 @@ from smelt.kernel.ir import (
     Load,
     Merge,
     Param,
+    Position,
     Reduce,
     Ref,
     Split,
@@ -60,7 +61,16 @@ from smelt.kernel.ir import (
     Update,
 )
 from smelt.kernel.merge import MergeRule, merge_rules
-from smelt.kernel.walk import bindings_of, refs, splits, states, stores, substitute, visit
+from smelt.kernel.walk import (
+    bindings_of,
+    refs,
+    splits,
+    statements,
+    states,
+    stores,
+    substitute,
+    visit,
+)
 from smelt.ops.combine import COMBINES
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
@@ -169,9 +179,11 @@ class SplitMerge:
     def _stream(self, rules: Sequence[MergeRule]) -> Stream:
         arrays = {s.state.name: s for s in self.arrays}
         merged = [s for s in self.arrays if any(r.state == s.state.name for r in rules)]
-        names = {n: Ref(f"{n}_part") for n in arrays}
+        taken = {*_names(self.kernel), *(s.param.name for s in self.arrays)}
+        parts = {n: unused_name(f"{n}_part", taken) for n in arrays}
+        names = {n: Ref(part) for n, part in parts.items()}
         body: list[Statement] = [
-            Let(f"{s.state.name}_part", Load(s.param.name, s.at(self.axis.index))) for s in merged
+            Let(parts[s.state.name], Load(s.param.name, s.at(self.axis.index))) for s in merged
         ]
         for r in rules:
             sides = r.rescaled, substitute(r.rescaled, names=names)
@@ -192,7 +204,7 @@ def split_merge(kernel: Kernel, dtypes: Mapping[str, DType] | None = None) -> Sp
     assert isinstance(merge, Merge)
     every, inside = states(kernel), axes_of_body(kernel.body)
     fixed = [b.axis for b in kernel.grid if isinstance(b, Block)]
-    taken = {p.name for p in (*kernel.inputs, *kernel.outputs)}
+    taken = _names(kernel)
     (split,) = splits(kernel)
     arrays: list[PartStates] = []
     for name in merge.states:
@@ -206,6 +218,12 @@ def split_merge(kernel: Kernel, dtypes: Mapping[str, DType] | None = None) -> Sp
         param = Param(unused_name(f"{name}_parts", taken), dtype, shape)
         arrays.append(PartStates(every[name], param, tuple(axes)))
     return SplitMerge(kernel, kernel.body[:k], kernel.body[k + 1 :], arrays)
+
+
+def _names(kernel: Kernel) -> set[str]:
+    """Return the names of a kernel's arrays and values."""
+    bound = (s.name for s in statements(kernel.body) if isinstance(s, Let | Position))
+    return {*states(kernel), *bound, *(p.name for p in (*kernel.inputs, *kernel.outputs))}
 
 
 def state_type(state: State) -> DType:
