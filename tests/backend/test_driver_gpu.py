@@ -9,7 +9,7 @@ import pytest
 from smelt.backend import GPUS
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.device_limits import device_limits
-from smelt.codegen.triton.scheduled_gpu import rates_of
+from smelt.tune.scheduled_gpu import rates_of
 
 MIB = 1 << 20
 CARDS: dict[str, tuple[str, tuple[int, ...], tuple[float, float, float]]] = {

@@ -21,13 +21,13 @@ from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
-from smelt.codegen.triton.scheduled_gpu import rates_of
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.codegen.triton.worker_process import Worker
 from smelt.errors import SmeltError
 from smelt.explain.entries import entries
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
+from smelt.tune.scheduled_gpu import rates_of
 
 TABLE = Path(__file__).parents[1] / "golden" / "triton" / "resources.txt"
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")

@@ -25,7 +25,6 @@ from smelt.backend import Machine, gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, FAST
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.codegen.triton.select import select
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.explain.device_code import programs
@@ -34,6 +33,7 @@ from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
 from smelt.lower import interp as plans
 from smelt.packages.triton_package import has_triton
+from smelt.tune.scheduled_gpu import scheduled
 
 QUICK = (
     "row A7",

@@ -26,7 +26,6 @@ from tests.strategies.graphs import Program, graphs
 
 from smelt.autodiff import gradient
 from smelt.backend import gpu
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.errors import DeviceKernelError, GradientError
 from smelt.fusion.plan import cluster_sizes
 from smelt.graph.ir import Graph
@@ -34,6 +33,7 @@ from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.lower import interp as plans
 from smelt.ops.spec import dims_at
+from smelt.tune.scheduled_gpu import scheduled
 from smelt.types.dtype import bool_, f32, i32
 
 pytestmark = [*NIGHT, pytest.mark.filterwarnings("ignore::RuntimeWarning")]

@@ -16,11 +16,11 @@ from smelt.backend import gpu
 from smelt.backend.gpu import MIN_SCAN, SCAN_STEP, scan_parts
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, choose_schedule
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.codegen.triton.source import prepare, print_file, print_stage
 from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
+from smelt.tune.scheduled_gpu import scheduled
 
 HEAD = "kernel k(x: {dtype}[r,n], g: {dtype}[r]) -> y: {dtype}[r,n], z: {dtype}[r,n]\n  grid r\n"
 SPLIT = {

@@ -16,11 +16,11 @@ from tests.codegen.device_programs import PROGRAMS
 import smelt as sm
 from smelt.backend import GPUS, gpu
 from smelt.cli.main import smelt
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import ReportData
 from smelt.explain.units import show_time
 from smelt.fusion.predict import costs
+from smelt.tune.scheduled_gpu import scheduled
 
 
 def softmax(x):

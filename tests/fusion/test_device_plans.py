@@ -13,7 +13,6 @@ from tests.fusion.formulas import Formula
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import GPUS, gpu
 from smelt.codegen.gpu_backend import GpuBackend
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.fusion.predict import costs
 from smelt.graph import interp
@@ -24,6 +23,7 @@ from smelt.kernel.verify import verify
 from smelt.lower.interp import run as run_kernels
 from smelt.machine.target import Target
 from smelt.ops.spec import dims_at
+from smelt.tune.scheduled_gpu import scheduled
 from smelt.types.expr import evaluate
 
 DEVICE = scheduled(gpu("sm_90"))

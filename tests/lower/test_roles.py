@@ -22,6 +22,7 @@ from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text import text
 from smelt.kernel.verify import verify
 from smelt.machine.blocks import MIN_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
+from smelt.tune.scheduled_gpu import scheduled
 from smelt.types.expr import Index, evaluate, sizes_of
 
 
@@ -250,7 +251,7 @@ SIZES = st.integers(100, 400) | st.integers(1, 1 << 13)
     lines=st.sampled_from(list(REDUCED.values())),
     rows=SIZES,
     columns=SIZES,
-    machine=st.sampled_from([MACHINE, gpu("h100")]),
+    machine=st.sampled_from([MACHINE, scheduled(gpu("h100"))]),
 )
 def test_the_planner_predicts_the_axis_that_is_split(lines, rows, columns, machine):
     graph = parse(f"graph f(x: f32[n,m]) {{\n{lines}\n}}")

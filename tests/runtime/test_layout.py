@@ -65,7 +65,7 @@ def test_what_a_kernel_reads_is_none_of_its_results():
         [replace(kernel(*n), specialize=lambda _, past: queries.append(past), stream_above=6000)]
         for n in ((0, 1), (1, 2), (2, 3, 4, 3))
     ]
-    LaunchTableBuilder(values, {}, [(1000,)] * 5).build(steps, [])
+    LaunchTableBuilder(values, {}).build(steps, [])
     assert queries == [False, False, True]
 
 

@@ -19,7 +19,6 @@ from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.backend.gpus import Gpu
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler
-from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.compiler.driver import donated_inputs, make_recipe
 from smelt.errors import DeviceKernelError, UnsupportedError
@@ -44,6 +43,7 @@ from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tune.device_plans import SHARE
+from smelt.tune.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.tune.schedules import race
 from smelt.types.expr import evaluate, mul, product, sizes_of
 

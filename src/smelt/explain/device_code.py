@@ -18,7 +18,6 @@ from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
-from smelt.codegen.triton.scheduled_gpu import cached_partials, policy_in_force, rates_of
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.explain.data import (
     DeviceCodeData,
@@ -31,6 +30,7 @@ from smelt.kernel.ir import Kernel
 from smelt.packages.triton_package import MIN_VERSION, has_triton, is_too_old, triton_version
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
+from smelt.tune.scheduled_gpu import cached_partials, policy_in_force, rates_of
 
 
 def programs(

@@ -21,7 +21,6 @@ from typing import Any
 from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
-from smelt.codegen.triton.scheduled_gpu import scheduled
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
@@ -40,6 +39,7 @@ from smelt.kernel.ir import Kernel
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.machine.target import Target
 from smelt.python.cached_property import cached_property
+from smelt.tune.scheduled_gpu import scheduled
 
 register(CpuBackend())
 register(GpuBackend())

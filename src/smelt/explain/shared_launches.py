@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from smelt.backend import Gpu
 from smelt.codegen.triton.device_source import source_of_stages
-from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of
 from smelt.codegen.triton.select import select
 from smelt.explain.entries import Entry
 from smelt.kernel.canonical import canonical_kernel
@@ -21,6 +20,7 @@ from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.array_tables import DIVISOR, families, launches_of, padded
+from smelt.tune.scheduled_gpu import policy_in_force, rates_of
 from smelt.types.expr import evaluate, product, sizes_of
 
 

@@ -233,6 +233,10 @@ class _NeedsAllRows(CannotChunk):
         self.reductions = reductions
 
 
+class _ReadsWholeSums(_NeedsAllRows):
+    """Sums of all rows are read by rows, also of operators whose rows wait for one another."""
+
+
 def chunk_graph(
     graph: Graph,
     large: Sequence[Node],
@@ -302,7 +306,8 @@ def _split_along(
             break
         except _NeedsAllRows as reason:
             # computed before already, and still needed
-            if not may_precompute or reason.reductions <= early:
+            is_dear = isinstance(reason, _ReadsWholeSums) and not saves_memory
+            if not may_precompute or is_dear or reason.reductions <= early:
                 raise
             early |= reason.reductions
         except SmeltError as error:
@@ -377,7 +382,7 @@ class _ChunkGrower:
         elif known_axis != axis:
             if WHOLE in (known_axis, axis) and max(known_axis, axis) >= node.type.rank:
                 reason = f"{node.op.name} of sums of all rows is read by rows"
-                raise _NeedsAllRows(reason, {_without_views(node)})
+                raise _ReadsWholeSums(reason, {_without_views(node)})
             raise CannotChunk(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:

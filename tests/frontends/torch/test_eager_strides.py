@@ -119,6 +119,7 @@ def operands_of_orders():
     pooled = F.max_pool2d(last, 1, return_indices=True)
     volume = last.unsqueeze(0)[0]
     return {
+        aten.angle.default: [(image,), (torch.complex(image, image),)],
         aten.roll.default: [(torch.rand(3, 4, 5), [1], [2])],
         aten.channel_shuffle.default: [(image, 2), (last, 2)],
         aten.native_channel_shuffle.default: [(image, 2), (last, 2)],

@@ -24,8 +24,8 @@ import smelt.torch  # noqa: E402
 from smelt.backend import gpu  # noqa: E402
 from smelt.codegen.triton.candidates import candidates  # noqa: E402
 from smelt.codegen.triton.schedule import EXACT  # noqa: E402
-from smelt.codegen.triton.scheduled_gpu import rates_of  # noqa: E402
 from smelt.codegen.triton.source import print_file, print_stage  # noqa: E402
+from smelt.tune.scheduled_gpu import rates_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 

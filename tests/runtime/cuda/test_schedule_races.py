@@ -12,7 +12,6 @@ from smelt.backend import gpu
 from smelt.codegen.triton.ahead import AheadProgram
 from smelt.codegen.triton.device_source import CompiledEntry
 from smelt.codegen.triton.resources import Resources
-from smelt.codegen.triton.scheduled_gpu import rates_of
 from smelt.codegen.triton.select import SelectingCompiler
 from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError, DeviceMemoryError
@@ -22,6 +21,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cuda import code as device_code
 from smelt.runtime.cuda.buffer import copy_to_host
 from smelt.tune import device_plans, race, schedules
+from smelt.tune.scheduled_gpu import rates_of
 
 
 class AheadTriton(FakeTriton):

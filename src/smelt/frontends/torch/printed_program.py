@@ -30,7 +30,6 @@ from smelt import knobs
 from smelt.backend import Gpu, gpu
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.ahead import TritonCompiler
-from smelt.codegen.triton.scheduled_gpu import policy_in_force, rates_of
 from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.compiler.device_compiler import CompiledForDevice, plan_for_device
 from smelt.errors import UnsupportedError
@@ -41,6 +40,7 @@ from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.tables import renamed_sizes
 from smelt.runtime.executable_format import KernelUse
+from smelt.tune.scheduled_gpu import policy_in_force, rates_of
 from smelt.types.expr import Index, evaluate, size
 
 _PROPERTIES = {
