@@ -4,7 +4,7 @@ What moves or adds elements does so with both parts.  Products of matrices are p
 Matrix decompositions and products over an axis are library calls.
 
 >>> z = complex_array([[1j, 2.0], [0.0, 1 - 1j]])
->>> COMPLEX["sum"](z, axis=0), matmul(z, z)[0]
+>>> COMPLEX["sum"](z, axis=0), COMPLEX["matmul"](z, z)[0]
 (Array([0.+1.j, 3.-1.j]), Array([-1.+0.j,  2.+0.j]))
 """
 
