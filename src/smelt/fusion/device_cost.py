@@ -30,6 +30,9 @@ from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
 from smelt.types.dtype import DType, f32
 
+UNPRINTED_NS = 1e9
+"""Time of a kernel without a program: longer than any plan whose kernels have one."""
+
 
 class PricedGpu(Gpu, ABC):
     """A GPU whose back end predicts the time of kernels."""
@@ -131,7 +134,7 @@ class DeviceModel(CostModel):
         return result
 
     def _kernel_time(self, group: Group) -> KernelTime:
-        """Return the time of a group's kernel, that of its bytes if none is printed."""
+        """Return the time of a group's kernel, a very long one if none is printed."""
         cluster = single_cluster(self.units, group)
         params = (*cluster.inputs, *cluster.outputs)
         numbers = [self.units.number[n] for n in params]
@@ -139,7 +142,8 @@ class DeviceModel(CostModel):
         try:
             return self.gpu.kernel_time(cluster, self.hints, cached)
         except DeviceKernelError:
-            return self._least_time({v: float(self.nbytes[v]) for v in numbers})
+            least = self._least_time({v: float(self.nbytes[v]) for v in numbers})
+            return KernelTime(least.launch + UNPRINTED_NS, least.busy, 0.0, least.busy)
 
     def _least_time(self, touched: Mapping[int, float]) -> KernelTime:
         """Return the time of a launch that only moves some bytes of values."""
