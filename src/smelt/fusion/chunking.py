@@ -234,7 +234,7 @@ class _NeedsAllRows(CannotChunk):
 
 
 class _ReadsWholeSums(_NeedsAllRows):
-    """Sums of all rows are read by rows, also of operators whose rows wait for one another."""
+    """Sums of all rows, or operators whose rows wait, are read by rows."""
 
 
 def chunk_graph(
