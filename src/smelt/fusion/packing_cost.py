@@ -151,9 +151,7 @@ def region_packing_ns(
     after_reductions = {u for u, level in region.levels.items() if level > 0}
     is_chain = not depthwise and _is_chain(units, region)
     for unit in map(units.unit, region.reduced_axes):
-        sides = operand_axes(region, unit)
-        # A convolution alone packs pixels once; in a chain its windows are packed as rows.
-        if sides is None or (not is_chain and _has_windows(region, unit)):
+        if (sides := operand_axes(region, unit)) is None or _has_windows(region, unit):
             continue
         reduced, shared, all_axes = (
             region.reduced_axes[unit.number],
