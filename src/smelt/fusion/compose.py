@@ -380,7 +380,7 @@ def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
 
 
 def _check_worth(unchunked: Plan, chunked: Plan, target: Machine, hints: Hints) -> None:
-    """Raise NotCut unless chunks that recompute something save enough memory for their time.
+    """Raise CannotChunk unless chunks that recompute something save enough memory for their time.
 
     They may take twice the time at most, three times where a large part of the machine's memory is
     kept, and less where few uncached bytes are kept in relation to what is read and written in any

@@ -28,8 +28,7 @@ from smelt.machine.target import Target
 from smelt.types.expr import Expr, Index, add, axis, floordiv, mul
 
 SCRATCH_ALIGNMENT, SCRATCH_PAD = 64, 512
-"""Bytes to which arrays in scratch memory are aligned, and those behind each that may be written.
-"""
+"""Bytes to which scratch arrays are aligned, and those behind each that may be written."""
 
 
 def print_function(
