@@ -517,7 +517,7 @@ class _ChunkGrower:
         return self.axis.get(node, WHOLE) >= node.type.rank
 
     def _check(self, node: Node) -> None:
-        """Check that all operands of a member are read in its own rows. Raises NotCut."""
+        """Check that all operands of a member are read in its own rows. Raises CannotChunk."""
         traced = self.trace(node)
         axis = self.axis[node]
         if axis >= node.type.rank and node.op.is_view:
