@@ -65,6 +65,8 @@ def operands(op: ScalarOp) -> list[tuple[DType, ...]]:
         types = [dtype if kinds == lead else _single(kinds) for kinds in op.rule.accepts]
         if op.name == "philox" and dtype.bits != 64:
             continue
+        if any(types[position] != only for position, only in op.rule.fixed):
+            continue
         results.append(tuple(types))
     return results
 
