@@ -19,8 +19,9 @@ import numpy as np
 from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import REQUESTED, Account, Purse, pay, view_of
+from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.value import is_at_once, leaf, recorded
 from smelt.numpy import small
 from smelt.types.dtype import DType
@@ -98,7 +99,9 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
         if place is not None and place.memory.order is not None:
             return _WAITS  # NumPy would see another order in memory
         node = x.node if place is None else place.memory.node
-        data = view_of(node) if node.data is None else node.current_buffer()
+        data = node.current_buffer()
+        if data is None and is_view(node):
+            data = evaluate(node)  # NumPy's view of a constant would be a copy
         if data is None or data.dtype.char not in _DTYPES:
             return _WAITS
         buffers.append(data)
