@@ -11,6 +11,7 @@ NotImplemented
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,9 +23,10 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import evaluate
-from smelt.frontends.array.value import is_at_once, leaf, recorded
+from smelt.frontends.array.recycle import Recycled, recycled
+from smelt.frontends.array.value import intern, is_at_once, leaf, recorded
 from smelt.numpy import small
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, counterpart
 
 __all__ = ["call_at_once"]
 
@@ -35,6 +37,8 @@ _DTYPES: Final = frozenset("?bBhHiIlLqQefd")
 _WAITS: Final = object()
 _ACCOUNTS: dict[Hashable, Account] = {}
 _ACCOUNTS_LIMIT: Final = 4096
+_MEMORY: dict[Hashable, Recycled] = {}
+"""Memory for large results by ufunc and types of its arguments."""
 
 
 def call_at_once(
@@ -72,7 +76,7 @@ def call_at_once(
             options = dict(zip(kwargs, values[len(args) :], strict=True))
             result = theirs(*values[: len(args)], **options)
         else:
-            result = theirs(*values)
+            result = _computed(theirs, values)
     except Exception as error:
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
@@ -88,6 +92,38 @@ def call_at_once(
         if not account.saved and result.node.data is not None:
             account.save(result.node.data.nbytes)
         result.node.account = account
+    return result
+
+
+def _computed(theirs: Any, values: list[Any]) -> Any:
+    """Return a function's result; a large one of a ufunc is in the memory of a dropped one."""
+    if theirs is operator.pow and values[1].__class__ is int and values[1] == 2:
+        theirs, values = np.square, values[:1]  # as NumPy's operator
+    if theirs.__class__ is not np.ufunc:
+        return theirs(*values)
+    key: list[Any] = [theirs]
+    for x in values:
+        if x.__class__ is np.ndarray:
+            if not x.flags.c_contiguous:
+                return theirs(*values)
+            key += x.dtype.char, x.shape
+        else:
+            key.append(x.__class__)
+    memory = _MEMORY.get(tuple(key))
+    data = None if memory is None else memory.take()
+    if memory is not None and data is not None:
+        theirs(*values, data)
+        memory.buffers.append(data)
+        return data
+    result = theirs(*values)
+    if result.__class__ is np.ndarray and result.nbytes > small.limit:
+        row = counterpart(result.dtype)
+        memory = None if row is None else recycled(intern(row, result.shape), result.nbytes)
+        if memory is not None and result.flags.c_contiguous:
+            if len(_MEMORY) >= _ACCOUNTS_LIMIT:
+                _MEMORY.clear()
+            _MEMORY[tuple(key)] = memory
+            memory.add(result)
     return result
 
 
