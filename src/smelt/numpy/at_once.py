@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.aliasing import own
+from smelt.frontends.array.aliasing import own, writeable_elements
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
@@ -28,7 +28,7 @@ from smelt.frontends.array.value import intern, is_at_once, leaf, recorded
 from smelt.numpy import small
 from smelt.types.dtype import DType, counterpart
 
-__all__ = ["call_at_once"]
+__all__ = ["call_at_once", "compute_into"]
 
 _LARGE: Final = 1 << 16
 """Smallest argument, in bytes, of calls that pay into an account."""
@@ -95,8 +95,25 @@ def call_at_once(
     return result
 
 
+def compute_into(theirs: Any, args: Sequence[Any], out: Any, where: Any) -> bool:
+    """Compute a masked ufunc into an array of ours; return whether NumPy did."""
+    if isinstance(out, tuple):
+        (out,) = out
+    if out.__class__ is not Array or not is_at_once():
+        return False
+    target = writeable_elements(out)
+    values = [] if target is None else [_elements(x, []) for x in (*args, where)]
+    if not values or any(x is _WAITS for x in values):
+        return False
+    try:
+        theirs(*values[:-1], out=target, where=values[-1])
+    except (TypeError, ValueError):
+        return False  # ours is raised
+    return True
+
+
 def _computed(theirs: Any, values: list[Any]) -> Any:
-    """Return a function's result; a large one of a ufunc is in the memory of a dropped one."""
+    """Return a function's result; large ones of ufuncs go to memory of dropped results."""
     if theirs is operator.pow and values[1].__class__ is int and values[1] == 2:
         theirs, values = np.square, values[:1]  # as NumPy's operator
     if theirs.__class__ is not np.ufunc:
