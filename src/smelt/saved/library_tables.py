@@ -346,8 +346,8 @@ class _Plan:
         }
 
 
+class _Body:
     """A plan, or that of a step, as rows at `at`; `named` are its sizes."""
-    """A plan of a step as rows, of which the first is `at`; `named` are its sizes."""
 
     def __init__(self, plan: _Plan, recipe: Recipe, named: Mapping[str, Any]) -> None:
         self.plan, self.recipe, self.named = plan, recipe, named
