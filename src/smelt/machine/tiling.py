@@ -262,7 +262,7 @@ class Tiling:
 
     def unreduced_rows(self, rows: Index, itemsize: int) -> Index:
         """Return the rows per task of several products whose rows are not reduced."""
-        return blocks.unfolded_rows(rows, itemsize)
+        return blocks.unreduced_rows(rows, itemsize)
 
     def window_columns(self, itemsize: int) -> int:
         """Return the columns per task of a product over windows."""
