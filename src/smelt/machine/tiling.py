@@ -106,6 +106,10 @@ class Tiling:
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
 
+    rounds_factors: bool = False
+    """Whether a computed factor beside a half type is rounded to it where the result is.
+
+    Matrix units multiply factors of one half type. Under `rounding="eager"`."""
     recomputes_products: bool = False
     """Whether kernels may compute a value that exceeds every cache again, with its products.
 
