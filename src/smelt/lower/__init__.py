@@ -28,7 +28,7 @@ def run(
     split and whether vectors run across rows, and nothing else.
     """
     kernel = _unrounded(cluster, rounding, hints, tiling)
-    return round_factors(kernel) if tiling.rounds_factors and rounding == "eager" else kernel
+    return round_factors(kernel) if tiling.rounds_factors else kernel
 
 
 def _unrounded(cluster: Cluster, rounding: str, hints: Mapping[str, int], tiling: Tiling) -> Kernel:

@@ -107,9 +107,7 @@ class Tiling:
     """Whether a stream is split that stores results along its axis besides its states."""
 
     rounds_factors: bool = False
-    """Whether a computed factor beside a half type is rounded to it where the result is.
-
-    Matrix units multiply factors of one half type. Under `rounding="eager"`."""
+    """Whether factors of products of a half type are rounded to it, as matrix units have them."""
     recomputes_products: bool = False
     """Whether kernels may compute a value that exceeds every cache again, with its products.
 
