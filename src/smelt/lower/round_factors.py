@@ -1,8 +1,8 @@
-"""Round the factors of products whose type is a half type, for machines that multiply it alone.
+"""Round factors of products of a half type, for matrix units, which multiply no other.
 
     s' = s + dot(w, v[n,e] over n as bf16)      s' = s + dot(bf16(w), v[n,e] over n as bf16)
 
-A matrix unit then multiplies once, instead of once for each term of a float32 factor.
+The units then multiply once, instead of once for each term of a float32 factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Let products round a computed factor to bfloat16, where the other factor and results have it.
+"""Let products round a computed factor to bfloat16, as the other factor and results are.
 
 Matrix units multiply factors of one half type; a float32 beside them takes a product for each of
 its terms. Operators that run one by one round it, and so do the attention kernels of T. Dao,
