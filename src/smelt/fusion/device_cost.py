@@ -22,6 +22,7 @@ from smelt.fusion.array_families import Families
 from smelt.fusion.assemble import Group, single_cluster
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel
+from smelt.fusion.legal import refuse_cost
 from smelt.fusion.plan import Cluster
 from smelt.fusion.region import Region
 from smelt.fusion.schedule_model import ScheduleModel
@@ -97,14 +98,24 @@ class DeviceModel(CostModel):
             return self.call_cost(self.units.unit(region.members.bit_length() - 1))
         read = self._read_bytes(region)
         family, kept_apart = self.arrays.of(region)
-        group = Group(region.members, region.stored, region.walked)
-        result = self._cost(self._kernel_time(group), read, region.stored, family=family)
+        rows = Cost()
+        if not region.members & self.units.scatters:
+            rows = self._row_cost(region, read)
+        is_single = region.members & (region.members - 1) == 0
+        time = KernelTime()
+        if is_single or refuse_cost(self, rows) is None:  # no kernel has rows that exceed memory
+            time = self._kernel_time(Group(region.members, region.stored, region.walked))
+        result = self._cost(time, read, region.stored, family=family)
         result.objective_ns += kept_apart * self.gpu.launch_ns
-        if region.members & self.units.scatters:
-            return result
+        result.times, result.split, result.sweeps = rows.times, rows.split, rows.sweeps
+        result.kept_bytes, result.row_bytes = rows.kept_bytes, rows.row_bytes
+        return result
+
+    def _row_cost(self, region: Region, read: Mapping[int, float]) -> Cost:
+        """Return the bytes that a program keeps of a row, and the passes over it."""
         schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
         schedule.assign_nests()
-        result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
+        result = Cost(times=max(map(max, schedule.reads_by_nest.values()), default=1))
         result.split = bool(schedule.split)
         result.kept_bytes = sum(
             schedule.row(region.masks[u][0]) * max(self.itemsize[u], f32.itemsize)
