@@ -242,7 +242,7 @@ class PreludeBuilder:
 
 
 def _owners(plan: Plan) -> list[str]:
-    """Return for each of `plan.all_clusters` the cluster of the plan that it is in, by name."""
+    """Return the names of the clusters that `plan.all_clusters` are, or are in."""
     inner = ((c.name, c.inner_plan) for c in plan.clusters)
     within = [name for name, step in inner if step is not None for _ in step.all_clusters]
     return [*(c.name for c in plan.clusters), *within]
