@@ -202,8 +202,9 @@ class _Recording:
             "operators that NumPy computes": any(map(_calls, self.recipes)),
             "an array in another order than by rows": transposed,
             "an array of too many axes": max(ranks, default=0) > layout.SMELT_MAX_RANK,
-            "a complex argument that is not two real arrays": any(x.number == "complex" for x in r.leaves)
-            or any(x.dtype is not None and x.dtype not in _DTYPES for x in r.leaves),
+            "a complex argument that is not two real arrays": any(
+                x.number == "complex" or (x.dtype or i64) not in _DTYPES for x in r.leaves
+            ),
         }.items():
             if is_there:
                 raise LibraryError(name=self.name, part=part)
