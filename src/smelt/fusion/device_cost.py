@@ -29,7 +29,7 @@ from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
-from smelt.types.dtype import DType, f32
+from smelt.types.dtype import DType, bf16, f32
 
 UNPRINTED_NS = 1e9
 """Time of a kernel without a program: longer than any plan whose kernels have one."""
@@ -227,7 +227,9 @@ def _step_ns(model: DeviceModel, unit: Unit) -> float:
     loaded = [_loaded_type(model, e.producer) for e in unit.edges]
     if len(loaded) != 2:
         return 0.0
-    return gpu.product_ns(*loaded, is_narrow=knobs.ROUNDING.get() == "fast")
+    rounding = knobs.ROUNDING.get()
+    is_narrow = rounding == "fast" or (rounding == "eager" and bf16 in loaded)
+    return gpu.product_ns(*loaded, is_narrow=is_narrow)
 
 
 def _loaded_type(model: DeviceModel, v: int) -> DType:
