@@ -11,7 +11,7 @@ High-Performance Matrix Multiplication" (2008).
 (144, 504)
 >>> blocks.full_width_rows(4096, 256, 4), blocks.full_width_rows(4096, 4096, 4)
 (240, 48)
->>> blocks.unfolded_rows(4096, 4), blocks.unfolded_rows(512, 4)
+>>> blocks.unreduced_rows(4096, 4), blocks.unreduced_rows(512, 4)
 (128, 64)
 """
 
@@ -118,14 +118,23 @@ Tiles of other heights would need another tile configuration."""
 MATRIX_STEP, MATRIX_DEPTH = 16, 384
 """Matrix instructions: 32-bit units of k per instruction and row, and maximum units of one k block.
 Two row tiles of that depth fill the L1 cache, which beats accumulators in memory."""
-WHOLE_ROWS = 48
-"""Minimum rows per task, where a task takes all columns."""
-WHOLE_BYTES = 1 << 18
-"""Bytes of a panel of more full-width rows: it stays in L2 with what is packed, which all of them
-share."""
-UNFOLDED_COLUMN_BYTES = 512
-"""Maximum bytes of a column of several products in one task whose rows are not reduced: these
-results need not stay in L2 completely, and every task packs all operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullWidthBlocking:
+    """Block sizes of a product where one task takes all columns."""
+
+    rows: int = 48
+    """Minimum rows per task."""
+    panel_bytes: int = 1 << 18
+    """Bytes of a panel of more full-width rows: it stays in L2 with what is packed, which all of
+    them share."""
+    column_bytes: int = 512
+    """Maximum bytes of a column of several products in one task whose rows are not reduced: these
+    results need not stay in L2 completely, and every task packs all operands."""
+
+
+FULL_WIDTH = FullWidthBlocking()
 STREAM_ROWS = 192
 """Minimum rows per task where the columns are streamed and their operands packed block by block."""
 COLUMNS = 256
@@ -426,15 +435,17 @@ def dot_instruction_block(
 def full_width_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
     """Return the rows per task of a product where a task takes all `columns`."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
-    fit = floordiv(WHOLE_BYTES // (HEIGHT * itemsize * products), maximum(columns, 16))
+    fit = floordiv(FULL_WIDTH.panel_bytes // (HEIGHT * itemsize * products), maximum(columns, 16))
     fair_rows = minimum(fit, ceiling(rows, HEIGHT * TASKS))
-    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, fair_rows))
+    return mul(HEIGHT, maximum(FULL_WIDTH.rows // HEIGHT, fair_rows))
 
 
-def unfolded_rows(rows: Index, itemsize: int) -> Index:
+def unreduced_rows(rows: Index, itemsize: int) -> Index:
     """Return the rows per task of several products whose rows are not reduced."""
     most = floordiv(rows, 8 * MIN_TASKS)
-    return mul(8, maximum(WHOLE_ROWS // 8, minimum(UNFOLDED_COLUMN_BYTES // (8 * itemsize), most)))
+    return mul(
+        8, maximum(FULL_WIDTH.rows // 8, minimum(FULL_WIDTH.column_bytes // (8 * itemsize), most))
+    )
 
 
 # ---- scatter-reduce ------------------------------------------------------------------------------

@@ -48,43 +48,55 @@ from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
 Value = ir.Value
-GEMV_STREAMS = 8
-"""Rows along n read side by side, given registers for two vectors of each.
 
-Hardware prefetchers do not follow more streams.
-"""
-FEW_STREAMS = 4
-"""Rows side by side for a single left row, costly rows, remainders, and dot products."""
-LONG_ROW = 1536
-"""Minimum elements of rows along k that a single left row meets one at a time; more along n.
 
-The horizontal sum at the end of a row along k costs as much as 100 elements.
-"""
-LINES_PER_ROW, MAX_VECTORS = 2, 4
-"""Cache lines of each long row that a single left row meets at a time, and most vectors of them.
+@dataclass(frozen=True, slots=True)
+class GemvLoops:
+    """What the loops of a GEMV take at a time, and how far they prefetch."""
 
-Rows that are read by parts of lines reach less of memory's bandwidth (`python -m bench` measures it
-for a vector times a matrix of 4096²).
-"""
-DOT_PREFETCH_BYTES = 2048
-"""Bytes between what dot products read and what they prefetch."""
-AXPY_PREFETCH_BYTES, SINGLE_ROW_PREFETCH_BYTES = 1024, 4096
-"""Prefetch distances in bytes: of the axpy form, and of rows read singly."""
-CHUNK_BYTES, PREFETCH_GROUPS = 4096, 2
-"""Bytes of each left row multiplied at a time; all rows' chunks stay in L1.
+    rows: int = 8
+    """Rows along n read side by side, given registers for two vectors of each: hardware prefetchers
+    do not follow more streams."""
+    dot_rows: int = 4
+    """Rows side by side for a single left row, costly rows, remainders, and dot products."""
+    single_row_elements: int = 1536
+    """Minimum elements of rows along k that a single left row meets one at a time; more along n.
+    The horizontal sum at the end of a row along k costs as much as 100 elements."""
+    row_bytes: int = 2 * CACHE_LINE
+    """Bytes of each such row along n that a single left row meets at a time.  Rows that are read by
+    parts of lines reach less of memory's bandwidth (`python -m bench` measures it for a vector
+    times a matrix of 4096²)."""
+    row_vectors: int = 4
+    """Maximum vectors of these bytes."""
+    axpy_prefetch_bytes: int = 1024
+    dot_prefetch_bytes: int = 2048
+    """Bytes between what dot products read and what they prefetch."""
+    row_prefetch_bytes: int = 4096
+    """As `dot_prefetch_bytes`, for rows read singly."""
+    cheap_items: int = 6
+    """Maximum values per element of a row that counts as cheap to compute."""
 
-The horizontal sums at a chunk's end cost as much as half a kilobyte of it.  `PREFETCH_GROUPS` is
-the number of row groups between what is multiplied and what is prefetched into L2; L1 has little
-room beside the chunks.
-"""
-CHUNK_BYTES_MANY_ROWS, PREFETCH_GROUPS_MANY_ROWS = 1024, 8
-"""`CHUNK_BYTES` and `PREFETCH_GROUPS` for more rows, which are visited in several groups."""
-CHEAP_VALUES = 6
-"""Maximum values per element of a row that counts as cheap to compute."""
+
+@dataclass(frozen=True, slots=True)
+class DotChunks:
+    """The chunks of k in which the dot products of many left rows are computed."""
+
+    nbytes: int
+    """Bytes of each left row in a chunk; all rows' chunks stay in L1.  The horizontal sums at a
+    chunk's end cost as much as half a kilobyte of it."""
+    prefetch_groups: int
+    """Row groups between what is multiplied and what is prefetched into L2; L1 has little room
+    beside the chunks."""
+
+
+LOOPS = GemvLoops()
+ONE_GROUP, MANY_GROUPS = DotChunks(4096, 2), DotChunks(1024, 8)
+"""Where all left rows are one group, and where they are visited in several."""
 
 
 class Gemv:
@@ -125,7 +137,7 @@ class Gemv:
         Full vectors of them are multiplied, and complete units for complete groups of rows.
         """
         low, high = self.ranges[self.c.k]
-        b, count = self.b, max(self.lanes, FEW_STREAMS)
+        b, count = self.b, max(self.lanes, LOOPS.dot_rows)
         end = b.add(low, b.and_(b.sub(high, low), number(-count * self.c.group_size)))
         zero = self.machine.const(self.c.unit, 0)
 
@@ -281,29 +293,31 @@ class Gemv:
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
         b, c, target, usual = self.b, self.c, self.env.frame.target, self.vector_elements
-        is_cheap = len(self.right.items) <= CHEAP_VALUES
+        is_cheap = len(self.right.items) <= LOOPS.cheap_items
         if c.m is not None or c.group is not None or not is_cheap:
-            streams = GEMV_STREAMS if target.registers >= 32 else GEMV_STREAMS // 2
-            self._axpy_rows(FEW_STREAMS if c.m is None or not is_cheap else streams)
+            streams = LOOPS.rows if target.registers >= 32 else LOOPS.rows // 2
+            self._axpy_rows(LOOPS.dot_rows if c.m is None or not is_cheap else streams)
             return
         low, high = self.ranges[c.n]
-        is_long = b.icmp_signed(">=", b.sub(high, low), number(LONG_ROW))
+        is_long = b.icmp_signed(">=", b.sub(high, low), number(LOOPS.single_row_elements))
         with b.if_else(is_long) as (then, otherwise):
             with then:
-                vectors = max(1, LINES_PER_ROW * CACHE_LINE // target.vector_bytes)
-                self.vector_elements = usual * min(vectors, MAX_VECTORS)
-                self._axpy_rows(GEMV_STREAMS)
+                vectors = max(1, LOOPS.row_bytes // target.vector_bytes)
+                self.vector_elements = usual * min(vectors, LOOPS.row_vectors)
+                self._axpy_rows(LOOPS.rows)
             with otherwise:
                 self.vector_elements = usual
-                self._axpy_rows(FEW_STREAMS)
+                self._axpy_rows(LOOPS.dot_rows)
 
     def _axpy_rows(self, streams: int) -> None:
         """Emit the axpy form, `streams` rows at a time."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
-        self._set_prefetch_distance(self.c.n, AXPY_PREFETCH_BYTES)
+        self._set_prefetch_distance(self.c.n, LOOPS.axpy_prefetch_bytes)
         self.env.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
-        self.env.loop(middle, high, FEW_STREAMS, lambda k: self._row_group(k, FEW_STREAMS, True))
+        self.env.loop(
+            middle, high, LOOPS.dot_rows, lambda k: self._row_group(k, LOOPS.dot_rows, True)
+        )
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
@@ -343,21 +357,21 @@ class Gemv:
         b, many_registers = self.b, self.env.frame.target.registers >= 32
         has_long_form = self.c.group is None and self.env.frame.target.prefetches_across_pages
         if self.c.m is None and not has_long_form:
-            self._all_dots(1, FEW_STREAMS)
+            self._all_dots(1, LOOPS.dot_rows)
             return
         if self.c.m is None:
             low, high = self.ranges[self.c.k]
-            long = b.icmp_signed(">=", b.sub(high, low), number(LONG_ROW))
+            long = b.icmp_signed(">=", b.sub(high, low), number(LOOPS.single_row_elements))
             with b.if_else(long) as (then, otherwise):
                 with then:
                     self.env.loop(*self.ranges[self.c.n], 1, self._single_dot)
                 with otherwise:
-                    self._all_dots(1, FEW_STREAMS)
+                    self._all_dots(1, LOOPS.dot_rows)
             return
         heights, group_rows = (
-            ((FEW_STREAMS // 2, FEW_STREAMS), 2 * FEW_STREAMS)
+            ((LOOPS.dot_rows // 2, LOOPS.dot_rows), 2 * LOOPS.dot_rows)
             if many_registers
-            else ((FEW_STREAMS // 2,), FEW_STREAMS)
+            else ((LOOPS.dot_rows // 2,), LOOPS.dot_rows)
         )
 
         def rows(heights: tuple[int, ...]) -> None:
@@ -367,7 +381,7 @@ class Gemv:
             is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
             with b.if_else(is_few) as (then, otherwise):
                 with then:
-                    self._all_dots(heights[0], FEW_STREAMS)
+                    self._all_dots(heights[0], LOOPS.dot_rows)
                 with otherwise:
                     rows(heights[1:])
 
@@ -377,11 +391,13 @@ class Gemv:
         """Emit dot products of many left rows, `group_rows` at once, chunk by chunk of k."""
         b, elements_per_byte = self.b, self.c.group_size / self.c.unit.itemsize
         many_rows_size, few_rows_size = (
-            number(int(size * elements_per_byte)) for size in (CHUNK_BYTES_MANY_ROWS, CHUNK_BYTES)
+            number(int(chunks.nbytes * elements_per_byte)) for chunks in (MANY_GROUPS, ONE_GROUP)
         )
         is_one_group = b.icmp_signed("<=", self.rows, number(group_rows))
         size = b.select(is_one_group, few_rows_size, many_rows_size)
-        groups = b.select(is_one_group, number(PREFETCH_GROUPS), number(PREFETCH_GROUPS_MANY_ROWS))
+        groups = b.select(
+            is_one_group, number(ONE_GROUP.prefetch_groups), number(MANY_GROUPS.prefetch_groups)
+        )
         self.env.loop(
             *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, group_rows, groups)
         )
@@ -395,9 +411,9 @@ class Gemv:
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
         (row,) = row_scopes(self.env, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
-        places = [self._stack_slot(zero) for _ in range(FEW_STREAMS)]
+        places = [self._stack_slot(zero) for _ in range(LOOPS.dot_rows)]
         low, high = self.ranges[c.k]
-        middle = b.add(low, b.and_(b.sub(high, low), number(-FEW_STREAMS * lanes)))
+        middle = b.add(low, b.and_(b.sub(high, low), number(-LOOPS.dot_rows * lanes)))
 
         usual, each = self.vector_elements, self._vectors_at_once()
 
@@ -409,14 +425,14 @@ class Gemv:
 
         def unrolled(at: Value) -> None:
             if self.alignment > 1:  # addresses of groups then differ by constants
-                at = b.and_(at, number(-FEW_STREAMS * lanes))
-            self._prefetch([row], at, (c.n, c.k), length=FEW_STREAMS * lanes)
-            for k in range(0, FEW_STREAMS, each):
+                at = b.and_(at, number(-LOOPS.dot_rows * lanes))
+            self._prefetch([row], at, (c.n, c.k), length=LOOPS.dot_rows * lanes)
+            for k in range(0, LOOPS.dot_rows, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
-        self._set_prefetch_distance(c.k, SINGLE_ROW_PREFETCH_BYTES)
+        self._set_prefetch_distance(c.k, LOOPS.row_prefetch_bytes)
         self.vector_elements = each * lanes
-        self.env.loop(low, middle, FEW_STREAMS * lanes, unrolled)
+        self.env.loop(low, middle, LOOPS.dot_rows * lanes, unrolled)
         self.vector_elements = usual
         vector_loop(self.env, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
@@ -431,7 +447,7 @@ class Gemv:
         would be concatenated and split again.
         """
         loads = accesses_of(self.right.items)
-        for count in (FEW_STREAMS, FEW_STREAMS // 2):
+        for count in (LOOPS.dot_rows, LOOPS.dot_rows // 2):
             steps = (self.env.step(a, self.c.k, count * self.lanes) for a in loads)
             if all(step is not None for step in steps):
                 return count
@@ -442,7 +458,7 @@ class Gemv:
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._all_dots(rows, FEW_STREAMS // 2, groups)
+        self._all_dots(rows, LOOPS.dot_rows // 2, groups)
         self.ranges[self.c.k] = low, high
 
     def _all_dots(self, rows: int, count: int, groups: Value | None = None) -> None:
@@ -454,7 +470,7 @@ class Gemv:
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
         self.prefetch_to_l2 = groups is not None
         if groups is None:
-            self._set_prefetch_distance(self.c.k, DOT_PREFETCH_BYTES)
+            self._set_prefetch_distance(self.c.k, LOOPS.dot_prefetch_bytes)
         else:  # no remainder of elements here: LLVM schedules loads and prefetches better
             self.prefetch_distance = {size: (groups, number(0)) for size in self._sizes()}
         for first, last, group_size in ((low, middle, count), (middle, high, 1)):

@@ -49,7 +49,7 @@ from smelt.machine.blocks import (
     product_rows,
     thin_columns,
     tile_instruction_block,
-    unfolded_rows,
+    unreduced_rows,
 )
 from smelt.machine.target import Target
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -444,5 +444,5 @@ def product_block(
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
     reduced = {a for i in phase.items if isinstance(i, ssa.Reduction) for a in i.over}
     if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
-        return unfolded_rows(free, c.item.dtype.itemsize), COLUMNS
+        return unreduced_rows(free, c.item.dtype.itemsize), COLUMNS
     return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS

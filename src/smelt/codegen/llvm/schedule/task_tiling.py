@@ -28,11 +28,11 @@ from smelt.codegen.llvm.schedule.contract import product_block
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
 from smelt.machine.blocks import (
     BLOCK,
+    FULL_WIDTH,
     STREAM_BYTES,
     STREAM_ROWS,
     SUM_BYTES,
     TASKS,
-    WHOLE_ROWS,
     rows_per_task,
 )
 from smelt.machine.blocks import reduction_columns as columns_of
@@ -227,4 +227,4 @@ def stream_task_rows(phase: Phase, products: Sequence[Contraction], target: Targ
     fitting = int(CACHE_SHARE * target.l2_bytes) // bytes_of_row
     if any(is_searched(end, v.axis) for v in visits for end in (v.start, v.stop)):
         fitting //= 2
-    return min(max(fitting // WHOLE_ROWS, 1) * WHOLE_ROWS, 2 * STREAM_ROWS)
+    return min(max(fitting // FULL_WIDTH.rows, 1) * FULL_WIDTH.rows, 2 * STREAM_ROWS)
