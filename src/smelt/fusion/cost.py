@@ -78,6 +78,9 @@ NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
 """Time of a step of a scan along a row, relative to a vectorised step: each waits for the last."""
+WIDE_SUM_COST = 3.0
+"""Cost of a single-precision term that a sum converts to double precision: conversions, and twice
+as many steps. A sum along vectors adds several terms in their own type first."""
 SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
 STATE_SHARE = 0.5
@@ -283,7 +286,7 @@ class Model(CostModel):
                 if schedule.has_contractions
                 else 0.0
             )
-            region.work = schedule.work(self._steps(region), UNBLOCKED_COST, start_ns)
+            region.work = schedule.work(self._steps(region, schedule), UNBLOCKED_COST, start_ns)
             region.work *= schedule.lane_overhead(self.lanes)
             if schedule.has_contractions:
                 fixed = region.grid & ~schedule.cut_axes
@@ -339,19 +342,22 @@ class Model(CostModel):
             packing=region.packing / threads,
         )
 
-    def _steps(self, region: Region) -> Sequence[float]:
+    def _steps(self, region: Region, schedule: ScheduleModel) -> Sequence[float]:
         """Return the nanoseconds of one step of each unit.
 
         For units computed only for results that are ranges, averaged over all their positions.
         """
+        short = schedule.short_sums() if region.reduced_axes else ()
         full = [
             u
             for u, converting in self.converting.items()
             if region.members >> u & 1 and converting & ~region.members
         ]
-        if not region.parts and not full:
+        if not region.parts and not full and not short:
             return self.step_ns
         step_ns = list(self.step_ns)
+        for u in short:
+            step_ns[u] += self.target.compute_ns(WIDE_SUM_COST, 1.0, self.itemsize[u])
         for u in full:
             step_ns[u] *= self.dot_factor
         if not region.parts:

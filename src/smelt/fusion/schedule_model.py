@@ -505,6 +505,22 @@ class ScheduleModel:
                         total_ns += unit_ns * count
         return total_ns
 
+    def short_sums(self) -> list[int]:
+        """Return the sums of few single-precision terms, each added in double precision.
+
+        Vectors run along the results, whose lanes meet the terms one after another: always beside
+        contractions, which have an axis of results for vectors.
+        """
+        return [
+            u
+            for u, over in self.region.reduced_axes.items()
+            if self.units.ordered >> u & 1
+            and (self.has_contractions or not over & self.vector)
+            and self.volume(over) <= self.tiling.short_row
+            and not self.units.unit(u).trace.dots
+            and self.units.values[u].type.dtype.itemsize < 8
+        ]
+
     def lane_overhead(self, lanes: int) -> float:
         """Return the computed lanes per useful lane where few columns are reduced.
 

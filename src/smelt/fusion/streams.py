@@ -20,7 +20,7 @@ from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State, state_row_bytes
 from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
-from smelt.fusion.cost import OVERLAP, Model
+from smelt.fusion.cost import OVERLAP, WIDE_SUM_COST, Model
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.derived_stream import DerivedStream, derive_stream
 from smelt.fusion.device_cost import DeviceModel
@@ -46,12 +46,6 @@ MASKING = 0.1
 
 Blocks that they rule out are not visited; in others they are mostly not computed. Parts that do not
 vary along the rows cost nothing.
-"""
-WIDE_SUM_COST = 3.0
-"""Cost of reducing a single-precision element in double precision.
-
-It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
-does not have.
 """
 PACKED_STREAM_FACTOR = 1.04
 """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
@@ -500,6 +494,7 @@ class _Prediction:
                     reduction, axes = COMBINES.get(t.value[1]), axes | set(t.value[2])
                     step = UNBLOCKED_COST if t in self.slow else STEP_COST
                     cost = step if reduction is None else SCALARS[reduction.scalar].cost
+                    cost += WIDE_SUM_COST if self._is_short_sum(t) else 0.0
                 case _:
                     pass
             if cost:
@@ -514,6 +509,18 @@ class _Prediction:
                     cost *= SLOW_COLUMNS
                 total_ns += self.cpu.target.compute_ns(cost, times(axes), itemsize)
         return total_ns * share
+
+    def _is_short_sum(self, t: Term) -> bool:
+        """Return whether a term sums few terms, each in double precision, in every lane."""
+        _, combine, over = t.value
+        return (
+            combine in COMBINES
+            and COMBINES[combine].wide
+            and t.args[0].dtype.is_float
+            and t.args[0].dtype.itemsize < 8
+            and (self.lanes.order.has_contractions or self.lanes.along not in over)
+            and prod(self.sizes[n] for n in over) <= self.model.tiling.short_row
+        )
 
     def _unblocked(self) -> set[Term]:
         """Return the contractions that run as plain reductions instead of blocked."""
