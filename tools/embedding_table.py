@@ -96,13 +96,17 @@ def _by_position(session: Any) -> Encode:
     return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
 
-def _openvino(threads: int, path: Path) -> Encode:
+def _openvino(threads: int, path: Path, precision: str = "") -> Encode:
     import openvino
 
     options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    if precision:
+        options["INFERENCE_PRECISION_HINT"] = precision
     model = openvino.Core().compile_model(str(path), "CPU", options)
     return lambda *arrays: next(iter(model(list(arrays)).values()))
 
+
+_OPENVINO = ("onnxscript", "torch", "openvino")
 
 ENGINES: dict[str, tuple[Callable[[int, Path], Encode], tuple[str, ...]]] = {
     "Smelt, array code": (_array_code, ()),
@@ -111,7 +115,8 @@ ENGINES: dict[str, tuple[Callable[[int, Path], Encode], tuple[str, ...]]] = {
     "PyTorch, eager": (lambda n, p: _torch("", n, p), ("torch",)),
     "PyTorch, Inductor": (lambda n, p: _torch("inductor", n, p), ("torch",)),
     "ONNX Runtime": (_onnxruntime, ("onnxscript", "torch", "onnxruntime")),
-    "OpenVINO": (_openvino, ("onnxscript", "torch", "openvino")),
+    "OpenVINO, float32": (lambda n, p: _openvino(n, p, "f32"), _OPENVINO),
+    "OpenVINO, its default": (_openvino, _OPENVINO),
 }
 """Row -> how it is started with a number of threads and the ONNX file, and packages it needs."""
 

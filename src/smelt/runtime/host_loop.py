@@ -70,16 +70,7 @@ class _HostStream:
     def is_true(self, address: int) -> bool:
         return bool(ctypes.c_uint8.from_address(address).value)
 
-    def bind(
-        self, plan: Executable, p: Prepared, where: Sequence[int], memory: int
-    ) -> Callable[[], None]:
-        if plan.prelude is not None:
-            return lambda: self._run_with_constants(plan, p, where, memory)
-        return self._bind_without_constants(p, where, memory)
-
-    def _bind_without_constants(
-        self, p: Prepared, where: Sequence[int], memory: int
-    ) -> Callable[[], None]:
+    def bind(self, p: Prepared, where: Sequence[int], memory: int) -> Callable[[], None]:
         frame = p.fill(where, memory)
         address, run = frame.buffer_info()[0], pool().run_addresses
 
@@ -99,16 +90,6 @@ class _HostStream:
                 call(*arguments)
 
         return run_parts
-
-    def _run_with_constants(
-        self, plan: Executable, p: Prepared, where: Sequence[int], memory: int
-    ) -> None:
-        """Run a plan after its prelude."""
-        assert plan.prelude is not None
-        inputs = [(v, shape) for v, shape in zip(plan.values, p.shapes) if v.place == "input"]
-        arrays = [_array_at(where[v.number], shape, v.dtype.numpy) for v, shape in inputs]
-        held = plan.prelude.compute(arrays)
-        self._bind_without_constants(p, [*where, *map(address_of, held)], memory)()
 
     def launch_runs(
         self, p: Prepared, count: int, where: Sequence[Addresses | int], memory: int

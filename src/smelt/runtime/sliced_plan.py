@@ -40,7 +40,7 @@ class Stream(Protocol):
         """Read a bool; waits for what is queued before."""
         ...
 
-    def bind(self, plan: Any, p: Any, where: Sequence[int], memory: int) -> Callable[[], None]:
+    def bind(self, p: Any, where: Sequence[int], memory: int) -> Callable[[], None]:
         """Return what runs a plan on sources and memory of its own given by address."""
         ...
 
@@ -104,7 +104,6 @@ class SlicedPlan:
         apart: Collection[int] = (),
     ) -> None:
         """Prepare the plan; raise what `prepared` of it raises."""
-        self._plan = plan
         self._tables = p = plan.prepared(sizes)
         values = plan.values
         self.nbytes = place_after(0, p.arena_bytes)
@@ -161,7 +160,7 @@ class SlicedPlan:
             return outputs[place.output] if place.memory < 0 else memory + place.memory
 
         where = [*read, *map(address, self._results)]
-        run = stream.bind(self._plan, self._tables, where, memory)
+        run = stream.bind(self._tables, where, memory)
         before = [(read[k], s.packed, inputs[k], s) for k, _, s in self._copied]
         after = [
             (to, slices, source, slices.packed)

@@ -69,6 +69,7 @@ def _check_body(body: Recipe, step: ChunkedUse | LoopUse) -> None:
     """Check a recipe of a step, with inputs such as the number of a row."""
     inputs = sum(v.place == "input" for v in body.values)
     _require(len(body.outputs) > 0, f"no results of {step.name}")
+    _require(not body.parts, f"constants computed in {step.name}")
     verify_recipe(body, inputs, len(body.outputs))
 
 

@@ -12,17 +12,19 @@ from tests.codegen.llvm.single_kernel import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.build import build
-from smelt.codegen.llvm import module
+from smelt.codegen.llvm import nest
+from smelt.codegen.llvm.loopir.items import Program
 from smelt.codegen.llvm.lower_to_loop import lower_phase
+from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.vector_loops import vector_loops, why_not
+from smelt.codegen.llvm.vector_loops import in_vectors, why_not_nest
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
 from smelt.loop.interpret import run
-from smelt.loop.ir import Module
+from smelt.loop.ir import Func, Module
 from smelt.loop.text import text
 from smelt.loop.verify import verify as verify_loops
 from smelt.machine.target import Target
@@ -63,6 +65,13 @@ def arrays_of(kernel: Kernel, m: int, n: int) -> dict[str, Array]:
     return arrays
 
 
+def vector_loops(s: Schedule, source: Program, *, streaming: bool) -> Func:
+    """The loops of a whole map, in vectors."""
+    phase = lower_phase(s, source)
+    ((var, _),) = phase.lanes.items()
+    return in_vectors(phase.func, s, s.nests[0], var, streaming=streaming)
+
+
 def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(kernel, target, streaming=streaming)
@@ -80,7 +89,7 @@ def test_the_bits_are_those_of_nests(
     kernel = kernel_of(name)
     new = compiled(kernel, isa, streaming=streaming)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "why_not", lambda *_, **__: "asked to")
+        patch.setattr(nest, "run_as_loops", lambda *_: False)
         old = compiled(kernel, isa, streaming=streaming)
     for m, n in ((1, 1), (3, 17), (5, 64), (3, 130)):
         for at_end in (True, False):
@@ -97,10 +106,10 @@ def test_the_loops_that_are_printed_run(name: str, streaming: bool) -> None:
     source = program(kernel)
     s = schedule(source.phases[0], Target.for_isa("avx2"))
     if streaming and (name == "two" or len(s.nests[0].order) > 1):
-        assert why_not(s, streaming=True)
+        assert why_not_nest(s, s.nests[0], streaming=True)
         return
-    assert not why_not(s, streaming=streaming)
-    func = vector_loops(s, lower_phase(s, source), streaming=streaming)
+    assert not why_not_nest(s, s.nests[0], streaming=streaming)
+    func = vector_loops(s, source, streaming=streaming)
     loops = verify_loops(Module(func.name, (func,)), bounds=False)
     assert "nt =" in text(loops) or not streaming
     for m, n, skew in ((3, 37, 0), (1, 290, 24), (2, 9, 2))[: 3 if streaming else 1]:
@@ -116,7 +125,7 @@ def test_the_text_of_printed_loops() -> None:
     """The whole way of a map, as it is printed."""
     source = program(kernel_of("columns"))
     s = schedule(source.phases[0], Target.for_isa("avx2"))
-    func = vector_loops(s, lower_phase(s, source), streaming=False)
+    func = vector_loops(s, source, streaming=False)
     assert text(Module(func.name, (func,))) + "\n" == TEXT
 
 

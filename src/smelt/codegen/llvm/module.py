@@ -15,13 +15,11 @@ from smelt.codegen.llvm.function import (
     task_count,
 )
 from smelt.codegen.llvm.loopir.clone import cost_of
-from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load, Program
+from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load
 from smelt.codegen.llvm.loopir.lower import stride_name
-from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
-from smelt.codegen.llvm.print_function import print_function
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import (
@@ -35,7 +33,6 @@ from smelt.codegen.llvm.schedule.fused_gemm_variants import few_column_variants,
 from smelt.codegen.llvm.schedule.product_cost import contraction_cost
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
-from smelt.codegen.llvm.vector_loops import vector_loops, why_not
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED
@@ -195,27 +192,10 @@ def emit(
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:
-        scratch = _emit_phase(module, source, s, words, target, streaming=streaming)
+        scratch = emit_function(module, source, s, words, target, streaming)
         entries.append(Entry(s.phase.name, task_count(s), scratch, cycles(s)))
     partials = tuple((p.name, p.nbytes) for p in source.partials)
     strides = tuple((stride_name(p, d), p, d) for p, d in source.strides)
     return Artifact(
         kernel.name, str(module), words.buffers, words.sizes, strides, partials, tuple(entries)
     )
-
-
-def _emit_phase(
-    module: ir.Module,
-    source: Program,
-    s: Schedule,
-    words: ArgumentOrder,
-    target: Target,
-    *,
-    streaming: bool,
-) -> Index:
-    """Emit a phase, from its loops if a map; return a thread's scratch bytes."""
-    if why_not(s, streaming=streaming):
-        return emit_function(module, source, s, words, target, streaming)
-    phase = lower_phase(s, source)
-    func = vector_loops(s, phase, streaming=streaming)
-    return print_function(module, phase, func, s.phase.name, words, target, streaming=streaming)

@@ -21,7 +21,7 @@ from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_a
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
 from smelt.codegen.llvm.loops.versioning import is_select
-from smelt.codegen.llvm.lower_to_loop import LoweredPhase, identifier, refusal
+from smelt.codegen.llvm.lower_to_loop import identifier
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -59,18 +59,6 @@ class Share:
     first: Index
     share: Fraction
     before: Index
-
-
-def why_not(s: Schedule, *, streaming: bool) -> str:
-    """Return why a phase is not printed as one function of loops; empty if so."""
-    if reason := refusal(s):
-        return reason
-    if len(s.nests) != 1 or s.phase.regions() or s.phase.cut:
-        return "more than one nest"
-    (nest,) = s.nests
-    if nest.reductions or nest.saves or not nest.order:
-        return "no map"
-    return why_not_nest(s, nest, streaming=streaming)
 
 
 def why_not_nest(
@@ -183,12 +171,6 @@ def _fills_lines(s: Schedule, nest: Nest) -> bool:
     return nest.unroll <= MAX_ALIGNED_VECTORS and wide % CACHE_LINE == 0
 
 
-def vector_loops(s: Schedule, phase: LoweredPhase, *, streaming: bool) -> loop.Func:
-    """Return the loops of a map in vectors, ready to be printed."""
-    ((var, _),) = phase.lanes.items()
-    return in_vectors(phase.func, s, s.nests[0], var, streaming=streaming)
-
-
 def in_vectors(
     func: loop.Func,
     s: Schedule,
@@ -231,4 +213,4 @@ def in_vectors(
     return hoist_offsets(accumulate(func) if nest.reductions else func)
 
 
-__all__ = ["in_vectors", "vector_loops", "why_not", "why_not_nest"]
+__all__ = ["in_vectors", "why_not_nest"]

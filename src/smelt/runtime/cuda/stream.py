@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,9 +35,7 @@ class DeviceStream(NamedTuple):
         call("cuStreamSynchronize", self.number)
         return bool(place.value)
 
-    def bind(
-        self, plan: Any, p: PreparedLaunches, where: Sequence[int], memory: int
-    ) -> Callable[[], None]:
+    def bind(self, p: PreparedLaunches, where: Sequence[int], memory: int) -> Callable[[], None]:
         """Return what queues a plan on sources and memory of its own given by address."""
         frame = p.fill(where, memory)
         return lambda: launch_frame(self.device, p, frame, self.number, None)
