@@ -31,7 +31,6 @@ from smelt.fusion.packing_cost import summed_axes
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import STEP_COST
-from smelt.fusion.vectorization_cost import parts_for
 from smelt.fusion.window_recompute import is_window_term
 from smelt.machine.target import Level
 from smelt.machine.tiling import rows_axis
@@ -289,7 +288,7 @@ class _Prediction:
             or work < tiling.split_elements
         ):
             return 1
-        return parts_for(self.lanes.order, self.a)
+        return self.lanes.order.part_count(self.a)
 
     # ---- blocks --------------------------------------------------------------------------------
 
