@@ -169,11 +169,8 @@ class Model(CostModel):
             launch, work = self.target.launch_ns, work / threads
             touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
             touch += self.write_ns(u, threads)
-        hidden = min(work, touch)
-        total = launch + work + touch - OVERLAP * hidden
         return Cost(
-            total,
-            total + (OVERLAP - CHARGED) * hidden,
+            *_overlapped(launch, work, touch),
             launch,
             work,
             touch,
@@ -198,12 +195,8 @@ class Model(CostModel):
         rereads = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
         arithmetic, memory = region.work / threads, touch + rereads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        burden = total + (OVERLAP - CHARGED) * hidden
         return Cost(
-            total,
-            burden,
+            *_overlapped(launch, arithmetic, memory),
             launch,
             arithmetic,
             touch,
@@ -252,7 +245,7 @@ class Model(CostModel):
         """Return the time of packing the operands of a contraction into panels."""
         return term_packing_ns(self.target, t, sizes, still, loads, times, self.units.constants)
 
-    def stream_threads(self, work: float, floor: float, tasks: int) -> int:
+    def threads(self, work: float, floor: float, tasks: int) -> int:
         """Return one thread for little work, else one for each task."""
         return 1 if work < INLINE_NS and work + floor < INLINE_NS else min(tasks, self.cores)
 
@@ -266,9 +259,7 @@ class Model(CostModel):
         """Return launch time, arithmetic time, total and objective."""
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)
         arithmetic = work / threads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        return launch, arithmetic, total, total + (OVERLAP - CHARGED) * hidden
+        return launch, arithmetic, *_overlapped(launch, arithmetic, memory)
 
     # ---- total ---------------------------------------------------------------------------------
 
@@ -309,8 +300,7 @@ class Model(CostModel):
                     lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
                 )
         tasks = schedule.tasks()
-        inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
-        threads = 1 if inline else min(tasks, self.cores)
+        threads = self.threads(region.work, self._floor(region), tasks)
         traffic = _Traffic(self, region, schedule, threads)
         partials = self._partials(region, schedule)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
@@ -319,12 +309,8 @@ class Model(CostModel):
         streams = max(0.0, count / HARDWARE_STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
         arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule)) / threads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        burden = total + (OVERLAP - CHARGED) * hidden
         return Cost(
-            total,
-            burden,
+            *_overlapped(launch, arithmetic, memory),
             launch,
             arithmetic,
             traffic.touch,
@@ -381,6 +367,13 @@ class Model(CostModel):
             if ended & schedule.split:
                 total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
+
+
+def _overlapped(launch: float, arithmetic: float, memory: float) -> tuple[float, float]:
+    """Return the predicted time, and the objective: how much of the shorter hides differs."""
+    hidden = min(arithmetic, memory)
+    total = launch + arithmetic + memory - OVERLAP * hidden
+    return total, total + (OVERLAP - CHARGED) * hidden
 
 
 def _charged(work: float, traffic: float) -> float:
