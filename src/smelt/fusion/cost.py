@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
@@ -184,12 +183,8 @@ class Model(CostModel):
         region.work, tasks, random = scatter_work(self, region)
         inline = region.work < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
-        read, touch = 0, 0.0
-        for v, masks in region.load_masks.items():
-            volumes = [prod([self.extents[region.axes[a]] for a in bits(m)]) for m in masks]
-            nbytes = min(self.elements[v], sum(volumes)) * self.itemsize[v]
-            read += nbytes
-            touch += self.read_ns(v, nbytes, threads)
+        read = self.read_bytes(region)
+        touch = sum(self.read_ns(v, nbytes, threads) for v, nbytes in read.items())
         u = region.stored.bit_length() - 1
         touch += self.write_ns(u, threads)
         rereads = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
@@ -201,7 +196,7 @@ class Model(CostModel):
             arithmetic,
             touch,
             rereads,
-            read=read,
+            read=sum(read.values()),
             written=self.nbytes[u],
             tasks=tasks,
         )
