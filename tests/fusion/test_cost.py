@@ -29,7 +29,7 @@ def distances(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("columns", "ratio"), [(3, 1.9), (256, 0.0)])
 def test_each_term_of_a_short_sum_is_converted(columns: int, ratio: float) -> None:
-    """Which a maximum is not, nor the terms of a long sum, that are added in pairs first."""
+    """A maximum converts nothing, and a long sum adds pairs of terms first."""
     x, z = np.empty((900, columns), "f4"), np.empty((700, columns), "f4")
     longest, total = (arithmetic_ns(distances(r), x, z) for r in (sm.max, sm.sum))
     assert total > ratio * longest
