@@ -1,4 +1,4 @@
-"""Decide which axis of a kernel is split over tasks, and where each lane takes a row of its own.
+"""Decide which axis of a kernel is split, and where each lane takes a row.
 
 Planner and lowering ask the same questions, so that a price is that of the kernel that will be:
 the planner about a region (`smelt.fusion.schedule_model`), lowering about the statements of its
@@ -18,7 +18,7 @@ from smelt.types.expr import Index
 
 
 class ReductionAxes(NamedTuple):
-    """The axes that a reduction ends, and whether it carries its rounding errors in float64."""
+    """The axes that a reduction ends, and whether it carries its rounding errors."""
 
     over: int
     compensated: bool
@@ -26,7 +26,7 @@ class ReductionAxes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IterationSpace:
-    """The axes of a kernel without contractions, what is read along them, and its reductions."""
+    """The axes of a kernel, what is read along them, and its reductions."""
 
     tiling: Tiling
     volume: Callable[[int], int]
@@ -112,9 +112,10 @@ class IterationSpace:
         return self.tiling.short_rows if applies else None
 
     def split(self, one_pass: Iterable[int]) -> int:
-        """Return the axis to split of those that reductions end in one pass; -1 for none.
+        """Return the axis to split into parts; -1 for none.
 
-        The grid is then too small, and the work is worth it.
+        `one_pass` are the axes that reductions end in one pass. One of them is split where the grid
+        is too small and the work is worth it.
         """
         positions, tiling = self.volume(self.independent), self.tiling
         columns = [self.volume(1 << a) for a in self.grid if self.fastest >> a & 1]
@@ -134,7 +135,7 @@ class IterationSpace:
         return best if is_worth_it else -1
 
     def _is_column_by_column(self, axis: int) -> bool:
-        """Return whether each part produces one result per column, and nothing else is reduced.
+        """Return whether each part has one result per column, and nothing else is reduced.
 
         Parts of few rows would then write and read back as much as they reduce.
         """

@@ -3,9 +3,9 @@
 A schedule consists of tasks, loop nests, and the values kept between nests. A reduction is a
 barrier: what reads its result belongs to a later level, hence to a later loop nest. A value that a
 later nest needs is recomputed there if that is cheap, else kept in scratch memory. If there are too
-few independent positions, a reduced axis is split. Each rule mirrors one in
-`smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are the
-machine's (`smelt.machine.tiling`).
+few independent positions, a reduced axis is split, as in lowering, which asks the same functions
+(`smelt.fusion.iteration_space`). Rules about nests mirror those in
+`smelt.codegen.llvm.schedule.build_nests`; the numbers are the machine's (`smelt.machine.tiling`).
 """
 
 from __future__ import annotations

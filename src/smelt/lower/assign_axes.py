@@ -94,7 +94,7 @@ def independent_axes(d: Definition, facts: AxisFacts) -> list[Axis]:
 def space_of(
     d: Definition, facts: AxisFacts, grid: Sequence[Axis], hints: Mapping[str, int], tiling: Tiling
 ) -> IterationSpace:
-    """Return the axes of a definition, numbered in order, as what decisions are made from."""
+    """Return the iteration space of a definition, whose axes are numbered in order."""
     bits = {name: 1 << k for k, name in enumerate(d.axes)}
     extents = [a.extent for a in d.axes.values()]
 
@@ -121,7 +121,7 @@ def space_of(
 
 
 def rows_per_step(d: Definition, space: IterationSpace, split: Axis) -> int | None:
-    """Return how many positions of a split axis to process per step; None for a whole part."""
+    """Return how many positions of a split axis a step takes; None for all."""
     return None if d.bound(Dot, Scan) else space.rows_per_step([*d.axes].index(split.name))
 
 
