@@ -23,6 +23,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -187,10 +188,12 @@ def _run(folder: Path, packages: str, *arguments: str, threads: int = 1) -> Any:
 
 def row(name: str, folder: Path, packages: str) -> str:
     """Return the line of an engine."""
-    (folder / name).mkdir()
+    # Inductor passes its folder to the C++ compiler in a command that spaces and commas break
+    engine_folder = folder / re.sub(r"\W", "", name)
+    engine_folder.mkdir()
     path = str(folder / "model.onnx")
     measured_facts = [
-        _run(folder / name, packages, "--here", name, path, threads=n) for n in THREADS
+        _run(engine_folder, packages, "--here", name, path, threads=n) for n in THREADS
     ]
     if errors := [x for x in measured_facts if isinstance(x, str)]:
         return f"| {name} | {errors[0][:80]} |" + " |" * (2 * len(THREADS) + 3)

@@ -14,6 +14,40 @@ WEIGHTS = RANDOM.standard_normal((48, 32)).astype(np.float32)
 TABLE = RANDOM.standard_normal((50, 8)).astype(np.float32)
 FILTERS = RANDOM.standard_normal((4, 3, 3, 3)).astype(np.float32)
 
+SQUARE = (WEIGHTS.T @ WEIGHTS / 400).astype(np.float32)
+
+
+def _step(h: Any, x: Any) -> tuple[Any, Any]:
+    """A recurrence with a product: its steps are plans of their own."""
+    h = sm.tanh(x @ sm.asarray(WEIGHTS) + h @ sm.asarray(SQUARE))
+    return h, h * 2
+
+
+def _until(a: Any, x: Any) -> Any:
+    """Steps while a condition holds: none for large numbers."""
+    return sm.while_loop(
+        lambda s: sm.logical_and(sm.sum(s[0]) < 5000, s[1] < 9),
+        lambda s: (sm.maximum(s[0] @ a, 0) + 1, s[1] + 1),
+        (sm.abs(x), sm.asarray(0)),
+    )
+
+
+def _nested(xs: Any, h: Any) -> Any:
+    """A loop in the steps of a loop; carries change places."""
+
+    def outer(carry: Any, x: Any) -> tuple[Any, Any]:
+        a, b = carry
+        a = sm.fori_loop(0, 3, lambda _, a: _step(a, x)[0], a)
+        return (b, a), b
+
+    return sm.scan(outer, (h, h + 1), xs, reverse=True)
+
+
+def _slopes(xs: Any, h: Any) -> Any:
+    """The way back reads carries of all steps."""
+    return sm.grad(lambda xs: sm.sum(sm.scan(_step, h, xs)[1]))(xs)
+
+
 SIZES: tuple[Mapping[str, int], ...] = (
     {"n": 5, "m": 7, "k": 3, "h": 2},
     {"n": 1, "m": 7, "k": 3, "h": 2},
@@ -56,6 +90,10 @@ PROGRAMS: dict[str, tuple[Any, list[Any]]] = {
     "numbers": (lambda x, k, s: x * k + s, ["f32[n]", 3, 0.5]),
     "twice": (lambda x: (x + 1,) * 2, ["i16[n]"]),
     "halves": (lambda x: sm.nn.softmax(x, axis=-1), ["f16[n,m]"]),
+    "recurrent": (lambda xs, h: sm.scan(_step, h, xs), ["f32[n,4,48]", "f32[4,32]"]),
+    "until": (_until, ["f32[32,32]", "f32[n,32]"]),
+    "nested": (_nested, ["f32[n,4,48]", "f32[4,32]"]),
+    "slopes": (_slopes, ["f32[n,4,48]", "f32[4,32]"]),
     "network": (
         lambda x: sm.tanh(sm.tanh(x @ sm.asarray(WEIGHTS)) @ sm.asarray(WEIGHTS.T)),
         ["f32[n,48]"],

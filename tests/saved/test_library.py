@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.test_chunking import words_back
 from tests.saved import library_client as client
 from tests.saved.library_client import Library, LibraryFailure, Program
 from tests.saved.library_programs import PROGRAMS, SIZES, TABLE, specs, values
@@ -21,9 +24,13 @@ from tests.saved.library_programs import PROGRAMS, SIZES, TABLE, specs, values
 import smelt as sm
 from smelt.errors import ArgumentError, LibraryError, ProgramMachineError, ProgramTrustError
 from smelt.frontends.array.tree import flatten
+from smelt.fusion import compose
 from smelt.runtime import native_layout as layout
+from smelt.runtime.executable_format import Recipe
+from smelt.saved import programs
+from smelt.saved.file import ProgramFile
 
-QUICK = ("dense", "add", "integers", "embed", "passed", "numbers")
+QUICK = ("dense", "add", "integers", "embed", "passed", "numbers", "nested", "until")
 FOLDER = Path(__file__).parent
 EXAMPLE = FOLDER.parents[1] / "examples" / "library"
 
@@ -194,6 +201,34 @@ def test_code_for_several_sets_and_plans_for_several_sizes(tmp_path: Path) -> No
     program.close()
 
 
+def test_blocks_of_rows_have_the_bits_of_the_loaded_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums over rows and slices along either axis, of whole blocks, a shorter one and none."""
+    targets: Any = vars(programs)["_targets"]
+    monkeypatch.setattr(compose, "MAX_SLOWER", 9.0)
+    monkeypatch.setattr(compose, "IO_TIME_FACTOR", 0.01)
+    small = lambda isa: [replace(t, l3_bytes=1 << 14) for t in targets(isa)]  # noqa: E731
+    monkeypatch.setattr(programs, "_targets", small)
+    arguments = ["f32[2,50,24]", "f32[n,24]", "f32[n]", "bool[2,50]", "f32[2,n]"]
+    sm.save(words_back, tmp_path / "f.smelt", *specs(arguments), hints={"n": 301})
+    sm.save_library(tmp_path / "f.smelt", tmp_path / "libf.so")
+    loaded, program = sm.load(tmp_path / "f.smelt"), Library(str(tmp_path / "libf.so"), "f").open()
+    assert "ChunkedUse" in repr(recipe_of(tmp_path / "f.smelt").steps)
+    for n in (301, 97, 2, 0):
+        passed = values(arguments, {"n": n})
+        for x, want in zip(program(*passed), loaded(*passed), strict=True):
+            assert x.tobytes() == np.asarray(want).tobytes()
+    program.close()
+
+
+def recipe_of(path: Path) -> Recipe:
+    """Return the first plan of a file."""
+    file = ProgramFile(path)
+    ((entry, *_),) = file.facts["programs"].values()
+    return Recipe.from_data(json.loads(file.read(entry["plans"][0]["recipe"])))
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 
@@ -259,6 +294,21 @@ def test_sizes_of_no_array_are_refused(dense: Program) -> None:
     inputs[0].shape[0] = -1
     code, text = failure(lambda: dense.call("shapes", inputs, outputs))
     assert (code, "f32[-1,48]" in text) == (layout.SMELT_ERROR_SIZE, True)
+
+
+def test_sizes_of_no_memory_are_refused_before_a_loop_runs(library: Library) -> None:
+    program = library.open("nested")
+    inputs = [client.tensor(np.ones((3, 4, 48), "f4")), client.tensor(np.ones((4, 32), "f4"))]
+    outputs = (client.Tensor * 3)()
+    for n, text in [(1 << 60, "argument 0 is too large"), (-3, "was called with f32[-3,4,48]")]:
+        inputs[0].shape[0] = n
+        if n > 0:
+            program.call("shapes", inputs, outputs)
+            assert [tuple(x.shape[: x.rank]) for x in outputs][-1] == (n, 4, 32)
+        code, message = failure(lambda: program.call("run", inputs, outputs))
+        wanted = layout.SMELT_ERROR_ARGUMENT if n > 0 else layout.SMELT_ERROR_SIZE
+        assert (code, text in message) == (wanted, True)
+    program.close()
 
 
 def test_an_index_out_of_bounds_is_an_error(library: Library) -> None:

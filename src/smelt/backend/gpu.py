@@ -454,6 +454,7 @@ def _tiling(processors: int) -> GpuTiling:
         min_stream_rows=16,
         min_stream_visits=8,
         splits_stored_streams=True,
+        rounds_factors=True,
         recomputes_products=True,
         thin=8,
         thin_dot_rows=128,

@@ -117,7 +117,7 @@ class LibraryError(SmeltError, ValueError):
     """A program cannot become a library for C.
 
     What it means:
-        A part of the program runs in Python, or C has no arguments of its kind.
+        NumPy computes a part of the program, or C has no arguments of its kind.
     Why:
         A library has machine code, and a run time that does nothing but call it.
     Example:

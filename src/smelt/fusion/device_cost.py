@@ -21,13 +21,14 @@ from smelt.fusion.array_families import Families
 from smelt.fusion.assemble import Group, single_cluster
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel
+from smelt.fusion.legal import refuse_cost
 from smelt.fusion.plan import Cluster
 from smelt.fusion.region import Region
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
-from smelt.types.dtype import DType, f32
+from smelt.types.dtype import DType, bf16, f32
 
 UNPRINTED_NS = 1e9
 """Time of a kernel without a program: longer than any plan whose kernels have one."""
@@ -93,14 +94,24 @@ class DeviceModel(CostModel):
             return self.call_cost(self.units.unit(region.members.bit_length() - 1))
         read = self.read_bytes(region)
         family, kept_apart = self.arrays.of(region)
-        group = Group(region.members, region.stored, region.walked)
-        result = self._cost(self._kernel_time(group), read, region.stored, family=family)
+        rows = Cost()
+        if not region.members & self.units.scatters:
+            rows = self._row_cost(region, read)
+        is_single = region.members & (region.members - 1) == 0
+        time = KernelTime()
+        if is_single or refuse_cost(self, rows) is None:  # no kernel has rows that exceed memory
+            time = self._kernel_time(Group(region.members, region.stored, region.walked))
+        result = self._cost(time, read, region.stored, family=family)
         result.objective_ns += kept_apart * self.gpu.launch_ns
-        if region.members & self.units.scatters:
-            return result
+        result.times, result.split, result.sweeps = rows.times, rows.split, rows.sweeps
+        result.kept_bytes, result.row_bytes = rows.kept_bytes, rows.row_bytes
+        return result
+
+    def _row_cost(self, region: Region, read: Mapping[int, float]) -> Cost:
+        """Return the bytes that a program keeps of a row, and the passes over it."""
         schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
         schedule.assign_nests()
-        result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
+        result = Cost(times=max(map(max, schedule.reads_by_nest.values()), default=1))
         result.split = bool(schedule.split)
         result.kept_bytes = sum(
             schedule.row(region.masks[u][0]) * max(self.itemsize[u], f32.itemsize)
@@ -203,7 +214,9 @@ def _step_ns(model: DeviceModel, unit: Unit) -> float:
     loaded = [_loaded_type(model, e.producer) for e in unit.edges]
     if len(loaded) != 2:
         return 0.0
-    return gpu.product_ns(*loaded, is_narrow=knobs.ROUNDING.get() == "fast")
+    rounding = knobs.ROUNDING.get()
+    is_narrow = rounding == "fast" or (rounding == "eager" and bf16 in loaded)
+    return gpu.product_ns(*loaded, is_narrow=is_narrow)
 
 
 def _loaded_type(model: DeviceModel, v: int) -> DType:

@@ -75,7 +75,7 @@ def _with_whole_constants(run: _Run) -> dict[Node, Node]:
     operands = list(run.inputs)
     for k, x in enumerate(graph.inputs[first:], first):
         plain = all(not r.op.is_view for r in readers[x]) and x not in graph.outputs
-        if len(shape) > 1 and plain and x.type.shape not in ((), shape):
+        if len(shape) > 1 and readers[x] and plain and x.type.shape not in ((), shape):
             new[x] = build.input(x.op.attributes()["label"], TensorType(x.type.dtype, shape))
             operands[k] = build.expand(run.inputs[k], around)
     if not new:

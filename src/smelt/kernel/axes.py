@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from smelt.kernel.ir import (
@@ -24,11 +24,14 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, joined_axes, statements, visit_statement
+from smelt.python.identity_cache import cached_by_identity
 from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index
 
 Axes: TypeAlias = frozenset[str]
 NO_AXES: Axes = frozenset()
+MAX_BODIES = 256
+"""Maximum bodies whose axes are kept: those of a kernel while its schedules are compared."""
 
 
 def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
@@ -37,10 +40,10 @@ def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
     `of(name, new)` are those of a bound name, or of a state's new value.
     """
     match value:
-        case Const() | Partial() | Extreme():
-            return NO_AXES
         case Ref(name=name, next=new):
             return of(name, new)
+        case Const() | Partial() | Extreme():
+            return NO_AXES
         case IndexValue(index=index):
             return dependent_axes((index,), lambda name: of(name, False))
         case _:
@@ -66,12 +69,12 @@ def axes_of_index(index: Iterable[Index], names: Mapping[str, Axes]) -> Axes:
     return dependent_axes(index, lambda name: names.get(name, NO_AXES))
 
 
-def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
+@cached_by_identity(MAX_BODIES)
+def axes_of_body(body: tuple[Statement, ...]) -> Mapping[str, Axes]:
     """Return the axes of names and states, which may depend on one another.
 
     A state does not vary along the axes that its stream visits.
     """
-    body = list(body)
     names: dict[str, Axes] = {}
     before: dict[str, Axes] | None = None
     while names != before:
@@ -100,7 +103,7 @@ def _add_axes(
             _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})
 
 
-def is_free(body: Sequence[Statement], axis: str) -> bool:
+def is_free(body: tuple[Statement, ...], axis: str) -> bool:
     """Return whether every position of an axis is computed and stored apart from all others."""
     names = axes_of_body(body)
     for s in statements(body):

@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smelt.python.dataclass import dataclass
+from smelt.types.arithmetic import choose, larger, smaller
 from smelt.types.expr import Index, evaluate
 
 WHOLE, FIRST_ROW = -1, -2
@@ -31,7 +32,7 @@ class ChunkSlice(NamedTuple):
     combine: str = ""
 
 
-def round_up_rows(rows: int, multiples: tuple[int, int]) -> int:
+def round_up_rows(rows: Any, multiples: tuple[int, int]) -> Any:
     """Round the rows of a chunk up to a multiple of a block.
 
     Of the second number from as many rows on, else of the first.
@@ -40,7 +41,7 @@ def round_up_rows(rows: int, multiples: tuple[int, int]) -> int:
     [144, 256, 512]
     """
     small, large = multiples
-    unit = small if -(-rows // small) * small < large else large
+    unit = choose(-(-rows // small) * small < large, small, large)
     return -(-rows // unit) * unit
 
 
@@ -67,8 +68,13 @@ class Chunks:
         There are as few chunks as `block` allows, of nearly equal length except the last one.
         """
         total = int(evaluate(self.extent, sizes))
-        times = max(-(-total // self.block), 1)
-        rows = round_up_rows(-(-total // times), self.multiples)
-        step = max(min(self.block, rows), 1)
-        for low in range(0, total, step):
+        step, count = self.steps(total)
+        for low in range(0, step * count, step):
             yield low, min(low + step, total)
+
+    def steps(self, total: Any) -> tuple[Any, Any]:
+        """Return the rows of a chunk and the number of chunks, for integers or `Number`."""
+        times = larger(-(-total // self.block), 1)
+        rows = round_up_rows(-(-total // times), self.multiples)
+        step = larger(smaller(self.block, rows), 1)
+        return step, -(-total // step)

@@ -404,6 +404,11 @@ def loop_around(body: Body, var: str) -> ir.For | None:
     return inside[-1] if inside else None
 
 
+def loop_over(body: Body, var: str) -> ir.For:
+    """Return the loop over a variable, which is there."""
+    return next(s for s in statements(body) if isinstance(s, ir.For) and s.var == var)
+
+
 def replace_loop(func: ir.Func, var: str, change: Callable[[ir.For], Body]) -> ir.Func:
     """Replace the loop over a variable by other statements.
 

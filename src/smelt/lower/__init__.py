@@ -10,6 +10,7 @@ from smelt.lower.assign_axes import assign
 from smelt.lower.define import define
 from smelt.lower.kernel_reuse import cluster_signature, reuse_kernel
 from smelt.lower.recurrence import recurrence
+from smelt.lower.round_factors import round_factors
 from smelt.lower.scatter import scatter_kernel
 from smelt.lower.split_stream import split_over_grid
 from smelt.lower.stream import stream
@@ -26,6 +27,11 @@ def run(
     `hints` are sizes seen at the first call. They decide, for all sizes, whether a reduction is
     split and whether vectors run across rows, and nothing else.
     """
+    kernel = _unrounded(cluster, rounding, hints, tiling)
+    return round_factors(kernel) if tiling.rounds_factors else kernel
+
+
+def _unrounded(cluster: Cluster, rounding: str, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
     if cluster.loop is not None:
         return recurrence(cluster, cluster.loop, rounding, tiling)
     definition = define(cluster, rounding)

@@ -46,14 +46,14 @@ ELEMENTWISE_BLOCK = 4096
 class AxisFacts:
     """Axes of every bound name, and the axes that reductions end."""
 
-    axes: dict[str, frozenset[str]]
+    axes: Mapping[str, frozenset[str]]
     reduced: set[str]
 
 
 def analyse(body: Sequence[Statement]) -> AxisFacts:
     """Return the axes of each name in straight-line statements."""
     bound = (s.value for s in body if isinstance(s, Let))
-    return AxisFacts(axes_of_body(body), {a for v in bound for a in joined_axes(v)})
+    return AxisFacts(axes_of_body(tuple(body)), {a for v in bound for a in joined_axes(v)})
 
 
 def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -> Kernel:

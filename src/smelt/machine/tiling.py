@@ -106,6 +106,8 @@ class Tiling:
     splits_stored_streams: bool = False
     """Whether a stream is split that stores results along its axis besides its states."""
 
+    rounds_factors: bool = False
+    """Whether factors of products of a half type are rounded to it, as matrix units have them."""
     recomputes_products: bool = False
     """Whether kernels may compute a value that exceeds every cache again, with its products.
 

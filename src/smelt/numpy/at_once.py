@@ -3,7 +3,7 @@
 Most of our functions are array code, made to be fused.  Computed operator by operator they would
 take longer than NumPy's, so NumPy's function is called as a whole.  What fusing its result with a
 reader would save is paid into an account, as for single operators; a function that has paid for
-compiling its operators is recorded.
+compiling is recorded.
 
 >>> call_at_once("clip", np.clip, np.clip, ([1, 5], 2, 3), {})
 NotImplemented
@@ -19,9 +19,8 @@ import numpy as np
 from smelt.errors import raised_by_signal_handler
 from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import PRICE, REQUESTED, Account, pay, view_of
+from smelt.frontends.array.at_once import REQUESTED, Account, Purse, pay, view_of
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
-from smelt.frontends.array.evaluate_pending import waiting_operators
 from smelt.frontends.array.value import is_at_once, leaf, recorded
 from smelt.numpy import small
 from smelt.types.dtype import DType
@@ -61,11 +60,12 @@ def call_at_once(
     account = None
     if any(b.nbytes >= _LARGE for b in buffers) and all(b.dtype.kind != "c" for b in buffers):
         account = _account(name, buffers)
-        pay(tuple([x.node for x in args if x.__class__ is Array]))
-        if account.paid >= account.limit:
+        pay(tuple([x.node for x in args if x.__class__ is Array]), account)
+        if account.is_recorded:
             result = recorded(ours, *args, **kwargs)
-            if _pays(account, result):
+            if result.__class__ is Array:
                 return result
+            account.purse = Purse()
     try:
         if kwargs:
             options = dict(zip(kwargs, values[len(args) :], strict=True))
@@ -84,7 +84,8 @@ def call_at_once(
     result = _ours(result, buffers)
     if account is not None and result.__class__ is Array:
         account.runs += 1
-        account.saved = account.saved or _saved(account, result)
+        if not account.saved and result.node.data is not None:
+            account.save(result.node.data.nbytes)
         result.node.account = account
     return result
 
@@ -162,18 +163,3 @@ def _account(name: str, buffers: list[Any]) -> Account:
             _ACCOUNTS.clear()
         account = _ACCOUNTS[key] = Account()
     return account
-
-
-def _saved(account: Account, result: Array) -> float:
-    data = result.node.data
-    account.save(0 if data is None else data.nbytes)
-    return account.saved
-
-
-def _pays(account: Account, result: Any) -> bool:
-    """Return whether the operators that were recorded have been paid for."""
-    if result.__class__ is not Array:
-        account.limit = float("inf")
-        return False
-    account.limit = PRICE * max(1, waiting_operators(result.node)) - account.saved
-    return account.paid >= account.limit

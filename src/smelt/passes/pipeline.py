@@ -45,6 +45,7 @@ from smelt.passes.precision import drop_half_rounding
 from smelt.passes.propagate_layouts import propagate_layouts
 from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
+from smelt.passes.round_factors import round_factors
 from smelt.passes.simplify import simplify, simplify_fast
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
@@ -105,6 +106,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("propagate-layouts", propagate_layouts, last=True),
     Pass("choose-image-layout", choose_image_layout, last=True),
     Pass("stencils", mark_packed_stencils, last=True),
+    Pass("round-factors", round_factors, last=True),
     Pass("sink-slices", sink_slices, last=True),
 )
 CLEANUP_PASSES = ("canonicalize", "views", "cse", "dce")
@@ -137,7 +139,9 @@ def run(
         if graph is before:
             break
     before = graph
-    *steps, views_behind = [_for_call(step, sizes, tiling, journal) for step in PASSES if step.last]
+    *steps, views_behind = [
+        _for_call(step, sizes, tiling, rounding, journal) for step in PASSES if step.last
+    ]
     graph = run_steps(graph, steps, journal)
     if graph is not before:
         graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
@@ -161,7 +165,11 @@ def _simplified(
 
 
 def _for_call(
-    step: Pass, sizes: Mapping[str, int] | None, tiling: Tiling, journal: Journal | None
+    step: Pass,
+    sizes: Mapping[str, int] | None,
+    tiling: Tiling,
+    rounding: Rounding,
+    journal: Journal | None,
 ) -> Pass:
     """Return a pass bound to the sizes and the machine that it asks."""
     costs = tiling.image_costs
@@ -171,6 +179,9 @@ def _for_call(
             choose_image_layout, sizes=sizes, journal=journal, costs=costs
         ),
         mark_packed_stencils: partial(mark_packed_stencils, tiling=tiling),
+        round_factors: partial(
+            round_factors, is_allowed=tiling.rounds_factors and rounding == "eager"
+        ),
     }
     return replace(step, function=bound.get(step.function, step.function))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "82685f4a2b687daa08aabf6c912e4fef0e3d38404a4ba978d1fe7a6d8abd1a1b"
+DIGEST: Final = "1e0191e02b3072156d20c60becd83bfd0eab601a74f33c77b0382202bcea20d1"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -337,12 +337,20 @@ LIB_PLAN: Final = {
     "SIZES": 8,
     "SIZE_COUNT": 16,
     "END": 24,
-    "VALUES": 32,
-    "GROUPS": 40,
-    "GROUP_COUNT": 48,
-    "ARENA": 56,
-    "WRITTEN": 64,
-    "FLAG": 72,
+    "BODY": 32,
+    "PART_COUNT": 40,
+    "PLACE_COUNT": 48,
+    "FLAG": 56,
+}
+
+LIB_BODY: Final = {
+    "VALUES": 0,
+    "GROUPS": 8,
+    "GROUP_COUNT": 16,
+    "ARENA": 24,
+    "WRITTEN": 32,
+    "PLACES": 40,
+    "INPUT_COUNT": 48,
 }
 
 LIB_VALUE: Final = {
@@ -354,6 +362,41 @@ LIB_VALUE: Final = {
 LIB_GROUP: Final = {
     "KERNELS": 0,
     "KERNEL_COUNT": 8,
+    "PART": 16,
+    "REPEAT": 24,
+}
+
+LIB_REPEAT: Final = {
+    "BODY": 0,
+    "LAST_BODY": 8,
+    "STEPS": 16,
+    "RUNS_ONCE": 24,
+    "IS_REVERSE": 32,
+    "NBYTES": 40,
+    "INPUTS": 48,
+    "INPUT_COUNT": 56,
+    "RESULTS": 64,
+    "RESULT_COUNT": 72,
+    "CARRY_COUNT": 80,
+}
+
+LIB_INPUT: Final = {
+    "VALUE": 0,
+    "DISTANCE": 8,
+}
+
+LIB_STEP_RESULT: Final = {
+    "VALUE": 0,
+    "DISTANCE": 8,
+    "HISTORY": 16,
+    "SOURCE": 24,
+    "OWN": 32,
+    "NBYTES": 40,
+    "LAST_NBYTES": 48,
+    "RUNS": 56,
+    "PITCH": 64,
+    "IDENTITY": 72,
+    "ITEMSIZE": 80,
 }
 
 LIB_KERNEL: Final = {
@@ -606,9 +649,13 @@ SIZES: Final = {
     "LIB_RECORDING": 56,
     "LIB_ARGUMENT": 40,
     "LIB_RESULT": 48,
-    "LIB_PLAN": 80,
+    "LIB_PLAN": 64,
+    "LIB_BODY": 56,
     "LIB_VALUE": 24,
-    "LIB_GROUP": 16,
+    "LIB_GROUP": 32,
+    "LIB_REPEAT": 88,
+    "LIB_INPUT": 16,
+    "LIB_STEP_RESULT": 88,
     "LIB_KERNEL": 16,
     "LIB_VARIANT": 48,
     "LIB_WORD": 16,

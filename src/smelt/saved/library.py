@@ -5,8 +5,8 @@
 
 The library has the file's machine code, the run time (`runtime/c`), tables of what Python knows of
 each program (`smelt.saved.library_tables`) and the constants that kernels read, mapped as they are.
-It imports a few functions of the C library and nothing else. Programs with a part that runs in
-Python (calls of NumPy, loops and chunks with plans of their own) are refused.
+It imports a few functions of the C library and nothing else. Programs with a part that NumPy
+computes are refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def save_library(
         The paths of library and header.
 
     Raises:
-        LibraryError for a program with a part that runs in Python; ProgramMachineError for a file
+        LibraryError for a program with a part that NumPy computes; ProgramMachineError for a file
         without code for this kind of system; the errors of a damaged or untrusted file; OSError.
     """
     target = Path(path)

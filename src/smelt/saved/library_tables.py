@@ -8,20 +8,22 @@ predicted times are such rows too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt.errors import LibraryError
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants, size_or_number
+from smelt.kernel.chunks import FIRST_ROW, WHOLE
 from smelt.kernel.product_cost import product_cycles
 from smelt.knobs import SPIN_US
 from smelt.machine.processor import linux_names
+from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.packages.version import __version__
 from smelt.runtime import native_layout as layout
 from smelt.runtime.code import key_of
-from smelt.runtime.executable_format import KernelUse, Recipe
+from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
 from smelt.runtime.native import library_constants
 from smelt.runtime.steps import Value
 from smelt.saved import recording
@@ -55,7 +57,7 @@ class Tables:
     def __init__(self, file: ProgramFile, sets: Sequence[str]) -> None:
         """Read the programs; `sets` are the instruction sets whose plans are taken.
 
-        Raises LibraryError for a program with a part that runs in Python.
+        Raises LibraryError for a program with a part that NumPy computes.
         """
         self.file, self.sets = file, sets
         self.words: list[Word] = [0] * (layout.SIZES["LIB_TABLES"] // 8)
@@ -187,15 +189,9 @@ class _Recording:
     def _check(self) -> None:
         r = self.recording
         transposed = r.permutations is not None and any(x for side in r.permutations for x in side)
-        steps = [type(s).__name__ for recipe in self.recipes for s in recipe.steps]
-        parts = {
-            "CallUse": "operators that NumPy computes",
-            "ChunkedUse": "operators that run for one block of rows after another",
-            "LoopUse": "a loop with a plan of its own",
-        }
         ranks = [len(x.shape) for x in r.leaves] + [len(x.type.shape) for x in r.graph.results]
         for part, is_there in {
-            **{text: name in steps for name, text in parts.items()},
+            "operators that NumPy computes": any(map(_calls, self.recipes)),
             "an array in another order than by rows": transposed,
             "an array of too many axes": max(ranks, default=0) > layout.SMELT_MAX_RANK,
             "a complex number": any(x.number == "complex" for x in r.leaves)
@@ -320,40 +316,68 @@ def _node(op: str, a: int, b: int, c: int) -> dict[str, Word]:
 # ---- plans ---------------------------------------------------------------------------------------
 
 
+def _calls(recipe: Recipe) -> bool:
+    """Return whether a plan, or one within it, calls NumPy."""
+    bodies = [s.body for s in recipe.steps if isinstance(s, ChunkedUse | LoopUse)]
+    return any(isinstance(s, CallUse) for s in recipe.steps) or any(map(_calls, bodies))
+
+
 class _Plan:
     """A plan of a recording as rows; `row` is its own."""
 
     def __init__(self, whole: _Recording, recipe: Recipe, facts: Mapping[str, Any]) -> None:
-        self.whole, self.recipe, self.facts, self.tables = whole, recipe, facts, whole.tables
-        self.rows, r = whole.rows, whole.recording
-        self.named = dict(zip(recipe.size_names, whole.sizes, strict=True))
+        self.whole, self.facts, self.tables = whole, facts, whole.tables
+        self.parts = self.places = 0
+        named = dict(zip(recipe.size_names, whole.sizes, strict=True))
         hints = [int(n) for n in facts["hints"].values()]
-        pairs = zip(map(self.rows.number, whole.sizes), hints, strict=True)
+        pairs = zip(map(whole.rows.number, whole.sizes), hints, strict=True)
         sizes = [word for n, hint in pairs for word in (n.row, hint)]
-        ends = [whole.at(end, self.named) for end in recipe.arena]
-        self.top: Any = self.rows.constant(0)
-        for end in ends:
-            self.top = larger(self.top, end)
-        values = [self._value(n, v) for n, v in enumerate(recipe.values)]
-        written = [self._nbytes(v) for v in recipe.values if v.place == "output"]
-        self.touched: set[int] = set()
-        groups = [self._group(group) for group in recipe.launches]
-        total = self.rows.number(sum(written) if written else 1)
         features = linux_names(map(str, facts["target"]["features"]))
+        body = _PlanBody(self, recipe, named).at
         self.row: dict[str, Word] = {
             "features": self.tables.text(" ".join("|".join(n) for n in sorted(features.values()))),
             "sizes": self.tables.add(sizes or [0]),
             "size_count": len(hints),
+            "body": body,
+            "part_count": self.parts,
+            "place_count": self.places,
+            "flag": recipe.outputs[-1] if whole.recording.graph.checks else -1,
+            "end": len(whole.rows.table),
+        }
+
+
+class _Body:
+    """A plan, or that of a step, as rows at `at`; `named` are its sizes."""
+
+    def __init__(self, plan: _Plan, recipe: Recipe, named: Mapping[str, Any]) -> None:
+        self.plan, self.recipe, self.named = plan, recipe, named
+        self.whole, self.tables, self.rows = plan.whole, plan.tables, plan.whole.rows
+        self.top: Any = self.rows.constant(0)
+        for end in recipe.arena:
+            self.top = larger(self.top, self._at(end))
+        counts = self._counts()
+        places = plan.places
+        plan.places += counts[0] + 2 * counts[1]  # steps have targets of results, too
+        values = [self._value(n, v) for n, v in enumerate(recipe.values)]
+        written = [self.nbytes(v) for v in recipe.values if v.place == "output"]
+        self.touched: set[int] = set()
+        groups = [row for group in recipe.launches for row in self._groups(group)]
+        row: dict[str, Word] = {
             "values": self.tables.rows("LIB_VALUE", values),
             "groups": self.tables.rows("LIB_GROUP", groups),
             "group_count": len(groups),
             "arena": self.rows.number(self.top).row,
-            "written": total.row,
-            "flag": recipe.outputs[-1] if r.graph.checks else -1,
-            "end": len(self.rows.table),
+            "written": self.rows.number(sum(written) if written else 1).row,
+            "places": places,
+            "input_count": counts[0],
         }
+        self.at = self.tables.rows("LIB_BODY", [row])
 
-    def _nbytes(self, v: Value) -> Any:
+    def _at(self, e: Index) -> Number:
+        return self.whole.at(e, self.named)
+
+    def nbytes(self, v: Value) -> Any:
+        """Return the bytes of a value."""
         total: Any = v.dtype.itemsize
         for d in v.shape:
             total = total * evaluate(d, self.named)
@@ -361,20 +385,28 @@ class _Plan:
 
     # ---- values ----------------------------------------------------------------------------------
 
+    @property
+    def inputs(self) -> list[Value]:
+        """The inputs, by number."""
+        values = [v for v in self.recipe.values if v.place == "input"]
+        return sorted(values, key=lambda v: v.number)
+
+    def _extents(self, n: int) -> list[Any]:
+        """Return the shape of the array that a value is a part of."""
+        return [evaluate(d, self.named) for d in self.recipe.values[n].shape]
+
+    def _counts(self) -> tuple[int, int]:
+        """Return the numbers of inputs and results."""
+        return sum(v.place == "input" for v in self.recipe.values), len(self.recipe.outputs)
+
     def _value(self, n: int, v: Value) -> dict[str, Word]:
-        r, place, number = self.whole.recording, "LIB_NOWHERE", 0
+        place, number = "LIB_NOWHERE", 0
         offset: Any = 0
-        if v.place == "input" and v.number < len(r.arguments):
-            leaf = r.leaves[r.arguments[v.number]]
-            if (leaf.dtype or _NUMBERS[leaf.number]) != v.dtype:
-                raise LibraryError(name=self.whole.name, part="an argument of a converted type")
-            place, number = "LIB_IN_ARGUMENT", self.whole.numbers[r.arguments[v.number]]
-        elif v.place == "input" and v.number < len(r.arguments) + len(r.constants):
-            constant = r.constants[v.number - len(r.arguments)]
-            return self._constant(constant, n)
-        elif v.place == "held":
-            return self._constant(self.tables.file.array(self.facts["held"][v.number]), n)
-        elif v.place == "output":
+        if v.place == "input":
+            return self._input(n, v)
+        if v.place == "held":
+            return self._constant(self.tables.file.array(self.plan.facts["held"][v.number]), n)
+        if v.place == "output":
             place, number, offset = self._output(n, v)
         elif v.place == "arena":
             place, offset = "LIB_IN_ARENA", evaluate(v.offset, self.named)
@@ -395,33 +427,47 @@ class _Plan:
         }
 
     def _constant(self, array: Array, n: int) -> dict[str, Word]:
-        """Return the row of a constant, which the library has if a kernel reads it."""
-        is_read = any(n in use.values.values() for use in self.recipe.kernels)
-        if not is_read:
+        """Return the row of a constant, which the library has if a step reads it."""
+        read = (
+            s.values.values() if isinstance(s, KernelUse) else s.inputs for s in self.recipe.steps
+        )
+        if not any(n in values for values in read):
             return self._value_row("LIB_NOWHERE", 0, 0)
         return self._value_row("LIB_IN_CONSTANT", self.tables.constant(array), 0)
 
+    def _input(self, n: int, v: Value) -> dict[str, Word]:
+        return self._value_row("LIB_IN_ARGUMENT", v.number, 0)
+
     def _output(self, n: int, v: Value) -> tuple[str, int, Any]:
-        """Return where a result is computed: the caller's memory, or the arena if none is."""
-        for k, x in enumerate(self.whole.recording.outcomes):
-            if x.kind == "graph" and self.recipe.outputs[x.position] == n:
-                return "LIB_IN_RESULT", k, 0
-        offset = (self.top + 63) // 64 * 64
-        self.top = offset + self._nbytes(v)
-        return "LIB_IN_ARENA", 0, offset
+        """Return where a result is computed: over an input, or where the first result of it is."""
+        if v.overwrites >= 0:
+            return "LIB_IN_ARGUMENT", v.overwrites, 0
+        return "LIB_IN_RESULT", self.recipe.outputs.index(n), 0
 
     # ---- kernels ---------------------------------------------------------------------------------
 
-    def _group(self, group: Sequence[int]) -> dict[str, Word]:
+    def _groups(self, group: Sequence[int]) -> Iterator[dict[str, Word]]:
+        """Yield the group's kernels, and each of its steps that are repeated."""
         uses = [self.recipe.steps[k] for k in group]
         kernels = [self._kernel(use) for use in uses if isinstance(use, KernelUse)]
+        repeats = [
+            _loop(self, use) if isinstance(use, LoopUse) else _chunks(self, use)
+            for use in uses
+            if isinstance(use, LoopUse | ChunkedUse)
+        ]
         for use in uses:
             if isinstance(use, KernelUse):
                 self.touched.update(use.values.values())
-        return {
-            "kernels": self.tables.rows("LIB_KERNEL", kernels),
-            "kernel_count": len(kernels),
-        }
+            else:
+                self.touched.update((*use.inputs, *use.outputs))
+        for k in range(max(len(repeats), 1)):
+            self.plan.parts += 1
+            yield {
+                "kernels": self.tables.rows("LIB_KERNEL", [] if k else kernels),
+                "kernel_count": 0 if k else len(kernels),
+                "part": self.plan.parts - 1,
+                "repeat": repeats[k] if repeats else 0,
+            }
 
     def _kernel(self, use: KernelUse) -> dict[str, Word]:
         names = list(dict.fromkeys(("", use.variant, *(c.variant for c in use.variants))))
@@ -429,14 +475,12 @@ class _Plan:
         number = _selected(use.variants, self.named, names)
         values = self.recipe.values
         fresh = {n for n in use.values.values() if n not in self.touched}
-        results: Any = sum(
-            (self._nbytes(values[n]) for n in sorted(fresh) if values[n].place == "output"), 0
-        )
+        results: Any = sum((self.nbytes(values[n]) for n in sorted(fresh) if _is_new(values[n])), 0)
         chosen = self.rows.number(number * 2 + choose(results > self.recipe.stream_above, 1, 0))
         return {"chosen": chosen.row, "variants": self.tables.rows("LIB_VARIANT", rows)}
 
     def _variant(self, use: KernelUse, variant: Variant, streaming: bool) -> dict[str, Word]:
-        code = self.facts["code"]
+        code = self.plan.facts["code"]
         keys = [key_of(use.stem, variant, s).hex() for s in dict.fromkeys((streaming, False))]
         facts = next((code[key] for key in keys if key in code), None)
         if facts is None:
@@ -485,12 +529,44 @@ class _Plan:
             if s in strides:
                 value, d = strides[s]
                 n: Any = 1
-                for extent in self.recipe.values[value].shape[d + 1 :]:
-                    n = n * evaluate(extent, self.named)
+                for extent in self._extents(value)[d + 1 :]:
+                    n = n * extent
             else:
                 n = evaluate(size_or_number(use.names.get(s, s)), self.named)
             words.append({"kind": layout.LIB_NUMBER, "of": self.rows.number(n).row})
         return words
+
+
+class _PlanBody(_Body):
+    """The body of a whole plan, between the arguments and the results of a call."""
+
+    def _counts(self) -> tuple[int, int]:
+        return len(self.whole.leaves), len(self.whole.recording.outcomes)
+
+    def _input(self, n: int, v: Value) -> dict[str, Word]:
+        r = self.whole.recording
+        if v.number < len(r.arguments):
+            leaf = r.leaves[r.arguments[v.number]]
+            if (leaf.dtype or _NUMBERS[leaf.number]) != v.dtype:
+                raise LibraryError(name=self.whole.name, part="an argument of a converted type")
+            number = self.whole.numbers[r.arguments[v.number]]
+            return self._value_row("LIB_IN_ARGUMENT", number, 0)
+        if v.number < len(r.arguments) + len(r.constants):
+            return self._constant(r.constants[v.number - len(r.arguments)], n)
+        return self._value_row("LIB_NOWHERE", 0, 0)
+
+    def _output(self, n: int, v: Value) -> tuple[str, int, Any]:
+        """Return where a result is computed: the caller's memory, or the arena if none is."""
+        for k, x in enumerate(self.whole.recording.outcomes):
+            if x.kind == "graph" and self.recipe.outputs[x.position] == n:
+                return "LIB_IN_RESULT", k, 0
+        offset = (self.top + 63) // 64 * 64
+        self.top = offset + self.nbytes(v)
+        return "LIB_IN_ARENA", 0, offset
+
+
+def _is_new(v: Value) -> bool:
+    return v.place == "output" and v.overwrites < 0
 
 
 def _selected(forms: Variants, sizes: Mapping[str, Any], names: Sequence[Variant]) -> Any:
@@ -514,3 +590,157 @@ def _selected(forms: Variants, sizes: Mapping[str, Any], names: Sequence[Variant
             is_certain = choose(is_best, 1, is_certain)
         number = choose(is_best, names.index(c.variant), number)
     return number
+
+
+# ---- repeated steps ------------------------------------------------------------------------------
+
+
+class _ChunkBody(_Body):
+    """Body of a block of rows: inputs are slices of arrays of `total` rows."""
+
+    def __init__(self, plan: _Plan, use: ChunkedUse, named: Mapping[str, Any], total: Any) -> None:
+        self._axes, self._total = [c.axis for c in use.rounds.reads], total
+        super().__init__(plan, use.body, named)
+
+    def _extents(self, n: int) -> list[Any]:
+        v, extents = self.recipe.values[n], super()._extents(n)
+        if v.place == "input" and v.number < len(self._axes) and self._axes[v.number] >= 0:
+            extents[self._axes[v.number]] = self._total
+        return extents
+
+
+class _Memory:
+    """Memory of repeated steps, apart from that of their bodies."""
+
+    def __init__(self) -> None:
+        self.nbytes: Any = 0
+
+    def add(self, nbytes: Any, copies: int = 1) -> Any:
+        """Return the place of memory of so many bytes, or of adjacent copies."""
+        at = self.nbytes
+        self.nbytes = at + (nbytes + 63) // 64 * 64 * copies
+        return at
+
+
+def _loop(around: _Body, use: LoopUse) -> int:
+    """Return the row of a loop; see `smelt.runtime.loop`."""
+    shape, named = use.shape, around.named
+    if len(set(use.wanted)) < len(use.wanted):
+        raise LibraryError(name=around.whole.name, part="a result of a loop that is used twice")
+    sizes = {n: evaluate(e, named) for n, e in zip(shape.names, shape.sizes, strict=True)}
+    body, memory = _Body(around.plan, use.body, sizes), _Memory()
+    carries, last = range(shape.carries), shape.carries + shape.slices
+    targets = dict(zip(use.wanted, use.outputs, strict=True))
+    stacked = sorted(k for k in use.wanted if shape.carries <= k < shape.results)
+    results: list[dict[str, Any]] = []
+    for k, n in zip((*carries, *stacked), use.body.outputs, strict=True):
+        nbytes = body.nbytes(use.body.values[n])
+        row = {"value": targets.get(k, -1), "source": n, "nbytes": nbytes, "distance": nbytes}
+        if k in carries:
+            row["own"] = memory.add(nbytes, copies=2)
+            row["history"] = targets.get(shape.results + k, -1)
+        results.append(row)
+    inputs = [
+        {"value": value, "distance": body.nbytes(v) if shape.carries <= k < last else 0}
+        for k, (value, v) in enumerate(zip(use.inputs, body.inputs, strict=True))
+    ]
+    return _repeat_row(
+        around,
+        (body, body),
+        evaluate(shape.length[0], named) if shape.length else None,
+        memory,
+        inputs,
+        results,
+        runs_once=int(shape.runs_once),
+        is_reverse=int(shape.reverse),
+        carry_count=shape.carries,
+    )
+
+
+def _chunks(around: _Body, use: ChunkedUse) -> int:
+    """Return the row of a part that runs for blocks of rows; see `smelt.runtime.chunking`."""
+    chunks, memory = use.rounds, _Memory()
+    total = evaluate(chunks.extent, around.named)
+    step, count = chunks.steps(total)
+    last = larger(total - larger(count - 1, 0) * step, 1)
+    bodies = [
+        _ChunkBody(around.plan, use, {**around.named, chunks.rows: n}, total) for n in (step, last)
+    ]
+    memory.add(8)  # the position
+
+    def distance(v: Value, axis: int) -> Any:
+        """Return the bytes from one block to the next."""
+        nbytes = step * v.dtype.itemsize
+        for d in v.shape[axis + 1 :]:
+            nbytes = nbytes * evaluate(d, around.named)
+        return nbytes if axis >= 0 else 0
+
+    inputs = [
+        {"value": -1, "distance": step}
+        if c.axis == FIRST_ROW
+        else {"value": use.inputs[c.place], "distance": distance(v, c.axis)}
+        for c, v in zip(chunks.reads, bodies[0].inputs, strict=False)
+    ]
+    sums = [use.outputs[c.place] for c in chunks.makes if c.axis == WHOLE]
+    inputs += [{"value": value, "distance": 0} for value in sums]
+    results: list[dict[str, Any]] = []
+    for c, n in zip(chunks.makes, use.body.outputs, strict=True):
+        v = use.body.values[n]
+        nbytes, last_nbytes = (body.nbytes(v) for body in bodies)
+        row = {"value": use.outputs[c.place], "source": n, "nbytes": nbytes}
+        row |= {"last_nbytes": last_nbytes, "distance": distance(v, c.axis)}
+        if c.axis != 0:  # a sum, which is read until it is written, or pieces of rows
+            row["own"] = memory.add(nbytes)
+        if c.axis == WHOLE:
+            first = np.asarray(SCALAR_IDENTITIES[c.combine](v.dtype), v.dtype.numpy)
+            row |= {"identity": around.tables.constant(first), "itemsize": v.dtype.itemsize}
+        else:
+            runs: Any = 1
+            for d in v.shape[: c.axis]:
+                runs = runs * evaluate(d, around.named)
+            pitch = distance(v, c.axis) // step * total
+            row |= {"runs": runs, "pitch": pitch}
+        results.append(row)
+    return _repeat_row(around, bodies, count, memory, inputs, results)
+
+
+def _repeat_row(
+    around: _Body,
+    bodies: Sequence[_Body],
+    steps: Any,
+    memory: _Memory,
+    inputs: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    *,
+    runs_once: int = 0,
+    is_reverse: int = 0,
+    carry_count: int = 0,
+) -> int:
+    """Return the index of a row of repeated steps.
+
+    `steps` is None where a carry decides.
+    """
+    tables, number = around.tables, around.rows.number
+    written: list[dict[str, Word]] = []
+    for x in results:
+        row: dict[str, Any] = {"history": -1, "runs": 1, "pitch": 0, "own": None}
+        row |= {"identity": 0, "itemsize": 0, **x}
+        row.setdefault("last_nbytes", row["nbytes"])
+        for name in ("distance", "nbytes", "last_nbytes", "runs", "pitch"):
+            row[name] = number(row[name]).row
+        written.append({**row, "own": -1 if row["own"] is None else number(row["own"]).row})
+    read = [{"value": x["value"], "distance": number(x["distance"]).row} for x in inputs]
+    repeat: dict[str, Word] = {
+        "body": bodies[0].at,
+        "last_body": bodies[1].at,
+        "steps": -1 if steps is None else number(steps).row,
+        "runs_once": runs_once,
+        "is_reverse": is_reverse,
+        "nbytes": number(memory.nbytes).row,
+        "inputs": tables.rows("LIB_INPUT", read),
+        "input_count": len(read),
+        "results": tables.rows("LIB_STEP_RESULT", written),
+        "result_count": len(written),
+        "carry_count": carry_count,
+    }
+    return tables.rows("LIB_REPEAT", [repeat])

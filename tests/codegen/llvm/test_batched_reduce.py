@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.loops.batched_reduce import SHUFFLE_BYTES, row_order
+from smelt.codegen.llvm.instructions.reduce_rows import SHUFFLE_BYTES, row_order
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, vectors_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule

@@ -18,6 +18,7 @@ from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.codegen.llvm.vector_loops import in_vectors, why_not_nest
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Kernel
@@ -69,7 +70,9 @@ def vector_loops(s: Schedule, source: Program, *, streaming: bool) -> Func:
     """The loops of a whole map, in vectors."""
     phase = lower_phase(s, source)
     ((var, _),) = phase.lanes.items()
-    return in_vectors(phase.func, s, s.nests[0], var, streaming=streaming)
+    return in_vectors(
+        phase.func, s, s.nests[0], var, storage=lay_out(s), vector_bytes=32, streaming=streaming
+    )
 
 
 def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:

@@ -202,6 +202,13 @@ def test_dtypes_of_carries(way: Any, dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(sm.astype(ys, sm.float32)), expected[:-1])
 
 
+def test_a_step_with_a_product_of_no_rows() -> None:
+    w = sm.asarray(np.ones((3, 4), np.float32))
+    f = sm.jit(lambda c, xs: sm.scan(lambda c, x: (sm.tanh(c @ w.mT @ w + x @ w),) * 2, c, xs))
+    c, ys = f(np.ones((0, 4), np.float32), np.ones((5, 0, 3), np.float32))
+    assert (c.shape, ys.shape) == ((0, 4), (5, 0, 4))
+
+
 def test_one_array_in_several_places() -> None:
     x = sm.asarray(RNG.normal(size=(3, 3)))
     last, _ys = sm.jit(lambda x: sm.scan(lambda c, r: (c + r * sm.sum(x), c), x[0], x))(x)

@@ -10,6 +10,7 @@ import pytest
 import smelt as sm
 from smelt.frontends.array import evaluate_pending, tiers, value
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.at_once import Purse
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.value import leaf
 from smelt.ops.elementwise import Map
@@ -22,6 +23,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(tiers, "_ACCOUNTS", {})
     monkeypatch.setattr(value, "_SIGHTINGS", {})
     monkeypatch.setattr(value, "_OPERATORS", {})
+    monkeypatch.setattr(Purse, "load", Purse.load)
     for family in BINARY.values():
         monkeypatch.setattr(family, "result_types", {})
         monkeypatch.setattr(family, "number_types", {})
@@ -148,6 +150,24 @@ def test_operators_pay_for_compiling(computed: list[str]) -> None:
         run_one(2_000_000)
         assert computed == [*first, *computed[len(first) :]]
         assert {row.tier for row in tiers.tier_rows()} == {"fused", "numpy"}
+
+
+def test_operators_of_one_program_are_recorded_from_the_same_time_on(computed: list[str]) -> None:
+    """Each operator saves another amount; one that paid first would split its program."""
+    with sm.config(tiers="auto"):
+        x = sm.asarray(np.arange(2_000_000.0), copy=True)
+        for _ in range(40):
+            y = x * 3.0
+            z = y > 9.0
+            y = sm.where(z, y - 1.0, x)
+            float(sm.sum(y * y))
+            if computed:
+                break
+        rows = {row.place.split("(")[0]: row for row in tiers.tier_rows()}
+    assert {name: row.paid_us for name, row in rows.items() if name in ("mul", "gt", "sub")} == (
+        dict.fromkeys(("mul", "gt", "sub"), rows["mul"].paid_us)
+    )
+    assert len(computed) == 1
 
 
 def test_large_intermediates_are_fused_at_first_sight(computed: list[str]) -> None:

@@ -19,6 +19,7 @@ import smelt.numpy as np
 from smelt.errors import DonatedError, TracerError, UnsupportedError
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.aliasing import kept_order
+from smelt.frontends.array.at_once import Account
 
 
 @settings(max_examples=12)
@@ -246,6 +247,42 @@ def test_copies_of_views_are_independent() -> None:
         other[0] = 9
         assert other.base is None
     assert a.tolist() == [0, 1, 2, 3]
+
+
+def test_updates_of_parts_store_what_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are updated in place: neither they nor the sums are outputs of a program."""
+    outputs: list[int] = []
+    compute: Any = vars(evaluate_pending)["_compute_each"]
+    monkeypatch.setattr(
+        evaluate_pending,
+        "_compute_each",
+        lambda values, *rest: [outputs.append(len(values)), compute(values, *rest)],
+    )
+    monkeypatch.setattr(Account, "is_recorded", True)
+
+    def run() -> tuple[Any, Any]:
+        u = np.array(numpy.arange(8.0) ** 2)
+        v, memory = u * 1, id(u.node.data)
+        v[2:] += u[2:]
+        change = u[2:] - u[:-2]
+        u[1:-1] += 0.5 * change
+        assert id(u.node.data) == memory
+        return u, v
+
+    run()  # types of operators are known in the second turn
+    outputs.clear()
+    u, v = run()
+    assert outputs == [1, 2]
+    assert u.tolist() == [0, 3, 8, 15, 24, 35, 48, 49]
+    assert v.tolist() == [0, 1, 8, 18, 32, 50, 72, 98]
+
+
+def test_in_place_results_fit_by_numpys_rule() -> None:
+    short, other = np.array(numpy.arange(3, dtype="uint8")), np.array(numpy.arange(3, dtype="i2"))
+    with pytest.raises(TypeError, match="does not fit"):
+        short += other
+    other += short
+    assert other.tolist() == [0, 2, 4]
 
 
 def test_an_update_of_a_slice_records_what_it_did_without_views(

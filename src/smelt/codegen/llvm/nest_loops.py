@@ -42,7 +42,16 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     func = lowering.func()
     for var in lowering.lanes:
         shares = [lowering.share(x) for x in env.frame.shares.get(nest, ())]
-        func = in_vectors(func, env.s, nest, var, shares, streaming=env.frame.streaming)
+        func = in_vectors(
+            func,
+            env.s,
+            nest,
+            var,
+            shares,
+            storage=env.storage,
+            vector_bytes=env.frame.target.vector_bytes,
+            streaming=env.frame.streaming,
+        )
     printer.bind_skews(func)
     printer.block(func.body)
     ended = (r for r in nest.reductions if r not in env.s.materialised)

@@ -33,6 +33,7 @@ from smelt.codegen.llvm.instructions.indexing import (
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
+from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import reduce_halves
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.errors import InternalError
@@ -43,10 +44,11 @@ from smelt.machine.target import Target
 from smelt.ops.cast import cast
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_, i64
+from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import Atom, Index
 
 Value = ir.Value
+I1 = ir.IntType(1)
 
 
 class Typed(NamedTuple):
@@ -119,6 +121,8 @@ class LoopPrinter:
                         self.block(then)
                 case loop.If():
                     self._if(s)
+                case loop.Alloc(name, dtype, int(elements)):
+                    self._alloc(name, dtype.compute, elements)
                 case loop.Prefetch(place, level, write):
                     address = self._address(place)
                     prefetch(self.b, address, near=level == 1, written=write)
@@ -185,6 +189,13 @@ class LoopPrinter:
             raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
 
+    def _alloc(self, name: str, dtype: DType, elements: int) -> None:
+        """Give an array of constant length a place on the stack, at cache lines."""
+        kind = self.machine(CACHE_LINE // dtype.itemsize).register_type(dtype)
+        lines = -(-elements * dtype.itemsize // CACHE_LINE)
+        with self.b.goto_entry_block():
+            self.add_array(name, self.b.alloca(kind, size=ir.IntType(32)(lines)), dtype)
+
     # ---- values --------------------------------------------------------------------------------
 
     def machine(self, lanes: int) -> LLVMMachine:
@@ -210,6 +221,11 @@ class LoopPrinter:
                 return self.names[name]
             case loop.Load():
                 return self._load(v)
+            case loop.Apply("add", (loop.Cast() as wide, other)) if wide.dtype == f64:
+                x, y = self.value(wide), self.value(other)
+                if x.lanes == y.lanes > 1:  # conversions keep the ports of additions busy
+                    return Typed(self.machine(x.lanes).add_aside(x.value, y.value), f64)
+                return self._apply("add", [x, y])
             case loop.Apply(op, args):
                 return self._apply(op, [self.value(a) for a in args])
             case loop.Cast(arg, dtype):
@@ -222,8 +238,8 @@ class LoopPrinter:
             case loop.Splat(arg, lanes):
                 x = self.value(arg)
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
-            case loop.Across(combine, (arg,), False):
-                return self._across(COMBINES[combine], self.value(arg))
+            case loop.Across(combine, args, False) if not COMBINES[combine].positional:
+                return self._across(COMBINES[combine], [self.value(a) for a in args])
             case loop.Shuffle((arg,), "permute", table):
                 x = self.value(arg)
                 return Typed(self.b.shuffle_vector(x.value, x.value, lane_numbers(table)), x.dtype)
@@ -237,16 +253,21 @@ class LoopPrinter:
         row = SCALARS[op]
         return Typed(emit(row, self.machine(lanes), dtypes, values), row.result(*dtypes))
 
-    def _across(self, row: Combine, x: Typed) -> Typed:
-        """Combine the lanes of a vector, halves with halves."""
+    def _across(self, row: Combine, args: Sequence[Typed]) -> Typed:
+        """Combine the lanes of each vector, halves with halves."""
+        dtype, m = args[0].dtype, self.machine(args[0].lanes)
 
         def join(m: LLVMMachine, low: Value, high: Value) -> Value:
-            return SCALARS[row.scalar].lower(m, x.dtype, low, high)
+            return SCALARS[row.scalar].lower(m, dtype, low, high)
 
-        return Typed(reduce_halves(self.machine(x.lanes), x.value, join), x.dtype)
+        if len(args) == 1:
+            return Typed(reduce_halves(m, args[0].value, join), dtype)
+        return Typed(reduce_rows(m, [x.value for x in args], dtype.itemsize, join), dtype)
 
     def _prefix(self, v: loop.Prefix) -> Value:
         mask = self.masks.get(v)
+        if mask is None and isinstance(v.count, int) and v.count > 0:
+            return ir.Constant(ir.VectorType(I1, v.lanes), [k < v.count for k in range(v.lanes)])
         if mask is None:
             left = self.index(v.count)
             left = opaque(self.b, left) if self.target.facts.has_mask_registers else left

@@ -12,14 +12,16 @@ Which passes run follows from the schedule, and each of them is a function from 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
-from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
+from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS, PlainAccumulator
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import identifier
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
@@ -28,6 +30,7 @@ from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import CACHE_LINE, align_stores
+from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.prefetch import (
     prefetch_page,
@@ -35,10 +38,12 @@ from smelt.loop.passes.prefetch import (
     prefetch_share,
     prefetch_written,
 )
+from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.vectorize import vectorize
-from smelt.loop.walk import loop_around, statements
+from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import bool_
 from smelt.types.expr import Index, minimum, mul, sub
 
 MAX_ALIGNED_VECTORS = 4
@@ -78,8 +83,8 @@ def why_not_nest(
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
-    if nest.transposed or nest.stages or nest.store_range or is_fully_unrolled(s, nest, nest.items):
-        return "tiles, stages, ranges, or a row of a few vectors"
+    if nest.transposed or nest.stages or nest.store_range:
+        return "tiles, stages, or ranges"
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
@@ -123,16 +128,12 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     visited = visited_axes(s.phase.segments[nest.time])
     for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
-        outer = [a for a in nest.order if a not in item.over]
         if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
         if not isinstance(accumulator, PlainAccumulator) or item.args[0].dtype != item.dtype:
             return "reductions that carry more than a number"
         if item.row.wide and nest.vector in visited:
             return "sums that a stream continues"
-        rows = storage.extent(item, outer[-1]) if outer else 1
-        if isinstance(rows, int) and rows > 1 and s.materialised.get(item) == (outer[-1],):
-            return "rows whose reductions end together"
     return ""
 
 
@@ -178,28 +179,38 @@ def in_vectors(
     var: str,
     shares: Collection[Share] = (),
     *,
+    storage: Storage,
+    vector_bytes: int,
     streaming: bool,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
     `shares` are parts of the next row that are prefetched meanwhile.
     """
-    lanes, wide, row = s.lanes, s.lanes * nest.unroll, loop_around(func.body, var)
+    lanes, row, walk = s.lanes, loop_around(func.body, var), loop_over(func.body, var)
     streaming = streaming and not nest.reductions
+    is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
+        s, nest, nest.items
+    )
+    wide, rest = _widths(s, nest, walk.high if is_short else 0)
     if streaming and nest.stores:
         func, aligned = align_stores(func, var, wide, MIN_ITERATIONS)
         func, var = vectorize(func, aligned.head, lanes, "masked"), aligned.other
         for step in (wide, lanes):
             func = vectorize(func, aligned.lines, step, "scalar")
         func = vectorize(func, aligned.lines, lanes, "masked")
-    func = vectorize(func, var, wide, "mask", lanes)
+    before = {*_variables(func)} - {var}
+    func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
+    short = [v for v in _variables(func) if v not in before] if is_short else []
+    if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
+        func = batch_rows(func, row.var, count, vector_bytes)
     if row is not None and row.kind == "each" and nest.vector in s.block:
         # A task of a single row prefetches none: others come much later.
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
         func = prefetch_rows(func, row.var, count, length)
     main = (t.var for t in statements(func.body) if isinstance(t, loop.For) and t.step == wide)
-    for full in [*main] if shares else ():
+    for full in [*main] if shares and not is_short else ():
         for x in shares:
             func = prefetch_share(func, full, x.buffer, x.first, x.share, x.before)
     if nest.reductions and not shares:
@@ -210,7 +221,45 @@ def in_vectors(
         func = prefetch_page(func, full, masked)
     for store in nest.stores if streaming else ():
         func = prefetch_written(func, store.access.buffer)
-    return hoist_offsets(accumulate(func) if nest.reductions else func)
+    func = accumulate(func) if nest.reductions else func
+    for name in short:
+        func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
+    return hoist_offsets(unroll(func) if short else func)
+
+
+def _variables(func: loop.Func) -> Iterator[str]:
+    return (t.var for t in statements(func.body) if isinstance(t, loop.For))
+
+
+def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
+    """Return the lanes of full vectors and of those behind them.
+
+    `extent` is that of rows of a few vectors. The last one of a row that is not reduced has as few
+    lanes as hold the rest.
+    """
+    lanes, wide = s.lanes, s.lanes * nest.unroll
+    if extent == 0:
+        return wide, lanes
+    assert isinstance(extent, int)
+    if nest.reductions:
+        pairs = nest.unroll % PAIRED_VECTORS == 0 and all(
+            adds_pairs(f, nest) for f in nest.reductions
+        )
+        return lanes * PAIRED_VECTORS if pairs else lanes, lanes
+    return lanes, 1 << ((extent % lanes or lanes) - 1).bit_length()
+
+
+def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
+    """Return of how many rows the reductions end together; 0 if each row ends alone."""
+    counts = [0]
+    for item in nest.reductions:
+        axis, (dtype,) = nest.order[-2], storage.accumulator_of(item).parts
+        rows = min(s.lanes, vector_bytes // dtype.itemsize)
+        extent = storage.extent(item, axis) if s.materialised.get(item) == (axis,) else 0
+        if dtype == bool_ or not isinstance(extent, int) or not 2 <= rows <= extent:
+            return 0
+        counts.append(rows)
+    return max(counts)
 
 
 __all__ = ["in_vectors", "why_not_nest"]

@@ -8,12 +8,12 @@ k is more than the registers of a program hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.axes import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Block,
@@ -27,11 +27,11 @@ from smelt.kernel.ir import (
     Store,
     Stream,
     Update,
-    Value,
 )
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.python.identity_cache import cached_by_identity
 from smelt.types.expr import evaluate
 
 ROW_LANES = 64
@@ -42,9 +42,10 @@ WHOLE_SUM = 256
 """Longest summed axis of a contraction inside of a stream that is not looped over."""
 
 
-def dots_of(body: Iterable[Statement]) -> list[Dot]:
+@cached_by_identity(MAX_BODIES)
+def dots_of(body: tuple[Statement, ...]) -> tuple[Dot, ...]:
     """Return every contraction in statements."""
-    return [v for v in visit_body(body) if isinstance(v, Dot)]
+    return tuple(v for v in visit_body(body) if isinstance(v, Dot))
 
 
 def power_of_two(n: int) -> int:
@@ -66,7 +67,7 @@ def block_axes(
     as a whole that a stream visits, and no loop over it is possible.
     """
     kernel = _without_whole_blocks(kernel)
-    top = [s for s in kernel.body if not isinstance(s, Stream)]
+    top = tuple(s for s in kernel.body if not isinstance(s, Stream))
     at_top = Axes(a for d in dots_of(top) for a in d.over)
     if len(top) == len(kernel.body) or _adds_contractions(kernel):
         kernel = _with_row_blocks(kernel, sizes)
@@ -124,7 +125,7 @@ def _stream_axes(kernel: Kernel) -> Axes:
     return Axes(b.axis for s in streams for b in s.blocks)
 
 
-def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
+def _read_whole(body: tuple[Statement, ...], visited: Axes) -> Axes:
     """Return the axes of statements that are in no stream over them."""
     names = axes_of_body(body)
     result = Axes()
@@ -150,10 +151,9 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
         for a in kernel.axes
         if a.name not in blocked and (sizes or isinstance(a.extent, int))
     }
-    values = [*visit_body(kernel)]
-    result = {a for v in values if isinstance(v, Dot) for a in v.over}
+    result = {a for d in dots_of(kernel.body) for a in d.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
-    for together in _axes_together(kernel, values):
+    for together in _axes_together(kernel.body):
         axes = {a.name: extents.get(a.name, 1) for a in kernel.axes if a.name in together - result}
         total = 1
         for n in axes.values():
@@ -172,15 +172,18 @@ def has_long_axes(launch: Kernel, sizes: Mapping[str, int], register_lanes: int)
     return few != all_of_them
 
 
-def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
-    """Yield the axes of every tensor of a program."""
-    names = axes_of_body(kernel.body)
-    for v in values:
+@cached_by_identity(MAX_BODIES)
+def _axes_together(body: tuple[Statement, ...]) -> Sequence[Axes]:
+    """Return the axes of every tensor of a program, each once."""
+    names = axes_of_body(body)
+    result: dict[Axes, None] = {}
+    for v in visit_body(body):
         over = v.over if isinstance(v, Reduce | Dot) else ()
         operands = children(v) if over else (v,)
-        yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
-    for s in stores(kernel):
-        yield axes_of_index(s.index, names)
+        result[Axes(over).union(*(axes_of_value(c, names) for c in operands))] = None
+    for s in stores(body):
+        result[axes_of_index(s.index, names)] = None
+    return tuple(result)
 
 
 # ---- streams that only add contractions ----------------------------------------------------------

@@ -225,7 +225,9 @@ def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> 
     An unchanged launch if its contractions are of matrices, or never are.
     """
     result = launch
-    for block in launch.grid if dots_of(launch.body) else ():
+    if not dots_of(launch.body):
+        return launch
+    for block in launch.grid:
         if choose_schedule(result, sizes, policy).has_matrices:
             return result
         grid = tuple(replace(b, size=1) if b == block else b for b in result.grid)
@@ -239,9 +241,11 @@ def _with_rows(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kern
     Its operands have one index along this axis, and states that vary along it are declared with
     it. An unchanged launch if there is no such axis.
     """
-    names = axes_of_body(launch.body)
-    factors = [axes_of_value(v, names) for d in dots_of(launch.body) for v in (d.left, d.right)]
-    for block in launch.grid if factors else ():
+    dots, names = dots_of(launch.body), axes_of_body(launch.body)
+    if not dots or choose_schedule(launch, sizes, policy).has_matrices:
+        return launch
+    factors = [axes_of_value(v, names) for d in dots for v in (d.left, d.right)]
+    for block in launch.grid:
         if not isinstance(block, Block) or block.size != 1:
             continue
         if not any(block.axis in axes for axes in factors):

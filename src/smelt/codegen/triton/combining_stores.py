@@ -203,7 +203,7 @@ def _launch(
     body: Sequence[Statement],
 ) -> Kernel:
     """Return a launch with a grid over sources and the elements that it stores."""
-    names = axes_of_body(body)
+    names = axes_of_body(tuple(body))
     stored = axes_of_index((e for s in body if isinstance(s, Store) for e in s.index), names)
     order = [*(b.axis for b in fixed), *sources]
     order += [a.name for a in kernel.axes if a.name in stored and a.name not in order]

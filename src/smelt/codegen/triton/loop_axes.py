@@ -13,6 +13,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -53,6 +54,7 @@ from smelt.kernel.walk import (
 )
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.python.dataclass import dataclass
+from smelt.python.identity_cache import cached_by_identity
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import Index, mul, product
 
@@ -60,6 +62,10 @@ SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
 ROW_STEP = 4096
 """Elements of a long row in one step."""
+
+
+MAX_STATEMENTS = 1024
+"""Maximum statements whose names are kept while a kernel's loops are compared."""
 
 
 class CannotLoop(Exception):
@@ -89,7 +95,7 @@ class _Item:
 
 class _Looper:
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.names = kernel, axes_of_body(kernel.body)
+        self.kernel, self.names = kernel, dict(axes_of_body(kernel.body))
         self.env = Env.after(kernel)
         self.count = 0
         streams = (s for s in statements(kernel) if isinstance(s, Stream))
@@ -257,8 +263,8 @@ class _Scope:
         visiting = _Scope(self.looper, self.looped - visited, self.inner - visited)
         if s.where is not None and visiting.hoist(s.where) is not s.where:
             raise CannotLoop
-        prefix = self.needed(set(refs(s)))
-        self.settle({name for t in (*prefix, s) for name in refs(t)})
+        prefix = self.needed(names_read(s))
+        self.settle({name for t in (*prefix, s) for name in names_read(t)})
         if any(_reduces(t, a, is_last=False) for t in prefix for a in visited):
             raise CannotLoop
         inner = self.inner - visited
@@ -268,7 +274,7 @@ class _Scope:
     def plain(self, s: Statement, along: Axes) -> None:
         if along:
             raise CannotLoop
-        self.settle(set(refs(s)))
+        self.settle(names_read(s))
         self.result.append(s)
 
     # ---- values ----------------------------------------------------------------------------------
@@ -325,24 +331,24 @@ class _Scope:
 
         Passes that it waits for are emitted before.
         """
-        needs = {name for t in (*self.needed(set(refs(s))), s) for name in refs(t)}
+        needs = {name for t in (*self.needed(names_read(s)), s) for name in names_read(t)}
         self.settle(needs)
         self.pending.append(_Item(s, self.looper.order(over), frozenset(needs)))
 
-    def settle(self, needs: set[str]) -> None:
+    def settle(self, needs: AbstractSet[str]) -> None:
         """Emit the passes if one of them binds a name that is needed now."""
-        needs = needs | {n for t in self.needed(needs) for n in refs(t)}
+        needs = needs | {n for t in self.needed(needs) for n in names_read(t)}
         if any(isinstance(i.statement, Let) and i.statement.name in needs for i in self.pending):
             self.flush()
 
-    def needed(self, wanted: set[str]) -> list[Let | Position]:
+    def needed(self, wanted: AbstractSet[str]) -> list[Let | Position]:
         """Return the deferred bindings that the names depend on, in order."""
         wanted, result = set(wanted), list[Let | Position]()
         for s in reversed(self.deferred):
             if s.name in wanted:
-                wanted |= set(refs(s))
-                result.insert(0, s)
-        return result
+                wanted |= names_read(s)
+                result.append(s)
+        return result[::-1]
 
     def flush(self) -> None:
         """Emit the passes that wait, one for all items over the same axes."""
@@ -408,6 +414,12 @@ class _Scope:
         state, update = accumulated(carry, Reduce(v.combine, v.arg, (v.along,), v.dtype), axes)
         self.looper.carry(state)
         return state, [scanned], update
+
+
+@cached_by_identity(MAX_STATEMENTS)
+def names_read(s: Statement) -> frozenset[str]:
+    """Return the names that a statement reads."""
+    return frozenset(refs(s))
 
 
 def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:

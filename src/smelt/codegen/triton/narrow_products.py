@@ -24,10 +24,11 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
-from smelt.kernel.axes import axes_of_body, axes_of_value
+from smelt.kernel.axes import MAX_BODIES, axes_of_body, axes_of_value
 from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
 from smelt.python.dataclass import dataclass
+from smelt.python.identity_cache import cached_by_identity
 from smelt.types.dtype import DType, bf16, f16, f32
 
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
@@ -65,13 +66,14 @@ def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
     return _in_float32(policy)
 
 
+@cached_by_identity(MAX_BODIES)
 def operand_loads(kernel: Kernel) -> dict[Load, tuple[str, ...]]:
     """Return the loads whose elements a contraction multiplies, converted at most.
 
     Each has the kernel's axes in the order of its matrix: those of both results first, those summed
     last on the left side, and before the columns on the right one.
     """
-    every = list(statements(kernel))
+    every = tuple(statements(kernel))
     axes_of = axes_of_body(every)
     names = {s.name: s.value for s in every if isinstance(s, Let)}
 

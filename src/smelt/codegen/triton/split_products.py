@@ -62,7 +62,7 @@ def _pairs(groups: Iterable[Axes]) -> Iterable[tuple[Axes, Axes]]:
     return ((a, b) for k, a in enumerate(every) for b in every[k + 1 :])
 
 
-def _is_blocked(body: Sequence[Statement], columns: Axes) -> bool:
+def _is_blocked(body: tuple[Statement, ...], columns: Axes) -> bool:
     """Return whether columns are computed by contractions, each without the others."""
     joined = {a for v in visit_body(body) for a in joined_axes(v)}
     return bool(dots_of(body)) and not columns & joined

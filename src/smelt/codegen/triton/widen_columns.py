@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
@@ -53,7 +55,7 @@ def has_several_rows(kernel: Kernel, axis: str) -> bool:
     )
 
 
-def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
+def _needs_one_index(s: Statement, axis: str, names: Mapping[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes at once, by this axis."""
     if isinstance(s, Store) and s.join:
         return True

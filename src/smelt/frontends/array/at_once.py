@@ -3,9 +3,10 @@
 A `Sighting` stands for an operator on operands of given types.  It has the result's type, NumPy's
 function for it, and an account: what fusion saves is the traffic of intermediate results, so when
 an operator reads a result that was computed at once, the predicted time of writing and reading that
-result is paid into the account of the operator that made it.  Once an account holds the predicted
-price of compiling an operator, such operators are recorded, and computed together with others.  The
-rule reads counts and sizes, never a clock, so equal programs take equal decisions everywhere.
+result is paid into a purse, and both operators share one purse from then on.  Once a purse holds
+the predicted price of compiling a program, all operators that share it are recorded.  Operators
+that will be one program are thus recorded from the same time on.  The rule reads counts and sizes,
+never a clock, so equal programs take equal decisions everywhere.
 
 >>> add = Sighting(Map("add"), TensorType(f64, (3,)), (TensorType(f64, (3,)),) * 2)
 >>> compute(add, (np.ones(3), np.ones(3)))
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -39,6 +40,8 @@ __all__ = [
     "PREDICTED",
     "Account",
     "Map",
+    "Payer",
+    "Purse",
     "Sighting",
     "compute",
     "f64",
@@ -47,6 +50,7 @@ __all__ = [
     "pay",
     "result_or_view",
     "view_of",
+    "viewed",
 ]
 
 
@@ -64,8 +68,10 @@ class Predictions:
     vector_bytes: int = 64
     """Bytes that a scalar operator computes in the cycles of its row."""
     cycle: float = 0.0004
-    compile_program: float = 12_000.0
-    compile_operator: float = 6_200.0
+    load_compiler: float = 300_000.0
+    """To import the compiler, before the first program of a process."""
+    compile_program: float = 10_000.0
+    compile_operator: float = 1_500.0
 
     def move(self, nbytes: int) -> float:
         """Return the time to write or read so many bytes."""
@@ -73,6 +79,10 @@ class Predictions:
 
 
 PREDICTED: Final = Predictions()
+PRICE: Final = PREDICTED.compile_program + 2 * PREDICTED.compile_operator
+"""Price of compiling the smallest program."""
+_AT_FIRST_SIGHT: Final = 12_200.0
+"""Saving from which on a result may never need memory, so that it is recorded at once."""
 _COPIED_VIEW: Final = 512
 """Largest view, in elements, that is copied at once rather than derived by each reader."""
 _VIEWS: Final = (Permute, Reshape, Expand, Slice, Flip, Stop)
@@ -81,25 +91,84 @@ REQUESTED = (Warning, FloatingPointError)
 """Exceptions that the user asked for, by `np.errstate` or filters of warnings."""
 
 
-class Account:
-    """What executions at once have paid for compiling an operator or a function."""
+class Purse:
+    """What operators that read each other's results have paid for being compiled.
 
-    __slots__ = ("limit", "paid", "runs", "saved")
+    Purses are joined when an operator reads a result of another operator.
+    """
+
+    __slots__ = ("is_paid", "joined", "paid")
+
+    load: ClassVar[float] = PREDICTED.load_compiler
+    """Price of importing the compiler; nothing once a program was compiled."""
+    saved: ClassVar[float] = 0.0
+    """What later readers of a result pay."""
+
+    def __init__(self) -> None:
+        self.paid = 0.0
+        """Predicted microseconds that fusing past executions would have saved."""
+        self.is_paid = False
+        """Whether the operators are recorded, which they stay."""
+        self.joined: Purse | None = None
+        """The purse that this one has become a part of."""
+
+    def common_purse(self) -> Purse:
+        """Return the purse that this one belongs to now."""
+        purse = self
+        while purse.joined is not None:
+            purse = purse.joined
+        return purse
+
+    def pay(self, time: float) -> None:
+        """Pay predicted microseconds."""
+        self.paid += time
+        if self.paid >= Purse.load + PRICE:
+            self.is_paid = True
+
+    def join(self, other: Purse) -> None:
+        """Make another purse a part of this one."""
+        if other is not self:
+            other.joined = self
+            self.is_paid = self.is_paid or other.is_paid
+            self.pay(other.paid)
+
+
+class Account:
+    """Executions at once of an operator or a function, and its purse."""
+
+    __slots__ = ("purse", "runs", "saved")
 
     def __init__(self) -> None:
         self.runs = 0
         """Executions at once."""
-        self.paid = 0.0
-        """Predicted microseconds that fusing past executions would have saved."""
         self.saved = 0.0
         """Predicted microseconds that fusing one execution saves, if its result is read once."""
-        self.limit = PRICE
-        """Payment from which on it is recorded: the next execution pays the rest."""
+        self.purse = Purse()
 
-    def save(self, nbytes: int, operators: int = 1) -> None:
+    def save(self, nbytes: int) -> None:
         """Set what an execution saves by the size of its result."""
-        self.saved = saved_by_fusing(nbytes)
-        self.limit = PRICE * operators - self.saved
+        p = PREDICTED
+        rate = p.cached_byte if nbytes < p.cached_bytes else p.memory_byte
+        self.saved = max(0.0, 2 * nbytes * rate - p.recorded_operator)
+        if self.saved >= _AT_FIRST_SIGHT:
+            self.purse.is_paid = True
+
+    def common_purse(self) -> Purse:
+        """Return the purse of all operators that belong together now."""
+        purse = self.purse
+        if purse.joined is not None:
+            purse = self.purse = purse.common_purse()
+        return purse
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the operator waits for its readers, rather than being computed at once."""
+        return self.saved > 0 and self.common_purse().is_paid
+
+
+Payer = Account | Purse
+"""What a result computed at once keeps: its operator's account, after the first reading its purse.
+"""
 
 
 class Sighting(Account):
@@ -123,30 +192,24 @@ class Sighting(Account):
             self.is_kept = self.is_kept and count > _COPIED_VIEW
             self.function = _function(op, type, types)
             if not isinstance(op, _VIEWS):
-                self.saved = saved_by_fusing(count * type.dtype.itemsize)
-
-        self.limit = PRICE - self.saved
-        """Payment from which on the operator is recorded: the next execution pays the rest."""
+                self.save(count * type.dtype.itemsize)
 
 
-def saved_by_fusing(nbytes: int) -> float:
-    """Return the predicted microseconds that an intermediate result of this size costs."""
-    p = PREDICTED
-    rate = p.cached_byte if nbytes < p.cached_bytes else p.memory_byte
-    return max(0.0, 2 * nbytes * rate - p.recorded_operator)
+def pay(operands: tuple[Any, ...], reader: Account | None = None) -> None:
+    """Pay for results that were computed at once, and are read now by `reader`.
 
-
-PRICE: Final = PREDICTED.compile_operator + PREDICTED.compile_program / 2
-"""Price of compiling an operator, with its share of a program of two."""
-
-
-def pay(operands: tuple[Any, ...]) -> None:
-    """Pay for results that were computed at once, and are read now, into their accounts."""
+    It shares their purse from now on.
+    """
     for x in operands:
-        account: Account | None = getattr(x, "account", None)
+        account: Payer | None = getattr(x, "account", None)
         if account is not None:
-            account.paid += account.saved
-            x.account = None
+            purse = account.common_purse()
+            purse.pay(account.saved)
+            if reader is not None:
+                other = reader.common_purse()
+                if other.is_paid is purse.is_paid:
+                    purse.join(other)
+            x.account = purse
 
 
 def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
@@ -232,11 +295,15 @@ def _number(x: Any) -> Any:
 
 def is_view(x: Any) -> bool:
     """Return whether a value is computed, or moves elements that are."""
-    while x.data is None:
-        if x.op.__class__ not in _VIEWS or x.scope is not None or len(x.inputs) != 1:
-            return x.op.__class__ is Constant
+    x = viewed(x)
+    return x.data is not None or x.op.__class__ is Constant
+
+
+def viewed(x: Any) -> Any:
+    """Return the computed or pending value whose elements a value moves, itself if it computes."""
+    while x.data is None and x.op.__class__ in _VIEWS and x.scope is None and len(x.inputs) == 1:
         (x,) = x.inputs
-    return True
+    return x
 
 
 # NumPy's functions

@@ -23,7 +23,7 @@ from smelt.errors import (
     SmeltError,
     raised_by_signal_handler,
 )
-from smelt.frontends.array.at_once import PREDICTED, is_view, view_of
+from smelt.frontends.array.at_once import PREDICTED, is_view, view_of, viewed
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
@@ -247,8 +247,8 @@ def _flush(
 def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> Iterable[Value]:
     """Return the values that arrays wait for, in the order of their last writes.
 
-    The first part of a loop has the order of its other parts then.  Views of computed arrays wait
-    for their readers, unless `memory` is to be written.
+    The first part of a loop has the order of its other parts then.  Views of computed arrays, and
+    of those that are computed now, wait for their readers, unless `memory` is to be written.
     """
     values: dict[Value, None] = {}
     leave_views = not memory and is_at_once()
@@ -259,6 +259,11 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
             continue
         if node not in STATE.deferred or (memory and _reads(node, memory)):
             values[node] = None
+    if leave_views:
+        for node in [*values]:
+            source = viewed(node)
+            if source is not node and source in values:
+                del values[node]
     return reversed(values)
 
 
@@ -327,11 +332,6 @@ def _upstream(value: Value) -> set[Any]:
         stack += fresh
         visited.update(fresh)
     return visited
-
-
-def waiting_operators(value: Value) -> int:
-    """Return the number of operators that a value waits for."""
-    return sum(x.data is None and bool(x.inputs) for x in _upstream(value))
 
 
 def _compute_each(

@@ -150,8 +150,11 @@ class Binary:
             self.result_types[id(pair[0].type), id(pair[1].type)] = seen
         return result
 
-    def into(self, x: Value, y: Value | Any) -> bool:
-        """Write the result into the elements of `x`; return whether NumPy does that now."""
+    def into(self, x: Value, y: Value | Any, is_needed: bool) -> bool:
+        """Write the result into the elements of `x`; return whether NumPy does that now.
+
+        It does what `is_needed` at once, even if compiling such operators is paid for.
+        """
         if isinstance(y, Value):
             seen = self.result_types.get((id(x.type), id(y.type)))
         else:
@@ -160,7 +163,7 @@ class Binary:
                 return False
             seen = cached.result
             y = constant(float(y) if cached.is_float else y, cached.dtype)
-        return seen is not None and seen.type is x.type and computed_into(seen, (x, y))
+        return seen is not None and seen.type is x.type and computed_into(seen, (x, y), is_needed)
 
     def _remember_number(
         self, x: Value | Any, y: Value | Any, pair: tuple[Value, Value], seen: Sighting

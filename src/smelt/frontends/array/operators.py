@@ -14,6 +14,7 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import operand_of_numpy
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.module_rules import follows_numpy
@@ -390,12 +391,15 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
         return False
     kind = other.__class__
     is_array = kind is x.__class__
-    if is_array and other.place is None:
-        if other.node.data is None:
-            return False
-    elif not (is_array or kind is float or kind is int):
+    if not (is_array or kind is float or kind is int):
         return False
     place = x.place
+    if place is not None and place.links:  # the rest of the memory stays where it is
+        evaluate(place.memory.node)
+        if is_array and other.place is None:
+            evaluate(other.node)
+    if is_array and other.place is None and other.node.data is None:
+        return False
     if place is None:
         node = x.node
         if not node.type.shape or private_data(node, 2) is None:  # the array's reference, and this
@@ -407,7 +411,7 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
         node = leaf(target)
     if is_array:
         other = other.node if other.place is None else other.place.operand(other)
-    return family.into(node, other)
+    return family.into(node, other, place is not None)
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
@@ -469,7 +473,7 @@ def _item_operand(item: Any) -> Value:
     return result if isinstance(result, Value) else default_value(result, "asarray")
 
 
-_RANK: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+_RANK: dict[str, int] = {"bool": 0, "uint": 1, "int": 2, "float": 3}
 
 
 def _replace(x: T, what: str, result: Value) -> T:

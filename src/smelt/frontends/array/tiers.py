@@ -2,12 +2,12 @@
 
 Most operators are computed as they are called (see `at_once`); what is pending are those that have
 paid for being compiled, and what reads them.  Each skeleton of a program (see `program`) has an
-account.  It begins with what its operators have paid; when NumPy computes the program, the
-predicted gain of compiled code is paid in, and it is compiled once the account, with the gain at
-hand, holds the predicted time of compiling, and the program has recurred twice.  The time that this
-takes is within a small factor of the best choice in hindsight, as far as predictions hold.  The
-rule reads counts and sizes, never a clock or the disk, so equal programs take equal decisions in
-every process.
+account.  Its operators share one purse (see `at_once`); when NumPy computes the program, the
+predicted gain of compiled code is paid in.  The program is compiled once the purse, with the gain
+at hand, holds the predicted time of compiling, and the program has recurred or its gain alone is a
+good part of the price.  The time that this takes is within a small factor of the best choice in
+hindsight, as far as predictions hold.  The rule reads counts and sizes, never a clock or the disk,
+so equal programs take equal decisions in every process.
 
 >>> a = record(Map("add"), (leaf(np.ones(3)), leaf(np.ones(3))))
 >>> compute(Program((a,)))
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smelt.frontends.array import at_once
-from smelt.frontends.array.at_once import PREDICTED
+from smelt.frontends.array.at_once import PREDICTED, PRICE, Purse
 from smelt.frontends.array.layouts import Buffer
 from smelt.frontends.array.program import Map, Program, leaf, record
 from smelt.frontends.array.value import sighting, sightings, tier
@@ -39,12 +39,11 @@ _RUNS = 3
 
 @dataclass(slots=True)
 class Account:
-    """Executions of a skeleton, and what it has paid for being compiled."""
+    """Executions of a skeleton, and the purse of its operators."""
 
     operators: int
     origin: Origin | None
-    price: float
-    paid: float
+    purse: Purse
     runs: int = 0
     tier: str = "numpy"
 
@@ -68,19 +67,26 @@ _ACCOUNTS: dict[Hashable, Account] = {}
 def tier_rows() -> list[TierRow]:
     """Return a row for each operator computed at once, and for each program decided about."""
     operators = [
-        _row(f"{x.op.name}({', '.join(map(str, x.types))})", "numpy", 1, x, at_once.PRICE)
+        _row(f"{x.op.name}({', '.join(map(str, x.types))})", "numpy", 1, x, Purse.load + PRICE)
         for x in sightings()
         if x.runs
     ]
-    programs = [_row(str(a.origin), a.tier, a.operators, a, a.price) for a in _ACCOUNTS.values()]
+    programs = [
+        _row(str(a.origin), a.tier, a.operators, a, _price(a.operators)) for a in _ACCOUNTS.values()
+    ]
     return programs + sorted(operators, key=lambda row: -row.paid_us)
 
 
 def _row(place: str, tier: str, operators: int, x: Any, price: float) -> TierRow:
-    reason = f"computed by NumPy so far: {x.paid / price:.2f} of the price of compiling"
+    paid = x.purse.common_purse().paid
+    reason = f"computed by NumPy so far: {paid / price:.2f} of the price of compiling"
     if tier == "fused":
-        reason = "the account has paid the price of compiling"
-    return TierRow(place, tier, operators, x.runs, x.paid, price, reason)
+        reason = "the price of compiling has been paid"
+    return TierRow(place, tier, operators, x.runs, paid, price, reason)
+
+
+def _price(operators: int) -> float:
+    return Purse.load + PREDICTED.compile_program + PREDICTED.compile_operator * operators
 
 
 def by_numpy(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | None:
@@ -105,32 +111,35 @@ def by_numpy(program: Program, behind: Sequence[Any] = ()) -> list[Buffer] | Non
 
 
 def _open(program: Program) -> Account:
-    count = len(program.nodes)
-    paid = 0.0
-    for x in program.nodes:
-        seen = _sighting(x)
-        paid += seen.paid
-        seen.paid = 0.0
+    """Open an account: operators that are recorded together share one purse."""
+    purse = Purse()
+    for seen in map(_sighting, program.nodes):
+        if seen.saved:
+            seen.common_purse().join(purse)
+            purse = seen.purse
     origin = program.nodes[-1].origin if program.nodes else None
-    return Account(
-        count, origin, PREDICTED.compile_program + PREDICTED.compile_operator * count, paid
-    )
+    return Account(len(program.nodes), origin, purse)
 
 
 def _stays(account: Account, program: Program) -> bool:
-    """Return whether NumPy computes a program, after paying its gain into the account."""
+    """Return whether NumPy computes a program, after paying its gain."""
+    if account.tier == "fused":
+        return False
     outputs = {*program.outputs}
     saved = [_sighting(x).saved for x in program.nodes if x not in outputs]
     gain = sum(saved) - PREDICTED.fused_program
     if gain <= 0:
         return True  # sizes at which compiled code does not pay, whatever it has cost
-    is_paid = account.paid + gain >= account.price
-    recurs = account.runs >= _RUNS or gain >= PREDICTED.compile_operator  # of much memory
-    if account.tier == "fused" or (is_paid and recurs):
-        account.tier = "fused"
-        return False
-    account.paid += gain
-    return True
+    price = _price(account.operators)
+    recurs = account.runs >= _RUNS or gain * _RUNS >= price
+    purse = account.purse = account.purse.common_purse()
+    if not recurs or purse.paid + gain < price:
+        purse.pay(gain)
+        return True
+    account.tier = "fused"
+    purse.paid = max(0.0, purse.paid + gain - price)
+    Purse.load = 0.0
+    return False
 
 
 def _sighting(x: Any) -> at_once.Sighting:

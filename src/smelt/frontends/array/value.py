@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Account, Sighting, compute, in_recycled, pay, view_of
+from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
 from smelt.frontends.array.recycle import is_recycled, release
@@ -67,7 +67,7 @@ class Value(Node):
     __slots__ = ("account", "data", "last", "number", "sample", "scope", "structure")
 
     inputs: tuple[Node, ...]
-    account: Account | None
+    account: Payer | None
     """What pays when an operator reads a result computed at once."""
     structure: tuple[Epoch | None, Any]
     """An epoch, and the `Structure` in it: together, since another thread may replace both."""
@@ -588,8 +588,7 @@ def set_small_elements(elements: int) -> None:
 def is_at_once() -> bool:
     """Return whether operators may be computed as they are called."""
     state = STATE
-    is_plain = state.scope is None and not (state.tapes or state.tracing)
-    if not is_plain:
+    if state.scope is not None or state.tapes or state.tracing:
         return False
     mode = TIERS.get()
     return (state.default_tier if mode == "default" else mode) != "fused"
@@ -606,10 +605,12 @@ def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value | None:
     """Return an operator's result if NumPy computes it now, else None."""
-    if seen.function is None or seen.is_kept or (seen.paid >= seen.limit and not is_forced):
+    if seen.function is None or seen.is_kept:
+        return None
+    if seen.is_recorded and not is_forced:
+        pay(inputs, seen)
         return None
     operands: list[Any] = []
-    paying = False
     for x in inputs:
         data = x.data
         if data is None:
@@ -618,8 +619,6 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
                 return None
         elif x.__class__ is not Value:
             data = x.current_buffer()
-        elif x.account is not None:
-            paying = True
         operands.append(data)
     data = None if seen.memory is None else in_recycled(seen, operands)
     if data is None:
@@ -627,26 +626,26 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
         if data is None:
             return None
     seen.runs += 1
-    if paying:
-        pay(inputs)
+    pay(inputs, seen)
     result = Value(seen.op, (), seen.type, None, data)
     if seen.saved:
         result.account = seen
     return result
 
 
-def computed_into(seen: Sighting, inputs: tuple[Value, Value]) -> bool:
+def computed_into(seen: Sighting, inputs: tuple[Value, Value], is_needed: bool) -> bool:
     """Compute an operator into its first operand's elements; return whether NumPy does that."""
-    function = seen.function
-    is_paid = seen.paid >= seen.limit and tier() != "numpy"
-    if is_paid or function is None or function.__class__ is not np.ufunc:
+    function: Any = seen.function
+    if function.__class__ is not np.ufunc or (
+        not is_needed and seen.is_recorded and tier() != "numpy"
+    ):
         return False
     operands = [view_of(x) if x.data is None else x.current_buffer() for x in inputs]
     if operands[1] is None:
         return False
     function(*operands, operands[0])
     seen.runs += 1
-    pay(inputs)
+    pay(inputs, seen)
     if seen.saved:
         inputs[0].account = seen
     return True

@@ -27,6 +27,8 @@ from smelt.kernel.ir import Block, Kernel, Statement, Stream
 
 def in_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
     """Return the kernel with blocks of some sizes along axes of its grid."""
+    if not sizes:
+        return kernel
     grid = tuple(
         replace(b, size=sizes[b.axis]) if isinstance(b, Block) and b.axis in sizes else b
         for b in kernel.grid

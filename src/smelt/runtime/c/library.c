@@ -7,7 +7,11 @@
    tasks into chunks and runs them on the thread pool (pool.c).
 
    Everything of a call is in one workspace, which the program keeps for the next call: one of the
-   same sizes only writes addresses. Calls at the same time have workspaces of their own. */
+   same sizes only writes addresses. Calls at the same time have workspaces of their own.
+
+   A plan is a body: groups of kernels, some of which are followed by steps that are repeated, each
+   of them a body with memory behind that of the body around it. Chunks and launches of all bodies
+   are made before the call; a step writes its addresses and runs them. */
 #include "library.h"
 
 extern const i64 smelt_tables[] __attribute__((visibility("hidden")));
@@ -353,13 +357,21 @@ struct workspace {
     i64 *frame;
     struct chunk *chunks;
     struct launch *launches;
+    struct part *parts;
+    char **places;
     char *arena;
     char *scratch;
     i64 frame_words;
     i64 chunk_count;
     i64 launch_count;
     i64 scratch_bytes;
-    i64 workspace_at; /* bytes of the arena's values, before workspaces of kernels */
+};
+
+/* What a group of kernels has of the tables. */
+struct part {
+    i64 word;
+    i64 launch;
+    i64 launch_count;
 };
 
 struct smelt_program {
@@ -681,9 +693,26 @@ static i64 smaller(i64 a, i64 b)
     return a < b ? a : b;
 }
 
+static i64 larger(i64 a, i64 b)
+{
+    return a > b ? a : b;
+}
+
 static const struct lib_variant *variant_of(const struct workspace *w, const struct lib_kernel *k)
 {
     return ROWS(lib_variant, k->variants) + w->nodes[k->chosen];
+}
+
+/* Bytes that kernels of a group need besides their values. */
+static NOINLINE i64 workspace_bytes(const struct workspace *w, const struct lib_group *g)
+{
+    i64 total = 0;
+    for (i64 k = 0; k < g->kernel_count; k++) {
+        const struct lib_variant *v = variant_of(w, ROWS(lib_kernel, g->kernels) + k);
+        for (i64 i = 0; i < v->partial_count; i++)
+            total += up(w->nodes[smelt_tables[v->partials + i]]);
+    }
+    return total;
 }
 
 /* The plan that was made for the nearest sizes: the least product of their ratios. */
@@ -739,54 +768,63 @@ static NOINLINE double add_chunks(struct workspace *w, const struct lib_function
     return work;
 }
 
-/* Count, or write, the chunks and launches of all groups. */
-static NOINLINE void lay_out(struct workspace *w, i64 threads, bool fill)
+/* Count, or write, the chunks and launches of a group. */
+static NOINLINE void lay_out_group(struct workspace *w, const struct lib_group *g, i64 threads,
+                                   bool fill)
 {
-    const struct lib_group *groups = ROWS(lib_group, w->plan->groups);
-    w->frame_words = w->chunk_count = w->launch_count = w->scratch_bytes = 0;
-    for (i64 g = 0; w->nodes[w->plan->written] && g < w->plan->group_count; g++) {
-        const struct lib_kernel *kernels = ROWS(lib_kernel, groups[g].kernels);
-        i64 first_word = w->frame_words, more = 1;
-        for (i64 phase = 0; more; phase++) {
-            i64 first = w->chunk_count, base = first_word;
-            double work = 0.0;
-            more = 0;
-            for (i64 k = 0; k < groups[g].kernel_count; k++) {
-                const struct lib_variant *v = variant_of(w, &kernels[k]);
-                const struct lib_function *functions = ROWS(lib_function, v->functions);
-                if (phase < v->function_count)
-                    work += add_chunks(w, &functions[phase], base, threads, fill);
-                more += phase + 1 < v->function_count;
-                base += v->word_count;
-            }
-            w->frame_words = base;
-            i64 count = w->chunk_count - first;
-            if (!count)
-                continue;
-            if (fill) {
-                struct launch *launch = &w->launches[w->launch_count];
-                launch->first = first;
-                launch->count = count;
-                launch->flags = work > INLINE_NS && count > 1 ? PARALLEL : 0;
-                launch->unused = 0;
-            }
-            w->launch_count++;
+    const struct lib_kernel *kernels = ROWS(lib_kernel, g->kernels);
+    struct part part = {w->frame_words, w->launch_count, 0};
+    bool more = true;
+    for (i64 phase = 0; more; phase++) {
+        i64 first = w->chunk_count, base = part.word;
+        double work = 0.0;
+        more = false;
+        for (i64 k = 0; k < g->kernel_count; k++) {
+            const struct lib_variant *v = variant_of(w, &kernels[k]);
+            const struct lib_function *functions = ROWS(lib_function, v->functions);
+            if (phase < v->function_count)
+                work += add_chunks(w, &functions[phase], base, threads, fill);
+            more = more || phase + 1 < v->function_count;
+            base += v->word_count;
         }
+        w->frame_words = base;
+        i64 count = w->chunk_count - first;
+        if (!count)
+            continue;
+        if (fill) {
+            struct launch *launch = &w->launches[w->launch_count];
+            launch->first = first;
+            launch->count = count;
+            launch->flags = work > INLINE_NS && count > 1 ? PARALLEL : 0;
+            launch->unused = 0;
+        }
+        w->launch_count++;
     }
+    part.launch_count = w->launch_count - part.launch;
+    if (fill)
+        w->parts[g->part] = part;
 }
 
-/* Bytes of the arena with the workspaces of kernels. */
-static NOINLINE i64 arena_bytes(const struct workspace *w)
+/* Count, or write, the tables of a body and of those in it; return the bytes of its memory. */
+static NOINLINE i64 lay_out(struct workspace *w, const struct lib_body *b, i64 threads, bool fill)
 {
-    const struct lib_group *groups = ROWS(lib_group, w->plan->groups);
-    i64 total = w->workspace_at;
-    for (i64 g = 0; g < w->plan->group_count; g++)
-        for (i64 k = 0; k < groups[g].kernel_count; k++) {
-            const struct lib_variant *v = variant_of(w, ROWS(lib_kernel, groups[g].kernels) + k);
-            for (i64 i = 0; i < v->partial_count; i++)
-                total += up(w->nodes[smelt_tables[v->partials + i]]);
-        }
-    return total;
+    const struct lib_group *groups = ROWS(lib_group, b->groups);
+    i64 most = 0, total = up(w->nodes[b->arena]);
+    if (!w->nodes[b->written])
+        return 0;
+    for (i64 g = 0; g < b->group_count; g++) /* launches of one body follow one another */
+        lay_out_group(w, &groups[g], threads, fill);
+    for (i64 g = 0; g < b->group_count; g++) {
+        total += workspace_bytes(w, &groups[g]);
+        if (!groups[g].repeat)
+            continue;
+        const struct lib_repeat *r = ROWS(lib_repeat, groups[g].repeat);
+        i64 nbytes = lay_out(w, ROWS(lib_body, r->body), threads, fill);
+        if (r->last_body != r->body)
+            nbytes = larger(nbytes, lay_out(w, ROWS(lib_body, r->last_body), threads, fill));
+        most = larger(most, nbytes + up(w->nodes[r->nbytes]));
+    }
+    return total + most;
 }
 
 /* Choose a plan and make its tables, with all memory of the call. */
@@ -794,12 +832,15 @@ static NOINLINE i32 prepare(smelt_program *program, struct workspace *w, smelt_e
 {
     w->plan = nearest_plan(program, w);
     const struct lib_node *rows = ROWS(lib_node, w->recording->nodes);
+    const struct lib_body *body = ROWS(lib_body, w->plan->body);
     compute(rows, w->recording->match_end, w->plan->end, w->parameters, w->nodes);
-    w->workspace_at = up(w->nodes[w->plan->arena]);
-    lay_out(w, program->threads, false);
+    w->frame_words = w->chunk_count = w->launch_count = w->scratch_bytes = 0;
+    i64 arena = up(lay_out(w, body, program->threads, false));
     i64 frame = up(8 * w->frame_words), chunks = up(w->chunk_count * (i64)sizeof(struct chunk));
-    i64 launches = up(w->launch_count * (i64)sizeof(struct launch)), arena = up(arena_bytes(w));
-    i64 total = frame + chunks + launches + arena + up(w->scratch_bytes);
+    i64 launches = up(w->launch_count * (i64)sizeof(struct launch));
+    i64 parts = up(w->plan->part_count * (i64)sizeof(struct part));
+    i64 places = up(8 * w->plan->place_count);
+    i64 total = frame + chunks + launches + parts + places + arena + up(w->scratch_bytes);
     if (total > w->room_bytes || total < w->room_bytes / 4) {
         if (w->room)
             program->release(w->room, program->user);
@@ -814,48 +855,53 @@ static NOINLINE i32 prepare(smelt_program *program, struct workspace *w, smelt_e
     }
     w->frame = (i64 *)w->room;
     w->chunks = (struct chunk *)(w->room + frame);
-    w->launches = (struct launch *)(w->room + frame + chunks);
-    w->arena = w->room + frame + chunks + launches;
+    w->launches = (struct launch *)((char *)w->chunks + chunks);
+    w->parts = (struct part *)((char *)w->launches + launches);
+    w->places = (char **)((char *)w->parts + parts);
+    w->arena = (char *)w->places + places;
     w->scratch = w->arena + arena;
-    lay_out(w, program->threads, true);
+    w->frame_words = w->chunk_count = w->launch_count = w->scratch_bytes = 0;
+    lay_out(w, body, program->threads, true);
     return SMELT_OK;
 }
 
-static NOINLINE char *address_of(const struct workspace *w, i64 number, const smelt_tensor *inputs,
-                        const smelt_tensor *outputs)
+static NOINLINE char *address_of(const struct workspace *w, const struct lib_body *b, i64 number,
+                                 char *arena)
 {
-    const struct lib_value *values = ROWS(lib_value, w->plan->values), *v = &values[number];
+    const struct lib_value *values = ROWS(lib_value, b->values), *v = &values[number];
+    char *const *places = w->places + b->places;
     i64 offset = 0;
     if (v->place == LIB_WITHIN) {
         offset = w->nodes[v->offset];
         v = &values[v->number];
     }
     switch (v->place) {
-    case LIB_IN_ARGUMENT: return inputs[v->number].data;
+    case LIB_IN_ARGUMENT: return places[v->number];
     case LIB_IN_CONSTANT: return (char *)(u64)(smelt_image + v->number);
-    case LIB_IN_RESULT: return (char *)outputs[v->number].data + offset;
-    case LIB_IN_ARENA: return w->arena + offset + w->nodes[v->offset];
+    case LIB_IN_RESULT: return places[b->input_count + v->number] + offset;
+    case LIB_IN_ARENA: return arena + offset + w->nodes[v->offset];
     }
-    return w->arena;
+    return arena;
 }
 
-/* Write the kernels' arguments. */
-static NOINLINE void fill_frame(struct workspace *w, const smelt_tensor *inputs, const smelt_tensor *outputs)
+/* Write the kernels' arguments; return the end of the body's memory. */
+static NOINLINE char *fill_frame(struct workspace *w, const struct lib_body *b, char *arena)
 {
-    const struct lib_group *groups = ROWS(lib_group, w->plan->groups);
-    i64 *to = w->frame, at = w->workspace_at;
-    for (i64 g = 0; w->frame_words && g < w->plan->group_count; g++)
+    const struct lib_group *groups = ROWS(lib_group, b->groups);
+    char *at = arena + up(w->nodes[b->arena]);
+    for (i64 g = 0; g < b->group_count; g++) {
+        i64 *to = w->frame + w->parts[groups[g].part].word;
         for (i64 k = 0; k < groups[g].kernel_count; k++) {
             const struct lib_variant *v = variant_of(w, ROWS(lib_kernel, groups[g].kernels) + k);
             const struct lib_word *words = ROWS(lib_word, v->words);
             for (i64 i = 0; i < v->word_count; i++, to++) {
                 i64 of = words[i].of;
                 if (words[i].kind == LIB_ADDRESS) {
-                    *to = (i64)address_of(w, of, inputs, outputs);
+                    *to = (i64)address_of(w, b, of, arena);
                 } else if (words[i].kind == LIB_NUMBER) {
                     *to = w->nodes[of];
                 } else {
-                    *to = (i64)w->arena + at;
+                    *to = (i64)at;
                     for (i64 j = 0; j < of; j++)
                         *to += up(w->nodes[smelt_tables[v->partials + j]]);
                 }
@@ -863,24 +909,29 @@ static NOINLINE void fill_frame(struct workspace *w, const smelt_tensor *inputs,
             for (i64 i = 0; i < v->partial_count; i++)
                 at += up(w->nodes[smelt_tables[v->partials + i]]);
         }
+    }
+    return at;
 }
 
-/* Run the launches on the pool, or in this thread if another call has it. */
-static NOINLINE i32 run_launches(smelt_program *program, struct workspace *w, smelt_error *error)
+/* Run launches on the pool, or in this thread if another call has it. */
+static NOINLINE i32 run_launches(smelt_program *program, struct workspace *w, i64 first, i64 count,
+                                 smelt_error *error)
 {
     struct pool *pool = &the_pool;
+    const struct launch *launches = w->launches + first;
     i32 status = BUSY;
+    if (!count)
+        return SMELT_OK;
     if (program->threads > 1) {
         i64 token = ADD(&the_tokens, 1) + 1;
-        status = smelt_run(pool, w->chunks, w->launches, w->launch_count, (char *)w->frame,
-                           w->scratch_bytes, program->threads, token);
+        status = smelt_run(pool, w->chunks, launches, count, (char *)w->frame, w->scratch_bytes,
+                           program->threads, token);
         if (status == SETUP) {
             if (!set_up_pool(pool, w->scratch_bytes)) {
                 STORE(&pool->owner, 0, release);
                 return no_memory(error, w->scratch_bytes);
             }
-            status = smelt_drive(pool, &pool->run, w->chunks, w->launches, w->launch_count,
-                                 (char *)w->frame);
+            status = smelt_drive(pool, &pool->run, w->chunks, launches, count, (char *)w->frame);
         }
     }
     if (status == BUSY) {
@@ -893,9 +944,135 @@ static NOINLINE i32 run_launches(smelt_program *program, struct workspace *w, sm
         alone.threads = 1;
         alone.pool = pool;
         STORE(&alone.abort, 0, relaxed);
-        smelt_drive(pool, &alone, w->chunks, w->launches, w->launch_count, (char *)w->frame);
+        smelt_drive(pool, &alone, w->chunks, launches, count, (char *)w->frame);
     }
     return SMELT_OK;
+}
+
+static NOINLINE i32 repeat(smelt_program *program, struct workspace *w, const struct lib_body *b,
+                           const struct lib_repeat *r, char *arena, char *memory,
+                           smelt_error *error);
+
+/* Run a body whose inputs and results are at its places. */
+static NOINLINE i32 run_body(smelt_program *program, struct workspace *w, const struct lib_body *b,
+                             char *arena, smelt_error *error)
+{
+    const struct lib_group *groups = ROWS(lib_group, b->groups);
+    i64 first = 0, count = 0;
+    i32 code = SMELT_OK;
+    if (!w->nodes[b->written])
+        return SMELT_OK;
+    char *end = fill_frame(w, b, arena);
+    for (i64 g = 0; !code && g < b->group_count; g++) {
+        const struct part *part = &w->parts[groups[g].part];
+        if (!count)
+            first = part->launch;
+        count += part->launch_count;
+        if (!groups[g].repeat && g + 1 < b->group_count)
+            continue;
+        code = run_launches(program, w, first, count, error);
+        count = 0;
+        if (!code && groups[g].repeat)
+            code = repeat(program, w, b, ROWS(lib_repeat, groups[g].repeat), arena, end, error);
+    }
+    return code;
+}
+
+/* ---- steps: see runtime/loop.py and runtime/chunking.py ---------------------------------------- */
+
+/* Copy pieces of some bytes, which are adjacent in the source. */
+static NOINLINE void copy_pieces(char *to, i64 pitch, const char *from, i64 count, i64 nbytes)
+{
+    for (i64 k = 0; nbytes > 0 && k < count; k++)
+        memcpy(to + k * pitch, from + k * nbytes, (u64)nbytes);
+}
+
+/* Write the results of no steps, for those that steps would combine. */
+static NOINLINE void write_identities(const struct workspace *w, const struct lib_body *b,
+                                      const struct lib_repeat *r, char *arena)
+{
+    const struct lib_step_result *results = ROWS(lib_step_result, r->results);
+    for (i64 k = 0; k < r->result_count; k++) {
+        const struct lib_step_result *x = &results[k];
+        for (i64 at = 0; x->itemsize && at < w->nodes[x->nbytes]; at += x->itemsize)
+            memcpy(address_of(w, b, x->value, arena) + at, smelt_image + x->identity,
+                   (u64)x->itemsize);
+    }
+}
+
+/* Where a step's result goes: `next` is the step after it, `side` that of two memories. */
+static NOINLINE char *target_of(const struct workspace *w, const struct lib_body *b,
+                                const struct lib_step_result *x, bool is_carry, bool is_last,
+                                i64 moment, i64 next, i64 side, char *arena, char *memory)
+{
+    const i64 *n = w->nodes;
+    if (!is_carry)
+        return address_of(w, b, x->value, arena) + moment * n[x->distance];
+    if (is_last && x->value >= 0)
+        return address_of(w, b, x->value, arena);
+    if (!is_last && x->history >= 0)
+        return address_of(w, b, x->history, arena) + next * n[x->nbytes];
+    return memory + n[x->own] + side * up(n[x->nbytes]);
+}
+
+/* Run a body again and again, in `memory`, for values of the body around, in `arena`. */
+static NOINLINE i32 repeat(smelt_program *program, struct workspace *w, const struct lib_body *b,
+                           const struct lib_repeat *r, char *arena, char *memory,
+                           smelt_error *error)
+{
+    const struct lib_input *inputs = ROWS(lib_input, r->inputs);
+    const struct lib_step_result *results = ROWS(lib_step_result, r->results);
+    const i64 *n = w->nodes;
+    i64 steps = r->steps >= 0 ? n[r->steps] : r->runs_once ? 1 : INT64_MAX;
+    i64 *position = (i64 *)memory;
+    char *rest = memory + up(n[r->nbytes]);
+    i32 code = SMELT_OK;
+    char **carries = w->places + ROWS(lib_body, r->body)->places;
+    for (i64 k = 0; k < r->carry_count; k++) {
+        carries[k] = address_of(w, b, inputs[k].value, arena);
+        i64 first = r->is_reverse ? steps - 1 : 0;
+        if (results[k].history >= 0 && steps > 0)
+            copy_pieces(address_of(w, b, results[k].history, arena) + first * n[results[k].nbytes],
+                        0, carries[k], 1, n[results[k].nbytes]);
+    }
+    if (steps <= 0)
+        write_identities(w, b, r, arena);
+    for (i64 j = 0; !code && j < steps && (r->steps >= 0 || *carries[0]); j++) {
+        bool is_last = j + 1 == steps;
+        const struct lib_body *body = ROWS(lib_body, is_last ? r->last_body : r->body);
+        i64 moment = r->is_reverse ? steps - 1 - j : j, next = moment + (r->is_reverse ? -1 : 1);
+        char **places = w->places + body->places, **written = places + r->input_count;
+        char **targets = written + r->result_count;
+        for (i64 k = r->carry_count; k < r->input_count; k++) {
+            i64 moved = moment * n[inputs[k].distance];
+            if (inputs[k].value < 0)
+                *position = moved;
+            places[k] = inputs[k].value < 0 ? memory
+                                            : address_of(w, b, inputs[k].value, arena) + moved;
+        }
+        for (i64 k = 0; k < r->result_count; k++) {
+            bool is_carry = k < r->carry_count;
+            targets[k] = target_of(w, b, &results[k], is_carry, is_last, moment, next, j & 1,
+                                   arena, memory);
+            written[k] = is_carry || results[k].own < 0 ? targets[k] : memory + n[results[k].own];
+        }
+        code = run_body(program, w, body, rest, error);
+        for (i64 k = 0; !code && k < r->result_count; k++) {
+            const struct lib_step_result *x = &results[k];
+            char *from = address_of(w, body, x->source, rest);
+            i64 runs = n[x->runs], nbytes = n[is_last ? x->last_nbytes : x->nbytes];
+            if (from != targets[k] && runs)
+                copy_pieces(targets[k], n[x->pitch], from, runs, nbytes / runs);
+        }
+        for (i64 k = 0; k < r->carry_count; k++)
+            carries[k] = targets[k];
+    }
+    for (i64 k = 0; !code && k < r->carry_count; k++) {
+        char *to = results[k].value < 0 ? carries[k] : address_of(w, b, results[k].value, arena);
+        if (to != carries[k])
+            copy_pieces(to, 0, carries[k], 1, n[results[k].nbytes]);
+    }
+    return code;
 }
 
 /* Write results that no kernel computes. */
@@ -1076,12 +1253,15 @@ EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
     if (!(code = match(program, w, inputs, error))
         && !(code = check_memory(program, w, inputs, outputs, error))
         && (w->plan || !(code = prepare(program, w, error)))) {
-        fill_frame(w, inputs, outputs);
-        char *flag = w->plan->flag < 0 ? NULL : address_of(w, w->plan->flag, inputs, outputs);
+        const struct lib_body *body = ROWS(lib_body, w->plan->body);
+        for (i64 k = 0; k < input_count; k++)
+            w->places[k] = inputs[k].data;
+        for (i64 k = 0; k < output_count; k++)
+            w->places[input_count + k] = outputs[k].data;
+        char *flag = w->plan->flag < 0 ? NULL : address_of(w, body, w->plan->flag, w->arena);
         if (flag)
             *flag = 0;
-        if (w->frame_words)
-            code = run_launches(program, w, error);
+        code = run_body(program, w, body, w->arena, error);
         if (!code && flag && *flag)
             code = fail(error, SMELT_ERROR_BOUNDS,
                         "an index is out of bounds: of an element that does not exist");

@@ -64,26 +64,73 @@ struct lib_plan {
     i64 sizes; /* node and likely value of each */
     i64 size_count;
     i64 end;
+    i64 body;
+    i64 part_count; /* groups of all bodies */
+    i64 place_count; /* addresses of all bodies */
+    i64 flag; /* value: whether an index was out of bounds, or -1 */
+};
+
+/* Kernels on values, and steps that are repeated: of a plan, or of one such step. */
+struct lib_body {
     i64 values;
     i64 groups;
     i64 group_count;
     i64 arena; /* node: bytes of values */
     i64 written; /* node: bytes of results; nothing runs for none */
-    i64 flag; /* value: whether an index was out of bounds, or -1 */
+    i64 places; /* index of its first address: of inputs, then of results */
+    i64 input_count;
 };
 
 enum lib_places { LIB_IN_ARGUMENT, LIB_IN_CONSTANT, LIB_IN_RESULT, LIB_IN_ARENA, LIB_WITHIN, LIB_NOWHERE };
 
 struct lib_value {
     i64 place;
-    i64 number; /* argument, byte of a constant, result, or value that it is within */
+    i64 number; /* input, byte of a constant, result, or value that it is within */
     i64 offset; /* node */
 };
 
-/* Kernels that do not depend on each other. */
+/* Kernels that do not depend on each other, and what runs after them. */
 struct lib_group {
     i64 kernels;
     i64 kernel_count;
+    i64 part; /* its number in the plan */
+    i64 repeat; /* row, or 0 */
+};
+
+/* A body that runs for each step of a loop, or for each block of rows. */
+struct lib_repeat {
+    i64 body;
+    i64 last_body; /* of the last step, which may be of fewer rows */
+    i64 steps; /* node, or -1: while the first carry is true */
+    i64 runs_once; /* whether it is false after a step */
+    i64 is_reverse;
+    i64 nbytes; /* node: memory besides that of a body; position, carries, results to copy */
+    i64 inputs;
+    i64 input_count;
+    i64 results;
+    i64 result_count;
+    i64 carry_count; /* leading inputs and results */
+};
+
+/* An input of a step: a carry, which begins as a value, a slice of a value, or a position. */
+struct lib_input {
+    i64 value; /* of the body around, or -1: the position */
+    i64 distance; /* node: bytes, or positions, between steps */
+};
+
+/* A result of a step: a carry, or a slice of a value. */
+struct lib_step_result {
+    i64 value; /* of the body around, or -1: none is wanted */
+    i64 distance; /* node: bytes between steps */
+    i64 history; /* value with a carry before all steps, or -1 */
+    i64 source; /* value of the body */
+    i64 own; /* node: byte of the memory of a carry, or where it is computed before a copy; or -1 */
+    i64 nbytes; /* nodes: of a step, and of the last one */
+    i64 last_nbytes;
+    i64 runs; /* nodes: pieces of the slice, and bytes between them */
+    i64 pitch;
+    i64 identity; /* byte of a constant: the result of no steps, and its bytes or 0 */
+    i64 itemsize;
 };
 
 struct lib_kernel {

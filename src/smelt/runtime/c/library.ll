@@ -2,20 +2,23 @@
 %struct.run = type { i64, i64, ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, [3 x ptr] }
 %struct.slot = type { i32, i32, ptr, ptr, i64, [96 x i8] }
 %struct.lib_program = type { i64, i64, i64, i64, i64, i64, i64, i64 }
-%struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
+%struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64 }
 %struct.lib_result = type { i64, i64, i64, i64, i64, i64 }
 %struct.smelt_tensor = type { ptr, i32, i32, [8 x i64] }
 %struct.lib_argument = type { i64, i64, i64, i64, i64 }
 %struct.lib_recording = type { i64, i64, i64, i64, i64, i64, i64 }
-%struct.lib_group = type { i64, i64 }
-%struct.lib_kernel = type { i64, i64 }
-%struct.lib_variant = type { i64, i64, i64, i64, i64, i64 }
-%struct.lib_word = type { i64, i64 }
 %struct.lib_value = type { i64, i64, i64 }
+%struct.lib_group = type { i64, i64, i64, i64 }
+%struct.part = type { i64, i64, i64 }
 %struct.lib_node = type { i64, i64, i64, i64 }
 %struct.lib_function = type { i64, i64, i64, i64 }
+%struct.lib_kernel = type { i64, i64 }
+%struct.lib_variant = type { i64, i64, i64, i64, i64, i64 }
 %struct.launch = type { i64, i64, i64, i64 }
 %struct.chunk = type { ptr, i64, i64, i64 }
+%struct.lib_word = type { i64, i64 }
+%struct.lib_input = type { i64, i64 }
+%struct.lib_step_result = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
 
 @smelt_tables = external hidden constant [0 x i64], align 8
 @.str = private unnamed_addr constant [1 x i8] zeroinitializer, align 1
@@ -92,7 +95,7 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %8, label %9, label %11
 
 9:
-  %10 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.1) #15
+  %10 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.1) #16
   br label %142
 
 11:
@@ -122,7 +125,7 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %27, label %28, label %30
 
 28:
-  %29 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.2) #15
+  %29 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 1, ptr noundef nonnull @.str.2) #16
   br label %142
 
 30:
@@ -180,9 +183,9 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %65, label %34, label %78
 
 66:
-  %67 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 7, ptr noundef nonnull @.str.3) #15
-  tail call fastcc void @say(ptr noundef %3, ptr noundef %0) #15
-  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull @.str.4) #15
+  %67 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 7, ptr noundef nonnull @.str.3) #16
+  tail call fastcc void @say(ptr noundef %3, ptr noundef %0) #16
+  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull @.str.4) #16
   %68 = icmp sgt i64 %31, 0
   br i1 %68, label %69, label %142
 
@@ -190,22 +193,22 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   %70 = phi i64 [ %76, %69 ], [ 0, %66 ]
   %71 = icmp eq i64 %70, 0
   %72 = select i1 %71, ptr @.str, ptr @.str.5
-  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull %72) #15
+  tail call fastcc void @say(ptr noundef %3, ptr noundef nonnull %72) #16
   %73 = getelementptr %struct.lib_program, ptr %7, i64 %70
   %74 = load i64, ptr %73, align 8
   %75 = getelementptr i64, ptr @smelt_tables, i64 %74
-  tail call fastcc void @say(ptr noundef %3, ptr noundef %75) #15
+  tail call fastcc void @say(ptr noundef %3, ptr noundef %75) #16
   %76 = add nuw nsw i64 %70, 1
   %77 = icmp eq i64 %76, %31
   br i1 %77, label %142, label %69
 
 78:
-  %79 = tail call fastcc ptr @usable_features(ptr noundef nonnull %63) #15
+  %79 = tail call fastcc ptr @usable_features(ptr noundef nonnull %63) #16
   %80 = icmp eq ptr %79, null
   br i1 %80, label %81, label %83
 
 81:
-  %82 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 6, ptr noundef nonnull @.str.6) #15
+  %82 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 6, ptr noundef nonnull @.str.6) #16
   br label %142
 
 83:
@@ -218,11 +221,11 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %87, label %88, label %94
 
 88:
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %5) #16
-  %89 = call i32 @posix_memalign(ptr noundef nonnull %5, i64 noundef 64, i64 noundef 56) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %5) #17
+  %89 = call i32 @posix_memalign(ptr noundef nonnull %5, i64 noundef 64, i64 noundef 56) #18
   %90 = icmp ne i32 %89, 0
   %91 = load ptr, ptr %5, align 8
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %5) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %5) #17
   %92 = icmp eq ptr %91, null
   %93 = select i1 %90, i1 true, i1 %92
   br i1 %93, label %99, label %100
@@ -230,12 +233,12 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
 94:
   %95 = getelementptr inbounds i8, ptr %1, i64 32
   %96 = load ptr, ptr %95, align 8
-  %97 = tail call ptr %86(i64 noundef 56, i64 noundef 64, ptr noundef %96) #17
+  %97 = tail call ptr %86(i64 noundef 56, i64 noundef 64, ptr noundef %96) #18
   %98 = icmp eq ptr %97, null
   br i1 %98, label %99, label %102
 
 99:
-  call fastcc void @no_memory(ptr noundef %3, i64 noundef 56) #15
+  call fastcc void @no_memory(ptr noundef %3, i64 noundef 56) #16
   br label %142
 
 100:
@@ -254,7 +257,7 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %106, label %107, label %120
 
 107:
-  %108 = tail call fastcc i64 @usable_processors() #15
+  %108 = tail call fastcc i64 @usable_processors() #16
   br label %120
 
 109:
@@ -264,7 +267,7 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %112, label %113, label %115
 
 113:
-  %114 = call fastcc i64 @usable_processors() #15
+  %114 = call fastcc i64 @usable_processors() #16
   br label %115
 
 115:
@@ -300,7 +303,7 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   store ptr %133, ptr %134, align 8
   %135 = getelementptr inbounds i8, ptr %132, i64 48
   store atomic i64 0, ptr %135 monotonic, align 8
-  call fastcc void @lock() #15
+  call fastcc void @lock() #16
   %136 = load i64, ptr @the_programs, align 8
   %137 = add i64 %136, 1
   store i64 %137, ptr @the_programs, align 8
@@ -308,13 +311,13 @@ define noundef i32 @smelt_library_open(ptr noundef readonly %0, ptr noundef read
   br i1 %138, label %139, label %140
 
 139:
-  call fastcc void @start_pool() #15
+  call fastcc void @start_pool() #16
   br label %140
 
 140:
   store atomic i32 0, ptr @the_lock release, align 4
   store ptr %132, ptr %2, align 8
-  %141 = call fastcc i32 @well(ptr noundef %3) #15
+  %141 = call fastcc i32 @well(ptr noundef %3) #16
   br label %142
 
 142:
@@ -335,7 +338,7 @@ define internal fastcc range(i32 0, 8) i32 @fail(ptr noundef %0, i32 noundef ret
   br label %7
 
 7:
-  tail call fastcc void @say(ptr noundef %0, ptr noundef %2) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef %2) #16
   ret i32 %1
 }
 
@@ -396,8 +399,8 @@ define internal fastcc ptr @usable_features(ptr nocapture noundef readonly %0) u
   %6 = getelementptr inbounds i8, ptr %5, i64 40
   %7 = load i64, ptr %6, align 8
   %8 = getelementptr i64, ptr @smelt_tables, i64 %7
-  call void @llvm.lifetime.start.p0(i64 16384, ptr nonnull %2) #16
-  call fastcc void @read_text(ptr noundef nonnull @.str.8, ptr noundef nonnull %2, i64 noundef 16384) #15
+  call void @llvm.lifetime.start.p0(i64 16384, ptr nonnull %2) #17
+  call fastcc void @read_text(ptr noundef nonnull @.str.8, ptr noundef nonnull %2, i64 noundef 16384) #16
   %9 = getelementptr inbounds i8, ptr %5, i64 48
   %10 = load i64, ptr %9, align 8
   %11 = icmp sgt i64 %10, 0
@@ -441,7 +444,7 @@ define internal fastcc ptr @usable_features(ptr nocapture noundef readonly %0) u
   br i1 %22, label %33, label %31
 
 31:
-  %32 = call fastcc zeroext i1 @has_word(ptr noundef nonnull %2, ptr noundef nonnull %23, i64 noundef %25) #15
+  %32 = call fastcc zeroext i1 @has_word(ptr noundef nonnull %2, ptr noundef nonnull %23, i64 noundef %25) #16
   br label %33
 
 33:
@@ -463,25 +466,25 @@ define internal fastcc ptr @usable_features(ptr nocapture noundef readonly %0) u
 
 44:
   %45 = phi ptr [ null, %1 ], [ %16, %17 ], [ null, %41 ]
-  call void @llvm.lifetime.end.p0(i64 16384, ptr nonnull %2) #16
+  call void @llvm.lifetime.end.p0(i64 16384, ptr nonnull %2) #17
   ret ptr %45
 }
 
 define internal ptr @allocate(i64 noundef %0, i64 noundef %1, ptr nocapture readnone %2) #2 {
   %4 = alloca ptr, align 8
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #16
-  %5 = call i32 @posix_memalign(ptr noundef nonnull %4, i64 noundef %1, i64 noundef %0) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #17
+  %5 = call i32 @posix_memalign(ptr noundef nonnull %4, i64 noundef %1, i64 noundef %0) #18
   %6 = icmp eq i32 %5, 0
   %7 = load ptr, ptr %4, align 8
   %8 = select i1 %6, ptr %7, ptr null
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #17
   ret ptr %8
 }
 
 define internal fastcc void @no_memory(ptr noundef %0, i64 noundef %1) unnamed_addr #4 {
-  %3 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 5, ptr noundef nonnull @.str.9) #15
-  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %1) #15
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.10) #15
+  %3 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 5, ptr noundef nonnull @.str.9) #16
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %1) #16
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.10) #16
   ret void
 }
 
@@ -489,15 +492,15 @@ define internal fastcc i64 @usable_processors() unnamed_addr #5 {
   %1 = alloca [16 x i64], align 16
   %2 = alloca [64 x i8], align 16
   %3 = alloca [2 x i64], align 16
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %1) #16
-  call void @llvm.lifetime.start.p0(i64 64, ptr nonnull %2) #16
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %1) #17
+  call void @llvm.lifetime.start.p0(i64 64, ptr nonnull %2) #17
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %3) #17
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(16) %3, i8 0, i64 16, i1 false)
   br label %7
 
 4:
   %5 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 32), align 8
-  %6 = call i64 (i64, ...) @syscall(i64 noundef %5, i64 noundef 0, i64 noundef 128, ptr noundef nonnull %1) #17
+  %6 = call i64 (i64, ...) @syscall(i64 noundef %5, i64 noundef 0, i64 noundef 128, ptr noundef nonnull %1) #18
   br label %15
 
 7:
@@ -509,7 +512,7 @@ define internal fastcc i64 @usable_processors() unnamed_addr #5 {
   br i1 %11, label %4, label %7
 
 12:
-  call fastcc void @read_text(ptr noundef nonnull @.str.11, ptr noundef nonnull %2, i64 noundef 64) #15
+  call fastcc void @read_text(ptr noundef nonnull @.str.11, ptr noundef nonnull %2, i64 noundef 64) #16
   %13 = load i8, ptr %2, align 16
   %14 = icmp eq i8 %13, 0
   br i1 %14, label %69, label %39
@@ -597,14 +600,14 @@ define internal fastcc i64 @usable_processors() unnamed_addr #5 {
   %70 = phi i64 [ %68, %64 ], [ %22, %32 ], [ %22, %12 ]
   %71 = call i64 @llvm.smin.i64(i64 %70, i64 64)
   %72 = call i64 @llvm.smax.i64(i64 %71, i64 1)
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #16
-  call void @llvm.lifetime.end.p0(i64 64, ptr nonnull %2) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %1) #16
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %3) #17
+  call void @llvm.lifetime.end.p0(i64 64, ptr nonnull %2) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %1) #17
   ret i64 %72
 }
 
 define internal void @release(ptr noundef %0, ptr nocapture readnone %1) #2 {
-  tail call void @free(ptr noundef %0) #17
+  tail call void @free(ptr noundef %0) #18
   ret void
 }
 
@@ -614,7 +617,7 @@ define internal fastcc void @lock() unnamed_addr #5 {
   br i1 %2, label %7, label %3
 
 3:
-  %4 = tail call i32 @sched_yield() #17
+  %4 = tail call i32 @sched_yield() #18
   %5 = atomicrmw xchg ptr @the_lock, i32 1 acquire, align 4
   %6 = icmp eq i32 %5, 0
   br i1 %6, label %7, label %3
@@ -624,7 +627,7 @@ define internal fastcc void @lock() unnamed_addr #5 {
 }
 
 define internal fastcc void @start_pool() unnamed_addr #5 {
-  %1 = tail call i32 @getpid() #17
+  %1 = tail call i32 @getpid() #18
   store i32 %1, ptr @the_process, align 4
   store ptr @the_pool, ptr getelementptr inbounds (i8, ptr @the_pool, i64 1368), align 8
   store ptr @smelt_helper, ptr getelementptr inbounds (i8, ptr @the_pool, i64 680), align 8
@@ -654,7 +657,7 @@ define internal fastcc void @start_pool() unnamed_addr #5 {
 }
 
 define internal fastcc noundef range(i32 0, 8) i32 @well(ptr noundef %0) unnamed_addr #4 {
-  %2 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 0, ptr noundef nonnull @.str) #15
+  %2 = tail call fastcc i32 @fail(ptr noundef %0, i32 noundef 0, ptr noundef nonnull @.str) #16
   ret i32 0
 }
 
@@ -666,13 +669,13 @@ define void @smelt_library_close(ptr noundef %0) local_unnamed_addr #2 {
   %4 = getelementptr inbounds i8, ptr %0, i64 48
   %5 = atomicrmw xchg ptr %4, i64 0 seq_cst, align 8
   %6 = inttoptr i64 %5 to ptr
-  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %6) #15
+  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %6) #16
   %7 = getelementptr inbounds i8, ptr %0, i64 32
   %8 = load ptr, ptr %7, align 8
   %9 = getelementptr inbounds i8, ptr %0, i64 40
   %10 = load ptr, ptr %9, align 8
-  tail call void %8(ptr noundef nonnull %0, ptr noundef %10) #17
-  tail call fastcc void @lock() #15
+  tail call void %8(ptr noundef nonnull %0, ptr noundef %10) #18
+  tail call fastcc void @lock() #16
   %11 = load i64, ptr @the_programs, align 8
   %12 = add i64 %11, -1
   store i64 %12, ptr @the_programs, align 8
@@ -680,7 +683,7 @@ define void @smelt_library_close(ptr noundef %0) local_unnamed_addr #2 {
   br i1 %13, label %14, label %15
 
 14:
-  tail call fastcc void @stop_pool() #15
+  tail call fastcc void @stop_pool() #16
   br label %15
 
 15:
@@ -706,7 +709,7 @@ define internal fastcc void @free_workspace(ptr nocapture noundef readonly %0, p
   %10 = load ptr, ptr %9, align 8
   %11 = getelementptr inbounds i8, ptr %0, i64 40
   %12 = load ptr, ptr %11, align 8
-  tail call void %10(ptr noundef nonnull %6, ptr noundef %12) #17
+  tail call void %10(ptr noundef nonnull %6, ptr noundef %12) #18
   br label %13
 
 13:
@@ -714,7 +717,7 @@ define internal fastcc void @free_workspace(ptr nocapture noundef readonly %0, p
   %15 = load ptr, ptr %14, align 8
   %16 = getelementptr inbounds i8, ptr %0, i64 40
   %17 = load ptr, ptr %16, align 8
-  tail call void %15(ptr noundef nonnull %1, ptr noundef %17) #17
+  tail call void %15(ptr noundef nonnull %1, ptr noundef %17) #18
   br label %18
 
 18:
@@ -723,7 +726,7 @@ define internal fastcc void @free_workspace(ptr nocapture noundef readonly %0, p
 
 define internal fastcc void @stop_pool() unnamed_addr #5 {
   %1 = load i32, ptr @the_process, align 4
-  %2 = tail call i32 @getpid() #17
+  %2 = tail call i32 @getpid() #18
   %3 = icmp eq i32 %1, %2
   %4 = load atomic i32, ptr getelementptr inbounds (i8, ptr @the_pool, i64 644) monotonic, align 4
   store atomic i32 1, ptr getelementptr inbounds (i8, ptr @the_pool, i64 640) seq_cst, align 128
@@ -736,7 +739,7 @@ define internal fastcc void @stop_pool() unnamed_addr #5 {
   br label %10
 
 8:
-  tail call void @smelt_wake(ptr noundef nonnull @the_pool) #17
+  tail call void @smelt_wake(ptr noundef nonnull @the_pool) #18
   br label %7
 
 9:
@@ -752,7 +755,7 @@ define internal fastcc void @stop_pool() unnamed_addr #5 {
   br i1 %15, label %16, label %18
 
 16:
-  %17 = tail call i32 @pthread_join(i64 noundef %13, ptr noundef null) #17
+  %17 = tail call i32 @pthread_join(i64 noundef %13, ptr noundef null) #18
   br label %18
 
 18:
@@ -761,7 +764,7 @@ define internal fastcc void @stop_pool() unnamed_addr #5 {
   store atomic i32 0, ptr %19 seq_cst, align 128
   %20 = getelementptr [64 x ptr], ptr @the_scratch, i64 0, i64 %11
   %21 = load ptr, ptr %20, align 8
-  tail call void @free(ptr noundef %21) #17
+  tail call void @free(ptr noundef %21) #18
   store ptr null, ptr %20, align 8
   %22 = add nuw nsw i64 %11, 1
   %23 = icmp eq i64 %22, 64
@@ -774,7 +777,7 @@ define void @smelt_library_unload() local_unnamed_addr #2 {
   br i1 %2, label %4, label %3
 
 3:
-  tail call fastcc void @stop_pool() #15
+  tail call fastcc void @stop_pool() #16
   br label %4
 
 4:
@@ -782,21 +785,21 @@ define void @smelt_library_unload() local_unnamed_addr #2 {
 }
 
 define i32 @smelt_library_shapes(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) local_unnamed_addr #2 {
-  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #15
+  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #16
   %8 = icmp eq i32 %7, 0
   br i1 %8, label %9, label %37
 
 9:
-  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #15
+  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #16
   %11 = icmp eq ptr %10, null
   br i1 %11, label %12, label %13
 
 12:
-  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 128) #15
+  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 136) #16
   br label %37
 
 13:
-  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #15
+  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #16
   %15 = icmp eq i32 %14, 0
   %16 = icmp sgt i32 %4, 0
   %17 = and i1 %15, %16
@@ -811,7 +814,7 @@ define i32 @smelt_library_shapes(ptr noundef %0, ptr noundef %1, i32 noundef %2,
   %22 = ptrtoint ptr %10 to i64
   %23 = atomicrmw xchg ptr %21, i64 %22 seq_cst, align 8
   %24 = inttoptr i64 %23 to ptr
-  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %24) #15
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %24) #16
   br i1 %15, label %35, label %37
 
 25:
@@ -822,13 +825,13 @@ define i32 @smelt_library_shapes(ptr noundef %0, ptr noundef %1, i32 noundef %2,
   %30 = getelementptr i64, ptr @smelt_tables, i64 %29
   %31 = getelementptr %struct.lib_result, ptr %30, i64 %26
   %32 = getelementptr %struct.smelt_tensor, ptr %3, i64 %26
-  tail call fastcc void @describe(ptr noundef nonnull %10, ptr noundef %31, ptr noundef %32) #15
+  tail call fastcc void @describe(ptr noundef nonnull %10, ptr noundef %31, ptr noundef %32) #16
   %33 = add nuw nsw i64 %26, 1
   %34 = icmp ult i64 %33, %19
   br i1 %34, label %25, label %20
 
 35:
-  %36 = tail call fastcc i32 @well(ptr noundef %5) #15
+  %36 = tail call fastcc i32 @well(ptr noundef %5) #16
   br label %37
 
 37:
@@ -841,7 +844,7 @@ define internal fastcc i32 @check_call(ptr noundef readonly %0, ptr noundef read
   br i1 %7, label %8, label %10
 
 8:
-  %9 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.12) #15
+  %9 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.12) #16
   br label %62
 
 10:
@@ -863,18 +866,18 @@ define internal fastcc i32 @check_call(ptr noundef readonly %0, ptr noundef read
   %22 = getelementptr inbounds i8, ptr %11, i64 8
   %23 = load i64, ptr %22, align 8
   %24 = getelementptr i64, ptr @smelt_tables, i64 %23
-  %25 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef %24) #15
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.13) #15
+  %25 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef %24) #16
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.13) #16
   %26 = load i64, ptr %13, align 8
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %26) #15
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.14) #15
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %26) #16
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.14) #16
   %27 = getelementptr inbounds i8, ptr %11, i64 40
   %28 = load i64, ptr %27, align 8
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %28) #15
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.15) #15
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %12) #15
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.16) #15
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %16) #15
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %28) #16
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.15) #16
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %12) #16
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.16) #16
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %16) #16
   br label %62
 
 29:
@@ -890,7 +893,7 @@ define internal fastcc i32 @check_call(ptr noundef readonly %0, ptr noundef read
   br i1 %36, label %39, label %37
 
 37:
-  %38 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.17) #15
+  %38 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.17) #16
   br label %62
 
 39:
@@ -920,7 +923,7 @@ define internal fastcc i32 @check_call(ptr noundef readonly %0, ptr noundef read
   br i1 %56, label %57, label %59
 
 57:
-  %58 = tail call fastcc i32 @check_data(ptr noundef nonnull %54, i64 noundef 8, ptr noundef nonnull @.str.18, i64 noundef %49, ptr noundef %5) #15
+  %58 = tail call fastcc i32 @check_data(ptr noundef nonnull %54, i64 noundef 8, ptr noundef nonnull @.str.18, i64 noundef %49, ptr noundef %5) #16
   br label %62
 
 59:
@@ -953,10 +956,10 @@ define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_add
   %14 = getelementptr inbounds i8, ptr %0, i64 24
   %15 = load ptr, ptr %14, align 8
   %16 = shl i64 %13, 3
-  %17 = add i64 %16, 128
+  %17 = add i64 %16, 136
   %18 = getelementptr inbounds i8, ptr %0, i64 40
   %19 = load ptr, ptr %18, align 8
-  %20 = tail call ptr %15(i64 noundef %17, i64 noundef 64, ptr noundef %19) #17
+  %20 = tail call ptr %15(i64 noundef %17, i64 noundef 64, ptr noundef %19) #18
   %21 = icmp eq ptr %20, null
   br i1 %21, label %46, label %22
 
@@ -964,7 +967,7 @@ define internal fastcc ptr @take_workspace(ptr nocapture noundef %0) unnamed_add
   store ptr null, ptr %20, align 8
   %23 = getelementptr inbounds i8, ptr %20, i64 8
   store ptr null, ptr %23, align 8
-  %24 = getelementptr i8, ptr %20, i64 128
+  %24 = getelementptr i8, ptr %20, i64 136
   %25 = getelementptr inbounds i8, ptr %20, i64 16
   store ptr %24, ptr %25, align 8
   %26 = load ptr, ptr %0, align 8
@@ -1006,7 +1009,7 @@ define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly
   %7 = getelementptr inbounds i8, ptr %6, i64 16
   %8 = load i64, ptr %7, align 8
   %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  call void @llvm.lifetime.start.p0(i64 1, ptr nonnull %5) #16
+  call void @llvm.lifetime.start.p0(i64 1, ptr nonnull %5) #17
   %10 = load ptr, ptr %1, align 8
   %11 = icmp eq ptr %10, null
   br i1 %11, label %23, label %12
@@ -1016,7 +1019,7 @@ define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly
   %14 = load i64, ptr %13, align 8
   %15 = getelementptr inbounds i8, ptr %1, i64 16
   %16 = load ptr, ptr %15, align 8
-  %17 = call fastcc zeroext i1 @read_parameters(ptr noundef nonnull %10, i64 noundef %14, ptr noundef %2, ptr noundef %16, ptr noundef nonnull %5) #15
+  %17 = call fastcc zeroext i1 @read_parameters(ptr noundef nonnull %10, i64 noundef %14, ptr noundef %2, ptr noundef %16, ptr noundef nonnull %5) #16
   %18 = load i8, ptr %5, align 1
   %19 = trunc nuw i8 %18 to i1
   %20 = xor i1 %19, true
@@ -1046,7 +1049,7 @@ define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly
   %34 = getelementptr %struct.lib_recording, ptr %9, i64 %33
   %35 = load i64, ptr %29, align 8
   %36 = load ptr, ptr %30, align 8
-  %37 = call fastcc zeroext i1 @read_parameters(ptr noundef %34, i64 noundef %35, ptr noundef %2, ptr noundef %36, ptr noundef nonnull %5) #15
+  %37 = call fastcc zeroext i1 @read_parameters(ptr noundef %34, i64 noundef %35, ptr noundef %2, ptr noundef %36, ptr noundef nonnull %5) #16
   %38 = load i8, ptr %5, align 1
   %39 = trunc nuw i8 %38 to i1
   br i1 %39, label %40, label %55
@@ -1059,7 +1062,7 @@ define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly
   %45 = load i64, ptr %44, align 8
   %46 = load ptr, ptr %30, align 8
   %47 = load ptr, ptr %31, align 8
-  tail call fastcc void @compute(ptr noundef %43, i64 noundef 0, i64 noundef %45, ptr noundef %46, ptr noundef %47) #15
+  tail call fastcc void @compute(ptr noundef %43, i64 noundef 0, i64 noundef %45, ptr noundef %46, ptr noundef %47) #16
   %48 = load ptr, ptr %31, align 8
   %49 = getelementptr inbounds i8, ptr %34, i64 24
   %50 = load i64, ptr %49, align 8
@@ -1079,12 +1082,12 @@ define internal fastcc range(i32 0, 4) i32 @match(ptr nocapture noundef readonly
   br i1 %58, label %32, label %59
 
 59:
-  %60 = tail call fastcc i32 @refuse(ptr noundef nonnull %0, ptr noundef %2, ptr noundef %3) #15
+  %60 = tail call fastcc i32 @refuse(ptr noundef nonnull %0, ptr noundef %2, ptr noundef %3) #16
   br label %61
 
 61:
   %62 = phi i32 [ %60, %59 ], [ 0, %54 ], [ 0, %12 ]
-  call void @llvm.lifetime.end.p0(i64 1, ptr nonnull %5) #16
+  call void @llvm.lifetime.end.p0(i64 1, ptr nonnull %5) #17
   ret i32 %62
 }
 
@@ -1130,109 +1133,151 @@ define internal fastcc void @describe(ptr nocapture noundef readonly %0, ptr noc
 }
 
 define i32 @smelt_library_run(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) local_unnamed_addr #2 {
-  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #15
+  %7 = tail call fastcc i32 @check_call(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) #16
   %8 = icmp eq i32 %7, 0
-  br i1 %8, label %9, label %65
+  br i1 %8, label %9, label %96
 
 9:
-  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #15
+  %10 = tail call fastcc ptr @take_workspace(ptr noundef %0) #16
   %11 = icmp eq ptr %10, null
   br i1 %11, label %12, label %13
 
 12:
-  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 128) #15
-  br label %65
+  tail call fastcc void @no_memory(ptr noundef %5, i64 noundef 136) #16
+  br label %96
 
 13:
-  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #15
+  %14 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %5) #16
   %15 = icmp eq i32 %14, 0
-  br i1 %15, label %16, label %53
+  br i1 %15, label %16, label %84
 
 16:
-  %17 = tail call fastcc i32 @check_memory(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3, ptr noundef %5) #15
+  %17 = tail call fastcc i32 @check_memory(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3, ptr noundef %5) #16
   %18 = icmp eq i32 %17, 0
-  br i1 %18, label %19, label %53
+  br i1 %18, label %19, label %84
 
 19:
   %20 = getelementptr inbounds i8, ptr %10, i64 8
   %21 = load ptr, ptr %20, align 8
   %22 = icmp eq ptr %21, null
-  br i1 %22, label %23, label %26
+  br i1 %22, label %23, label %28
 
 23:
-  %24 = tail call fastcc i32 @prepare(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %5) #15
+  %24 = tail call fastcc i32 @prepare(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %5) #16
   %25 = icmp eq i32 %24, 0
-  br i1 %25, label %26, label %53
+  br i1 %25, label %26, label %84
 
 26:
-  tail call fastcc void @fill_frame(ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #15
   %27 = load ptr, ptr %20, align 8
-  %28 = getelementptr inbounds i8, ptr %27, i64 72
-  %29 = load i64, ptr %28, align 8
-  %30 = icmp slt i64 %29, 0
-  br i1 %30, label %35, label %31
+  br label %28
 
-31:
-  %32 = tail call fastcc ptr @address_of(ptr noundef nonnull %10, i64 noundef %29, ptr noundef %1, ptr noundef %3) #15
-  %33 = icmp eq ptr %32, null
-  br i1 %33, label %35, label %34
-
-34:
-  store i8 0, ptr %32, align 1
-  br label %35
+28:
+  %29 = phi ptr [ %27, %26 ], [ %21, %19 ]
+  %30 = getelementptr inbounds i8, ptr %29, i64 32
+  %31 = load i64, ptr %30, align 8
+  %32 = getelementptr i64, ptr @smelt_tables, i64 %31
+  %33 = sext i32 %2 to i64
+  %34 = icmp sgt i32 %2, 0
+  br i1 %34, label %35, label %37
 
 35:
-  %36 = phi i1 [ true, %34 ], [ false, %31 ], [ false, %26 ]
-  %37 = phi ptr [ %32, %34 ], [ null, %31 ], [ null, %26 ]
-  %38 = getelementptr inbounds i8, ptr %10, i64 88
-  %39 = load i64, ptr %38, align 8
-  %40 = icmp eq i64 %39, 0
-  br i1 %40, label %43, label %41
+  %36 = getelementptr inbounds i8, ptr %10, i64 80
+  br label %42
 
-41:
-  %42 = tail call fastcc i32 @run_launches(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %5) #15
-  br label %43
+37:
+  %38 = sext i32 %4 to i64
+  %39 = icmp sgt i32 %4, 0
+  br i1 %39, label %40, label %50
 
-43:
-  %44 = phi i32 [ %42, %41 ], [ 0, %35 ]
-  %45 = icmp eq i32 %44, 0
-  %46 = and i1 %36, %45
-  br i1 %46, label %47, label %52
+40:
+  %41 = getelementptr inbounds i8, ptr %10, i64 80
+  br label %55
 
-47:
-  %48 = load i8, ptr %37, align 1
-  %49 = icmp eq i8 %48, 0
-  br i1 %49, label %59, label %50
+42:
+  %43 = phi i64 [ 0, %35 ], [ %48, %42 ]
+  %44 = getelementptr %struct.smelt_tensor, ptr %1, i64 %43
+  %45 = load ptr, ptr %44, align 8
+  %46 = load ptr, ptr %36, align 8
+  %47 = getelementptr ptr, ptr %46, i64 %43
+  store ptr %45, ptr %47, align 8
+  %48 = add nuw nsw i64 %43, 1
+  %49 = icmp eq i64 %48, %33
+  br i1 %49, label %37, label %42
 
 50:
-  %51 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 4, ptr noundef nonnull @.str.7) #15
-  br label %53
+  %51 = load ptr, ptr %20, align 8
+  %52 = getelementptr inbounds i8, ptr %51, i64 56
+  %53 = load i64, ptr %52, align 8
+  %54 = icmp slt i64 %53, 0
+  br i1 %54, label %70, label %64
 
-52:
-  br i1 %45, label %59, label %53
+55:
+  %56 = phi i64 [ 0, %40 ], [ %62, %55 ]
+  %57 = getelementptr %struct.smelt_tensor, ptr %3, i64 %56
+  %58 = load ptr, ptr %57, align 8
+  %59 = load ptr, ptr %41, align 8
+  %60 = getelementptr ptr, ptr %59, i64 %56
+  %61 = getelementptr ptr, ptr %60, i64 %33
+  store ptr %58, ptr %61, align 8
+  %62 = add nuw nsw i64 %56, 1
+  %63 = icmp eq i64 %62, %38
+  br i1 %63, label %50, label %55
 
-53:
-  %54 = phi i32 [ 4, %50 ], [ %44, %52 ], [ %24, %23 ], [ %17, %16 ], [ %14, %13 ]
-  %55 = getelementptr inbounds i8, ptr %0, i64 48
-  %56 = ptrtoint ptr %10 to i64
-  %57 = atomicrmw xchg ptr %55, i64 %56 seq_cst, align 8
-  %58 = inttoptr i64 %57 to ptr
-  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %58) #15
-  br label %65
+64:
+  %65 = getelementptr inbounds i8, ptr %10, i64 88
+  %66 = load ptr, ptr %65, align 8
+  %67 = tail call fastcc ptr @address_of(ptr noundef nonnull %10, ptr noundef %32, i64 noundef %53, ptr noundef %66) #16
+  %68 = icmp eq ptr %67, null
+  br i1 %68, label %70, label %69
 
-59:
-  tail call fastcc void @copy_results(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #15
-  %60 = getelementptr inbounds i8, ptr %0, i64 48
-  %61 = ptrtoint ptr %10 to i64
-  %62 = atomicrmw xchg ptr %60, i64 %61 seq_cst, align 8
-  %63 = inttoptr i64 %62 to ptr
-  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %63) #15
-  %64 = tail call fastcc i32 @well(ptr noundef %5) #15
-  br label %65
+69:
+  store i8 0, ptr %67, align 1
+  br label %70
 
-65:
-  %66 = phi i32 [ %7, %6 ], [ 5, %12 ], [ %64, %59 ], [ %54, %53 ]
-  ret i32 %66
+70:
+  %71 = phi i1 [ true, %69 ], [ false, %64 ], [ false, %50 ]
+  %72 = phi ptr [ %67, %69 ], [ null, %64 ], [ null, %50 ]
+  %73 = getelementptr inbounds i8, ptr %10, i64 88
+  %74 = load ptr, ptr %73, align 8
+  %75 = tail call fastcc i32 @run_body(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %32, ptr noundef %74, ptr noundef %5) #16
+  %76 = icmp eq i32 %75, 0
+  %77 = and i1 %71, %76
+  br i1 %77, label %78, label %83
+
+78:
+  %79 = load i8, ptr %72, align 1
+  %80 = icmp eq i8 %79, 0
+  br i1 %80, label %90, label %81
+
+81:
+  %82 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 4, ptr noundef nonnull @.str.7) #16
+  br label %84
+
+83:
+  br i1 %76, label %90, label %84
+
+84:
+  %85 = phi i32 [ 4, %81 ], [ %75, %83 ], [ %24, %23 ], [ %17, %16 ], [ %14, %13 ]
+  %86 = getelementptr inbounds i8, ptr %0, i64 48
+  %87 = ptrtoint ptr %10 to i64
+  %88 = atomicrmw xchg ptr %86, i64 %87 seq_cst, align 8
+  %89 = inttoptr i64 %88 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %89) #16
+  br label %96
+
+90:
+  tail call fastcc void @copy_results(ptr noundef %0, ptr noundef nonnull %10, ptr noundef %1, ptr noundef %3) #16
+  %91 = getelementptr inbounds i8, ptr %0, i64 48
+  %92 = ptrtoint ptr %10 to i64
+  %93 = atomicrmw xchg ptr %91, i64 %92 seq_cst, align 8
+  %94 = inttoptr i64 %93 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %94) #16
+  %95 = tail call fastcc i32 @well(ptr noundef %5) #16
+  br label %96
+
+96:
+  %97 = phi i32 [ %7, %6 ], [ 5, %12 ], [ %95, %90 ], [ %85, %84 ]
+  ret i32 %97
 }
 
 define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3, ptr noundef %4) unnamed_addr #4 {
@@ -1244,7 +1289,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %11 = getelementptr inbounds i8, ptr %8, i64 32
   %12 = load i64, ptr %11, align 8
   %13 = getelementptr i64, ptr @smelt_tables, i64 %12
-  call void @llvm.lifetime.start.p0(i64 80, ptr nonnull %6) #16
+  call void @llvm.lifetime.start.p0(i64 80, ptr nonnull %6) #17
   %14 = getelementptr inbounds i8, ptr %7, i64 32
   %15 = load i64, ptr %14, align 8
   %16 = icmp sgt i64 %15, 0
@@ -1273,7 +1318,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %31 = getelementptr %struct.smelt_tensor, ptr %2, i64 %30
   %32 = getelementptr %struct.lib_argument, ptr %10, i64 %30, i32 1
   %33 = load i64, ptr %32, align 8
-  %34 = tail call fastcc i32 @check_data(ptr noundef %31, i64 noundef %33, ptr noundef nonnull @.str.18, i64 noundef %30, ptr noundef %4) #15
+  %34 = tail call fastcc i32 @check_data(ptr noundef %31, i64 noundef %33, ptr noundef nonnull @.str.18, i64 noundef %30, ptr noundef %4) #16
   %35 = icmp eq i32 %34, 0
   br i1 %35, label %17, label %163
 
@@ -1281,7 +1326,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %37 = phi i64 [ 0, %25 ], [ %160, %159 ]
   %38 = getelementptr %struct.smelt_tensor, ptr %3, i64 %37
   %39 = getelementptr %struct.lib_result, ptr %13, i64 %37
-  call fastcc void @describe(ptr noundef nonnull %1, ptr noundef %39, ptr noundef nonnull %6) #15
+  call fastcc void @describe(ptr noundef nonnull %1, ptr noundef %39, ptr noundef nonnull %6) #16
   %40 = getelementptr inbounds i8, ptr %38, i64 8
   %41 = load i32, ptr %40, align 8
   %42 = load i32, ptr %26, align 8
@@ -1319,18 +1364,18 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   br i1 %65, label %56, label %54
 
 66:
-  %67 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.28) #15
-  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #15
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.29) #15
-  call fastcc void @say_type(ptr noundef %4, ptr noundef nonnull %6) #15
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.30) #15
-  tail call fastcc void @say_type(ptr noundef %4, ptr noundef %38) #15
+  %67 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.28) #16
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #16
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.29) #16
+  call fastcc void @say_type(ptr noundef %4, ptr noundef nonnull %6) #16
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.30) #16
+  tail call fastcc void @say_type(ptr noundef %4, ptr noundef %38) #16
   br label %163
 
 68:
   %69 = getelementptr inbounds i8, ptr %39, i64 24
   %70 = load i64, ptr %69, align 8
-  %71 = tail call fastcc i32 @check_data(ptr noundef %38, i64 noundef %70, ptr noundef nonnull @.str.28, i64 noundef %37, ptr noundef %4) #15
+  %71 = tail call fastcc i32 @check_data(ptr noundef %38, i64 noundef %70, ptr noundef nonnull @.str.28, i64 noundef %37, ptr noundef %4) #16
   %72 = icmp eq i32 %71, 0
   br i1 %72, label %73, label %163
 
@@ -1339,7 +1384,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %75 = getelementptr inbounds i8, ptr %38, i64 12
   %76 = load i32, ptr %75, align 4
   %77 = sext i32 %76 to i64
-  %78 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %74, i64 noundef %77, i64 noundef %70) #15
+  %78 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %74, i64 noundef %77, i64 noundef %70) #16
   %79 = load i64, ptr %14, align 8
   %80 = icmp sgt i64 %79, 0
   br i1 %80, label %81, label %85
@@ -1374,7 +1419,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %98 = sext i32 %97 to i64
   %99 = getelementptr %struct.lib_argument, ptr %10, i64 %91, i32 1
   %100 = load i64, ptr %99, align 8
-  %101 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %95, i64 noundef %98, i64 noundef %100) #15
+  %101 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %95, i64 noundef %98, i64 noundef %100) #16
   %102 = load ptr, ptr %38, align 8
   %103 = ptrtoint ptr %102 to i64
   %104 = load ptr, ptr %94, align 8
@@ -1421,7 +1466,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %133 = sext i32 %132 to i64
   %134 = getelementptr %struct.lib_result, ptr %13, i64 %125, i32 3
   %135 = load i64, ptr %134, align 8
-  %136 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %130, i64 noundef %133, i64 noundef %135) #15
+  %136 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %130, i64 noundef %133, i64 noundef %135) #16
   %137 = load ptr, ptr %38, align 8
   %138 = ptrtoint ptr %137 to i64
   %139 = load ptr, ptr %129, align 8
@@ -1451,9 +1496,9 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   br i1 %156, label %121, label %124
 
 157:
-  %158 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.31) #15
-  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #15
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.32) #15
+  %158 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef nonnull @.str.31) #16
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %37) #16
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.32) #16
   br label %163
 
 159:
@@ -1464,485 +1509,319 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
 
 163:
   %164 = phi i32 [ 1, %157 ], [ 1, %66 ], [ 0, %21 ], [ %71, %159 ], [ 1, %68 ], [ 1, %29 ]
-  call void @llvm.lifetime.end.p0(i64 80, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 80, ptr nonnull %6) #17
   ret i32 %164
 }
 
-define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readonly %0, ptr nocapture noundef %1, ptr noundef %2) unnamed_addr #5 {
-  %4 = tail call fastcc ptr @nearest_plan(ptr noundef %0, ptr noundef %1) #15
+define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2) unnamed_addr #5 {
+  %4 = tail call fastcc ptr @nearest_plan(ptr noundef %0, ptr noundef %1) #16
   %5 = getelementptr inbounds i8, ptr %1, i64 8
   store ptr %4, ptr %5, align 8
   %6 = load ptr, ptr %1, align 8
   %7 = getelementptr inbounds i8, ptr %6, i64 8
   %8 = load i64, ptr %7, align 8
   %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  %10 = getelementptr inbounds i8, ptr %6, i64 16
+  %10 = getelementptr inbounds i8, ptr %4, i64 32
   %11 = load i64, ptr %10, align 8
-  %12 = getelementptr inbounds i8, ptr %4, i64 24
-  %13 = load i64, ptr %12, align 8
-  %14 = getelementptr inbounds i8, ptr %1, i64 16
-  %15 = load ptr, ptr %14, align 8
-  %16 = getelementptr inbounds i8, ptr %1, i64 24
-  %17 = load ptr, ptr %16, align 8
-  tail call fastcc void @compute(ptr noundef %9, i64 noundef %11, i64 noundef %13, ptr noundef %15, ptr noundef %17) #15
-  %18 = load ptr, ptr %16, align 8
-  %19 = load ptr, ptr %5, align 8
-  %20 = getelementptr inbounds i8, ptr %19, i64 56
-  %21 = load i64, ptr %20, align 8
-  %22 = getelementptr i64, ptr %18, i64 %21
-  %23 = load i64, ptr %22, align 8
-  %24 = add i64 %23, 63
-  %25 = and i64 %24, -64
-  %26 = getelementptr inbounds i8, ptr %1, i64 120
-  store i64 %25, ptr %26, align 8
-  %27 = getelementptr inbounds i8, ptr %0, i64 16
-  %28 = load i64, ptr %27, align 8
-  tail call fastcc void @lay_out(ptr noundef nonnull %1, i64 noundef %28, i1 noundef zeroext false) #15
-  %29 = getelementptr inbounds i8, ptr %1, i64 88
-  %30 = load i64, ptr %29, align 8
+  %12 = getelementptr i64, ptr @smelt_tables, i64 %11
+  %13 = getelementptr inbounds i8, ptr %6, i64 16
+  %14 = load i64, ptr %13, align 8
+  %15 = getelementptr inbounds i8, ptr %4, i64 24
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds i8, ptr %1, i64 16
+  %18 = load ptr, ptr %17, align 8
+  %19 = getelementptr inbounds i8, ptr %1, i64 24
+  %20 = load ptr, ptr %19, align 8
+  tail call fastcc void @compute(ptr noundef %9, i64 noundef %14, i64 noundef %16, ptr noundef %18, ptr noundef %20) #16
+  %21 = getelementptr inbounds i8, ptr %1, i64 128
+  store i64 0, ptr %21, align 8
+  %22 = getelementptr inbounds i8, ptr %1, i64 120
+  store i64 0, ptr %22, align 8
+  %23 = getelementptr inbounds i8, ptr %1, i64 112
+  store i64 0, ptr %23, align 8
+  %24 = getelementptr inbounds i8, ptr %1, i64 104
+  store i64 0, ptr %24, align 8
+  %25 = getelementptr inbounds i8, ptr %0, i64 16
+  %26 = load i64, ptr %25, align 8
+  %27 = tail call fastcc i64 @lay_out(ptr noundef nonnull %1, ptr noundef %12, i64 noundef %26, i1 noundef zeroext false) #16
+  %28 = add i64 %27, 63
+  %29 = and i64 %28, -64
+  %30 = load i64, ptr %24, align 8
   %31 = shl i64 %30, 3
   %32 = add i64 %31, 63
   %33 = and i64 %32, -64
-  %34 = getelementptr inbounds i8, ptr %1, i64 96
-  %35 = load i64, ptr %34, align 8
-  %36 = shl i64 %35, 5
-  %37 = add i64 %36, 63
-  %38 = and i64 %37, -64
-  %39 = getelementptr inbounds i8, ptr %1, i64 104
-  %40 = load i64, ptr %39, align 8
-  %41 = shl i64 %40, 5
-  %42 = add i64 %41, 63
-  %43 = and i64 %42, -64
-  %44 = tail call fastcc i64 @arena_bytes(ptr noundef nonnull %1) #15
-  %45 = add i64 %44, 63
-  %46 = and i64 %45, -64
-  %47 = add i64 %38, %33
-  %48 = add i64 %47, %43
-  %49 = add i64 %48, %46
-  %50 = getelementptr inbounds i8, ptr %1, i64 112
-  %51 = load i64, ptr %50, align 8
-  %52 = add i64 %51, 63
-  %53 = and i64 %52, -64
-  %54 = add i64 %49, %53
-  %55 = getelementptr inbounds i8, ptr %1, i64 40
-  %56 = load i64, ptr %55, align 8
-  %57 = icmp sgt i64 %54, %56
-  %58 = sdiv i64 %56, 4
-  %59 = icmp slt i64 %54, %58
-  %60 = or i1 %57, %59
-  %61 = getelementptr inbounds i8, ptr %1, i64 32
-  %62 = load ptr, ptr %61, align 8
-  br i1 %60, label %63, label %84
-
-63:
-  %64 = icmp eq ptr %62, null
-  br i1 %64, label %70, label %65
-
-65:
-  %66 = getelementptr inbounds i8, ptr %0, i64 32
-  %67 = load ptr, ptr %66, align 8
-  %68 = getelementptr inbounds i8, ptr %0, i64 40
+  %34 = load i64, ptr %23, align 8
+  %35 = shl i64 %34, 5
+  %36 = add i64 %35, 63
+  %37 = and i64 %36, -64
+  %38 = load i64, ptr %22, align 8
+  %39 = shl i64 %38, 5
+  %40 = add i64 %39, 63
+  %41 = and i64 %40, -64
+  %42 = load ptr, ptr %5, align 8
+  %43 = getelementptr inbounds i8, ptr %42, i64 40
+  %44 = load i64, ptr %43, align 8
+  %45 = mul i64 %44, 24
+  %46 = add i64 %45, 63
+  %47 = and i64 %46, -64
+  %48 = getelementptr inbounds i8, ptr %42, i64 48
+  %49 = load i64, ptr %48, align 8
+  %50 = shl i64 %49, 3
+  %51 = add i64 %50, 63
+  %52 = and i64 %51, -64
+  %53 = load i64, ptr %21, align 8
+  %54 = add i64 %53, 63
+  %55 = and i64 %54, -64
+  %56 = add i64 %33, %29
+  %57 = add i64 %56, %37
+  %58 = add i64 %57, %41
+  %59 = add i64 %58, %47
+  %60 = add i64 %59, %52
+  %61 = add i64 %60, %55
+  %62 = getelementptr inbounds i8, ptr %1, i64 40
+  %63 = load i64, ptr %62, align 8
+  %64 = icmp sgt i64 %61, %63
+  %65 = sdiv i64 %63, 4
+  %66 = icmp slt i64 %61, %65
+  %67 = or i1 %64, %66
+  %68 = getelementptr inbounds i8, ptr %1, i64 32
   %69 = load ptr, ptr %68, align 8
-  tail call void %67(ptr noundef nonnull %62, ptr noundef %69) #17
-  br label %70
+  br i1 %67, label %70, label %91
 
 70:
-  store i64 0, ptr %55, align 8
-  %71 = or i64 %54, %45
-  %72 = icmp sgt i64 %71, -1
-  br i1 %72, label %74, label %73
+  %71 = icmp eq ptr %69, null
+  br i1 %71, label %77, label %72
 
-73:
-  store ptr null, ptr %61, align 8
-  br label %82
-
-74:
-  %75 = getelementptr inbounds i8, ptr %0, i64 24
+72:
+  %73 = getelementptr inbounds i8, ptr %0, i64 32
+  %74 = load ptr, ptr %73, align 8
+  %75 = getelementptr inbounds i8, ptr %0, i64 40
   %76 = load ptr, ptr %75, align 8
-  %77 = add nuw i64 %54, 64
-  %78 = getelementptr inbounds i8, ptr %0, i64 40
-  %79 = load ptr, ptr %78, align 8
-  %80 = tail call ptr %76(i64 noundef %77, i64 noundef 64, ptr noundef %79) #17
-  store ptr %80, ptr %61, align 8
-  %81 = icmp eq ptr %80, null
-  br i1 %81, label %82, label %83
+  tail call void %74(ptr noundef nonnull %69, ptr noundef %76) #18
+  br label %77
 
-82:
-  store ptr null, ptr %5, align 8
-  tail call fastcc void @no_memory(ptr noundef %2, i64 noundef %54) #15
-  br label %96
+77:
+  store i64 0, ptr %62, align 8
+  %78 = or i64 %61, %28
+  %79 = icmp sgt i64 %78, -1
+  br i1 %79, label %81, label %80
 
-83:
-  store i64 %54, ptr %55, align 8
-  br label %84
-
-84:
-  %85 = phi ptr [ %80, %83 ], [ %62, %3 ]
-  %86 = getelementptr inbounds i8, ptr %1, i64 48
-  store ptr %85, ptr %86, align 8
-  %87 = getelementptr i8, ptr %85, i64 %33
-  %88 = getelementptr inbounds i8, ptr %1, i64 56
-  store ptr %87, ptr %88, align 8
-  %89 = getelementptr i8, ptr %87, i64 %38
-  %90 = getelementptr inbounds i8, ptr %1, i64 64
-  store ptr %89, ptr %90, align 8
-  %91 = getelementptr i8, ptr %89, i64 %43
-  %92 = getelementptr inbounds i8, ptr %1, i64 72
-  store ptr %91, ptr %92, align 8
-  %93 = getelementptr i8, ptr %91, i64 %46
-  %94 = getelementptr inbounds i8, ptr %1, i64 80
-  store ptr %93, ptr %94, align 8
-  %95 = load i64, ptr %27, align 8
-  tail call fastcc void @lay_out(ptr noundef nonnull %1, i64 noundef %95, i1 noundef zeroext true) #15
-  br label %96
-
-96:
-  %97 = phi i32 [ 0, %84 ], [ 5, %82 ]
-  ret i32 %97
-}
-
-define internal fastcc void @fill_frame(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2) unnamed_addr #6 {
-  %4 = getelementptr inbounds i8, ptr %0, i64 8
-  %5 = load ptr, ptr %4, align 8
-  %6 = getelementptr inbounds i8, ptr %5, i64 40
-  %7 = load i64, ptr %6, align 8
-  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
-  %9 = getelementptr inbounds i8, ptr %0, i64 88
-  %10 = load i64, ptr %9, align 8
-  %11 = icmp eq i64 %10, 0
-  br i1 %11, label %36, label %12
-
-12:
-  %13 = getelementptr inbounds i8, ptr %0, i64 120
-  %14 = load i64, ptr %13, align 8
-  %15 = getelementptr inbounds i8, ptr %0, i64 48
-  %16 = load ptr, ptr %15, align 8
-  %17 = getelementptr inbounds i8, ptr %0, i64 24
-  %18 = getelementptr inbounds i8, ptr %0, i64 72
-  br label %19
-
-19:
-  %20 = phi i64 [ %10, %12 ], [ %40, %39 ]
-  %21 = phi ptr [ %16, %12 ], [ %42, %39 ]
-  %22 = phi i64 [ %14, %12 ], [ %41, %39 ]
-  %23 = phi i64 [ 0, %12 ], [ %43, %39 ]
-  %24 = load ptr, ptr %4, align 8
-  %25 = getelementptr inbounds i8, ptr %24, i64 48
-  %26 = load i64, ptr %25, align 8
-  %27 = icmp slt i64 %23, %26
-  br i1 %27, label %28, label %36
-
-28:
-  %29 = getelementptr %struct.lib_group, ptr %8, i64 %23
-  %30 = getelementptr inbounds i8, ptr %29, i64 8
-  %31 = load i64, ptr %30, align 8
-  %32 = icmp sgt i64 %31, 0
-  br i1 %32, label %33, label %39
-
-33:
-  %34 = load i64, ptr %29, align 8
-  %35 = getelementptr i64, ptr @smelt_tables, i64 %34
-  br label %45
-
-36:
-  ret void
-
-37:
-  %38 = load i64, ptr %9, align 8
-  br label %39
-
-39:
-  %40 = phi i64 [ %20, %28 ], [ %38, %37 ]
-  %41 = phi i64 [ %22, %28 ], [ %116, %37 ]
-  %42 = phi ptr [ %21, %28 ], [ %66, %37 ]
-  %43 = add nuw i64 %23, 1
-  %44 = icmp eq i64 %40, 0
-  br i1 %44, label %36, label %19
-
-45:
-  %46 = phi ptr [ %21, %33 ], [ %66, %115 ]
-  %47 = phi i64 [ %22, %33 ], [ %116, %115 ]
-  %48 = phi i64 [ 0, %33 ], [ %117, %115 ]
-  %49 = getelementptr %struct.lib_kernel, ptr %35, i64 %48
-  %50 = getelementptr inbounds i8, ptr %49, i64 8
-  %51 = load i64, ptr %50, align 8
-  %52 = getelementptr i64, ptr @smelt_tables, i64 %51
-  %53 = load ptr, ptr %17, align 8
-  %54 = load i64, ptr %49, align 8
-  %55 = getelementptr i64, ptr %53, i64 %54
-  %56 = load i64, ptr %55, align 8
-  %57 = getelementptr %struct.lib_variant, ptr %52, i64 %56
-  %58 = load i64, ptr %57, align 8
-  %59 = getelementptr i64, ptr @smelt_tables, i64 %58
-  %60 = getelementptr inbounds i8, ptr %57, i64 8
-  %61 = load i64, ptr %60, align 8
-  %62 = icmp sgt i64 %61, 0
-  br i1 %62, label %63, label %65
-
-63:
-  %64 = getelementptr inbounds i8, ptr %57, i64 16
-  br label %74
-
-65:
-  %66 = phi ptr [ %46, %45 ], [ %113, %111 ]
-  %67 = getelementptr inbounds i8, ptr %57, i64 24
-  %68 = load i64, ptr %67, align 8
-  %69 = icmp sgt i64 %68, 0
-  br i1 %69, label %70, label %115
-
-70:
-  %71 = load ptr, ptr %17, align 8
-  %72 = getelementptr inbounds i8, ptr %57, i64 16
-  %73 = load i64, ptr %72, align 8
-  br label %119
-
-74:
-  %75 = phi ptr [ %46, %63 ], [ %113, %111 ]
-  %76 = phi i64 [ 0, %63 ], [ %112, %111 ]
-  %77 = getelementptr %struct.lib_word, ptr %59, i64 %76
-  %78 = getelementptr inbounds i8, ptr %77, i64 8
-  %79 = load i64, ptr %78, align 8
-  %80 = load i64, ptr %77, align 8
-  switch i64 %80, label %88 [
-    i64 0, label %81
-    i64 2, label %84
-  ]
+80:
+  store ptr null, ptr %68, align 8
+  br label %89
 
 81:
-  %82 = tail call fastcc ptr @address_of(ptr noundef %0, i64 noundef %79, ptr noundef %1, ptr noundef %2) #15
-  %83 = ptrtoint ptr %82 to i64
-  br label %109
+  %82 = getelementptr inbounds i8, ptr %0, i64 24
+  %83 = load ptr, ptr %82, align 8
+  %84 = add nuw i64 %61, 64
+  %85 = getelementptr inbounds i8, ptr %0, i64 40
+  %86 = load ptr, ptr %85, align 8
+  %87 = tail call ptr %83(i64 noundef %84, i64 noundef 64, ptr noundef %86) #18
+  store ptr %87, ptr %68, align 8
+  %88 = icmp eq ptr %87, null
+  br i1 %88, label %89, label %90
 
-84:
-  %85 = load ptr, ptr %17, align 8
-  %86 = getelementptr i64, ptr %85, i64 %79
-  %87 = load i64, ptr %86, align 8
-  br label %109
+89:
+  store ptr null, ptr %5, align 8
+  tail call fastcc void @no_memory(ptr noundef %2, i64 noundef %61) #16
+  br label %108
 
-88:
-  %89 = load ptr, ptr %18, align 8
-  %90 = ptrtoint ptr %89 to i64
-  %91 = add i64 %47, %90
-  store i64 %91, ptr %75, align 8
-  %92 = icmp sgt i64 %79, 0
-  br i1 %92, label %93, label %111
+90:
+  store i64 %61, ptr %62, align 8
+  br label %91
 
-93:
-  %94 = load i64, ptr %64, align 8
-  br label %95
+91:
+  %92 = phi ptr [ %87, %90 ], [ %69, %3 ]
+  %93 = getelementptr inbounds i8, ptr %1, i64 48
+  store ptr %92, ptr %93, align 8
+  %94 = getelementptr i8, ptr %92, i64 %33
+  %95 = getelementptr inbounds i8, ptr %1, i64 56
+  store ptr %94, ptr %95, align 8
+  %96 = getelementptr i8, ptr %94, i64 %37
+  %97 = getelementptr inbounds i8, ptr %1, i64 64
+  store ptr %96, ptr %97, align 8
+  %98 = getelementptr i8, ptr %96, i64 %41
+  %99 = getelementptr inbounds i8, ptr %1, i64 72
+  store ptr %98, ptr %99, align 8
+  %100 = getelementptr i8, ptr %98, i64 %47
+  %101 = getelementptr inbounds i8, ptr %1, i64 80
+  store ptr %100, ptr %101, align 8
+  %102 = getelementptr i8, ptr %100, i64 %52
+  %103 = getelementptr inbounds i8, ptr %1, i64 88
+  store ptr %102, ptr %103, align 8
+  %104 = getelementptr i8, ptr %102, i64 %29
+  %105 = getelementptr inbounds i8, ptr %1, i64 96
+  store ptr %104, ptr %105, align 8
+  store i64 0, ptr %21, align 8
+  store i64 0, ptr %22, align 8
+  store i64 0, ptr %23, align 8
+  store i64 0, ptr %24, align 8
+  %106 = load i64, ptr %25, align 8
+  %107 = tail call fastcc i64 @lay_out(ptr noundef nonnull %1, ptr noundef %12, i64 noundef %106, i1 noundef zeroext true) #16
+  br label %108
 
-95:
-  %96 = phi i64 [ %91, %93 ], [ %106, %95 ]
-  %97 = phi i64 [ 0, %93 ], [ %107, %95 ]
-  %98 = load ptr, ptr %17, align 8
-  %99 = add i64 %94, %97
-  %100 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %99
-  %101 = load i64, ptr %100, align 8
-  %102 = getelementptr i64, ptr %98, i64 %101
-  %103 = load i64, ptr %102, align 8
-  %104 = add i64 %103, 63
-  %105 = and i64 %104, -64
-  %106 = add i64 %105, %96
-  store i64 %106, ptr %75, align 8
-  %107 = add nuw nsw i64 %97, 1
-  %108 = icmp eq i64 %107, %79
-  br i1 %108, label %111, label %95
-
-109:
-  %110 = phi i64 [ %87, %84 ], [ %83, %81 ]
-  store i64 %110, ptr %75, align 8
-  br label %111
-
-111:
-  %112 = add nuw nsw i64 %76, 1
-  %113 = getelementptr i8, ptr %75, i64 8
-  %114 = icmp eq i64 %112, %61
-  br i1 %114, label %65, label %74
-
-115:
-  %116 = phi i64 [ %47, %65 ], [ %129, %119 ]
-  %117 = add nuw nsw i64 %48, 1
-  %118 = icmp eq i64 %117, %31
-  br i1 %118, label %37, label %45
-
-119:
-  %120 = phi i64 [ 0, %70 ], [ %130, %119 ]
-  %121 = phi i64 [ %47, %70 ], [ %129, %119 ]
-  %122 = add i64 %73, %120
-  %123 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %122
-  %124 = load i64, ptr %123, align 8
-  %125 = getelementptr i64, ptr %71, i64 %124
-  %126 = load i64, ptr %125, align 8
-  %127 = add i64 %126, 63
-  %128 = and i64 %127, -64
-  %129 = add i64 %128, %121
-  %130 = add nuw nsw i64 %120, 1
-  %131 = icmp eq i64 %130, %68
-  br i1 %131, label %115, label %119
+108:
+  %109 = phi i32 [ 0, %91 ], [ 5, %89 ]
+  ret i32 %109
 }
 
-define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3) unnamed_addr #7 {
-  %5 = getelementptr inbounds i8, ptr %0, i64 8
-  %6 = load ptr, ptr %5, align 8
-  %7 = getelementptr inbounds i8, ptr %6, i64 32
-  %8 = load i64, ptr %7, align 8
-  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  %10 = getelementptr %struct.lib_value, ptr %9, i64 %1
+define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, i64 noundef %2, ptr noundef readnone %3) unnamed_addr #7 {
+  %5 = load i64, ptr %1, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr %struct.lib_value, ptr %6, i64 %2
+  %8 = getelementptr inbounds i8, ptr %0, i64 80
+  %9 = load ptr, ptr %8, align 8
+  %10 = getelementptr inbounds i8, ptr %1, i64 40
   %11 = load i64, ptr %10, align 8
-  %12 = icmp eq i64 %11, 4
-  br i1 %12, label %13, label %24
+  %12 = getelementptr ptr, ptr %9, i64 %11
+  %13 = load i64, ptr %7, align 8
+  %14 = icmp eq i64 %13, 4
+  br i1 %14, label %15, label %26
 
-13:
-  %14 = getelementptr inbounds i8, ptr %0, i64 24
-  %15 = load ptr, ptr %14, align 8
-  %16 = getelementptr inbounds i8, ptr %10, i64 16
-  %17 = load i64, ptr %16, align 8
-  %18 = getelementptr i64, ptr %15, i64 %17
+15:
+  %16 = getelementptr inbounds i8, ptr %0, i64 24
+  %17 = load ptr, ptr %16, align 8
+  %18 = getelementptr inbounds i8, ptr %7, i64 16
   %19 = load i64, ptr %18, align 8
-  %20 = getelementptr inbounds i8, ptr %10, i64 8
+  %20 = getelementptr i64, ptr %17, i64 %19
   %21 = load i64, ptr %20, align 8
-  %22 = getelementptr %struct.lib_value, ptr %9, i64 %21
+  %22 = getelementptr inbounds i8, ptr %7, i64 8
   %23 = load i64, ptr %22, align 8
-  br label %24
+  %24 = getelementptr %struct.lib_value, ptr %6, i64 %23
+  %25 = load i64, ptr %24, align 8
+  br label %26
 
-24:
-  %25 = phi i64 [ %23, %13 ], [ %11, %4 ]
-  %26 = phi ptr [ %22, %13 ], [ %10, %4 ]
-  %27 = phi i64 [ %19, %13 ], [ 0, %4 ]
-  switch i64 %25, label %54 [
-    i64 0, label %28
-    i64 1, label %33
-    i64 2, label %37
-    i64 3, label %43
+26:
+  %27 = phi i64 [ %25, %15 ], [ %13, %4 ]
+  %28 = phi ptr [ %24, %15 ], [ %7, %4 ]
+  %29 = phi i64 [ %21, %15 ], [ 0, %4 ]
+  switch i64 %27, label %57 [
+    i64 0, label %30
+    i64 1, label %35
+    i64 2, label %39
+    i64 3, label %48
   ]
 
-28:
-  %29 = getelementptr inbounds i8, ptr %26, i64 8
-  %30 = load i64, ptr %29, align 8
-  %31 = getelementptr %struct.smelt_tensor, ptr %2, i64 %30
-  %32 = load ptr, ptr %31, align 8
-  br label %57
-
-33:
-  %34 = getelementptr inbounds i8, ptr %26, i64 8
-  %35 = load i64, ptr %34, align 8
-  %36 = getelementptr i8, ptr @smelt_image, i64 %35
-  br label %57
-
-37:
-  %38 = getelementptr inbounds i8, ptr %26, i64 8
-  %39 = load i64, ptr %38, align 8
-  %40 = getelementptr %struct.smelt_tensor, ptr %3, i64 %39
-  %41 = load ptr, ptr %40, align 8
-  %42 = getelementptr i8, ptr %41, i64 %27
-  br label %57
-
-43:
-  %44 = getelementptr inbounds i8, ptr %0, i64 72
-  %45 = load ptr, ptr %44, align 8
-  %46 = getelementptr i8, ptr %45, i64 %27
-  %47 = getelementptr inbounds i8, ptr %0, i64 24
-  %48 = load ptr, ptr %47, align 8
-  %49 = getelementptr inbounds i8, ptr %26, i64 16
-  %50 = load i64, ptr %49, align 8
-  %51 = getelementptr i64, ptr %48, i64 %50
-  %52 = load i64, ptr %51, align 8
-  %53 = getelementptr i8, ptr %46, i64 %52
-  br label %57
-
-54:
-  %55 = getelementptr inbounds i8, ptr %0, i64 72
-  %56 = load ptr, ptr %55, align 8
-  br label %57
-
-57:
-  %58 = phi ptr [ %56, %54 ], [ %53, %43 ], [ %42, %37 ], [ %36, %33 ], [ %32, %28 ]
-  ret ptr %58
-}
-
-define internal fastcc noundef i32 @run_launches(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #5 {
-  %4 = alloca %struct.run, align 8
-  %5 = getelementptr inbounds i8, ptr %0, i64 16
-  %6 = load i64, ptr %5, align 8
-  %7 = icmp sgt i64 %6, 1
-  br i1 %7, label %8, label %38
-
-8:
-  %9 = atomicrmw add ptr @the_tokens, i64 1 seq_cst, align 8
-  %10 = add i64 %9, 1
-  %11 = getelementptr inbounds i8, ptr %1, i64 56
-  %12 = load ptr, ptr %11, align 8
-  %13 = getelementptr inbounds i8, ptr %1, i64 64
-  %14 = load ptr, ptr %13, align 8
-  %15 = getelementptr inbounds i8, ptr %1, i64 104
-  %16 = load i64, ptr %15, align 8
-  %17 = getelementptr inbounds i8, ptr %1, i64 48
-  %18 = load ptr, ptr %17, align 8
-  %19 = getelementptr inbounds i8, ptr %1, i64 112
-  %20 = load i64, ptr %19, align 8
-  %21 = load i64, ptr %5, align 8
-  %22 = tail call i32 @smelt_run(ptr noundef nonnull @the_pool, ptr noundef %12, ptr noundef %14, i64 noundef %16, ptr noundef %18, i64 noundef %20, i64 noundef %21, i64 noundef %10) #17
-  %23 = icmp eq i32 %22, 3
-  br i1 %23, label %24, label %35
-
-24:
-  %25 = load i64, ptr %19, align 8
-  %26 = tail call fastcc zeroext i1 @set_up_pool(i64 noundef %25) #15
-  br i1 %26, label %27, label %33
-
-27:
-  %28 = load ptr, ptr %11, align 8
-  %29 = load ptr, ptr %13, align 8
-  %30 = load i64, ptr %15, align 8
-  %31 = load ptr, ptr %17, align 8
-  %32 = tail call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull getelementptr inbounds (i8, ptr @the_pool, i64 1280), ptr noundef %28, ptr noundef %29, i64 noundef %30, ptr noundef %31) #17
-  br label %35
-
-33:
-  store atomic i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 512) release, align 128
-  %34 = load i64, ptr %19, align 8
-  tail call fastcc void @no_memory(ptr noundef %2, i64 noundef %34) #15
+30:
+  %31 = getelementptr inbounds i8, ptr %28, i64 8
+  %32 = load i64, ptr %31, align 8
+  %33 = getelementptr ptr, ptr %12, i64 %32
+  %34 = load ptr, ptr %33, align 8
   br label %57
 
 35:
-  %36 = phi i32 [ %22, %8 ], [ %32, %27 ]
-  %37 = icmp eq i32 %36, 2
-  br i1 %37, label %38, label %57
+  %36 = getelementptr inbounds i8, ptr %28, i64 8
+  %37 = load i64, ptr %36, align 8
+  %38 = getelementptr i8, ptr @smelt_image, i64 %37
+  br label %57
 
-38:
-  call void @llvm.lifetime.start.p0(i64 120, ptr nonnull %4) #16
-  store i64 0, ptr %4, align 8
-  %39 = getelementptr inbounds i8, ptr %4, i64 8
-  store i64 0, ptr %39, align 8
-  %40 = getelementptr inbounds i8, ptr %4, i64 48
-  store i64 0, ptr %40, align 8
-  %41 = getelementptr inbounds i8, ptr %4, i64 56
-  store i64 1, ptr %41, align 8
-  %42 = getelementptr inbounds i8, ptr %1, i64 80
-  %43 = load ptr, ptr %42, align 8
-  %44 = getelementptr inbounds i8, ptr %4, i64 64
-  store ptr %43, ptr %44, align 8
-  %45 = getelementptr inbounds i8, ptr %4, i64 72
-  store i64 1, ptr %45, align 8
-  %46 = getelementptr inbounds i8, ptr %4, i64 88
-  store ptr @the_pool, ptr %46, align 8
-  %47 = getelementptr inbounds i8, ptr %4, i64 80
-  store atomic i64 0, ptr %47 monotonic, align 8
-  %48 = getelementptr inbounds i8, ptr %1, i64 56
-  %49 = load ptr, ptr %48, align 8
-  %50 = getelementptr inbounds i8, ptr %1, i64 64
+39:
+  %40 = getelementptr inbounds i8, ptr %1, i64 48
+  %41 = load i64, ptr %40, align 8
+  %42 = getelementptr inbounds i8, ptr %28, i64 8
+  %43 = load i64, ptr %42, align 8
+  %44 = getelementptr ptr, ptr %12, i64 %41
+  %45 = getelementptr ptr, ptr %44, i64 %43
+  %46 = load ptr, ptr %45, align 8
+  %47 = getelementptr i8, ptr %46, i64 %29
+  br label %57
+
+48:
+  %49 = getelementptr i8, ptr %3, i64 %29
+  %50 = getelementptr inbounds i8, ptr %0, i64 24
   %51 = load ptr, ptr %50, align 8
-  %52 = getelementptr inbounds i8, ptr %1, i64 104
+  %52 = getelementptr inbounds i8, ptr %28, i64 16
   %53 = load i64, ptr %52, align 8
-  %54 = getelementptr inbounds i8, ptr %1, i64 48
-  %55 = load ptr, ptr %54, align 8
-  %56 = call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull %4, ptr noundef %49, ptr noundef %51, i64 noundef %53, ptr noundef %55) #17
-  call void @llvm.lifetime.end.p0(i64 120, ptr nonnull %4) #16
+  %54 = getelementptr i64, ptr %51, i64 %53
+  %55 = load i64, ptr %54, align 8
+  %56 = getelementptr i8, ptr %49, i64 %55
   br label %57
 
 57:
-  %58 = phi i32 [ 5, %33 ], [ 0, %38 ], [ 0, %35 ]
-  ret i32 %58
+  %58 = phi ptr [ %56, %48 ], [ %47, %39 ], [ %38, %35 ], [ %34, %30 ], [ %3, %26 ]
+  ret ptr %58
+}
+
+define internal fastcc i32 @run_body(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr noundef %3, ptr noundef %4) unnamed_addr #5 {
+  %6 = getelementptr inbounds i8, ptr %2, i64 8
+  %7 = load i64, ptr %6, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  %9 = getelementptr inbounds i8, ptr %1, i64 24
+  %10 = load ptr, ptr %9, align 8
+  %11 = getelementptr inbounds i8, ptr %2, i64 32
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr i64, ptr %10, i64 %12
+  %14 = load i64, ptr %13, align 8
+  %15 = icmp eq i64 %14, 0
+  br i1 %15, label %60, label %16
+
+16:
+  %17 = tail call fastcc ptr @fill_frame(ptr noundef nonnull %1, ptr noundef nonnull %2, ptr noundef %3) #16
+  %18 = getelementptr inbounds i8, ptr %2, i64 16
+  %19 = getelementptr inbounds i8, ptr %1, i64 72
+  br label %20
+
+20:
+  %21 = phi i64 [ 0, %16 ], [ %58, %55 ]
+  %22 = phi i64 [ 0, %16 ], [ %37, %55 ]
+  %23 = phi i64 [ 0, %16 ], [ %56, %55 ]
+  %24 = load i64, ptr %18, align 8
+  %25 = icmp slt i64 %21, %24
+  br i1 %25, label %26, label %60
+
+26:
+  %27 = load ptr, ptr %19, align 8
+  %28 = getelementptr %struct.lib_group, ptr %8, i64 %21
+  %29 = getelementptr inbounds i8, ptr %28, i64 16
+  %30 = load i64, ptr %29, align 8
+  %31 = getelementptr %struct.part, ptr %27, i64 %30
+  %32 = icmp eq i64 %23, 0
+  br i1 %32, label %33, label %36
+
+33:
+  %34 = getelementptr inbounds i8, ptr %31, i64 8
+  %35 = load i64, ptr %34, align 8
+  br label %36
+
+36:
+  %37 = phi i64 [ %22, %26 ], [ %35, %33 ]
+  %38 = getelementptr inbounds i8, ptr %31, i64 16
+  %39 = load i64, ptr %38, align 8
+  %40 = add i64 %39, %23
+  %41 = getelementptr inbounds i8, ptr %28, i64 24
+  %42 = load i64, ptr %41, align 8
+  %43 = icmp eq i64 %42, 0
+  br i1 %43, label %44, label %49
+
+44:
+  %45 = add nuw nsw i64 %21, 1
+  %46 = icmp slt i64 %45, %24
+  br i1 %46, label %55, label %47
+
+47:
+  %48 = tail call fastcc i32 @run_launches(ptr noundef %0, ptr noundef nonnull %1, i64 noundef %37, i64 noundef %40, ptr noundef %4) #16
+  br label %55
+
+49:
+  %50 = tail call fastcc i32 @run_launches(ptr noundef %0, ptr noundef nonnull %1, i64 noundef %37, i64 noundef %40, ptr noundef %4) #16
+  %51 = icmp eq i32 %50, 0
+  br i1 %51, label %52, label %60
+
+52:
+  %53 = getelementptr i64, ptr @smelt_tables, i64 %42
+  %54 = tail call fastcc i32 @repeat(ptr noundef %0, ptr noundef nonnull %1, ptr noundef nonnull %2, ptr noundef %53, ptr noundef %3, ptr noundef %17, ptr noundef %4) #16
+  br label %55
+
+55:
+  %56 = phi i64 [ %40, %44 ], [ 0, %52 ], [ 0, %47 ]
+  %57 = phi i32 [ 0, %44 ], [ %54, %52 ], [ %48, %47 ]
+  %58 = add nuw nsw i64 %21, 1
+  %59 = icmp eq i32 %57, 0
+  br i1 %59, label %20, label %60
+
+60:
+  %61 = phi i32 [ 0, %5 ], [ %50, %49 ], [ 0, %20 ], [ %57, %55 ]
+  ret i32 %61
 }
 
 define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3) unnamed_addr #5 {
@@ -1976,7 +1855,7 @@ define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr
   %26 = sext i32 %25 to i64
   %27 = getelementptr inbounds i8, ptr %19, i64 24
   %28 = load i64, ptr %27, align 8
-  %29 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %23, i64 noundef %26, i64 noundef %28) #15
+  %29 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %23, i64 noundef %26, i64 noundef %28) #16
   %30 = load i64, ptr %19, align 8
   switch i64 %30, label %51 [
     i64 1, label %31
@@ -2013,7 +1892,7 @@ define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr
 
 47:
   %48 = load ptr, ptr %22, align 8
-  %49 = tail call ptr @memcpy(ptr noundef %48, ptr noundef nonnull %43, i64 noundef %29) #17
+  %49 = tail call ptr @memcpy(ptr noundef %48, ptr noundef nonnull %43, i64 noundef %29) #18
   %50 = load ptr, ptr %0, align 8
   br label %51
 
@@ -2027,7 +1906,7 @@ define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr
 }
 
 define internal fastcc void @read_text(ptr noundef %0, ptr noundef %1, i64 noundef %2) unnamed_addr #5 {
-  %4 = tail call i32 (ptr, i32, ...) @open(ptr noundef %0, i32 noundef 0) #17
+  %4 = tail call i32 (ptr, i32, ...) @open(ptr noundef %0, i32 noundef 0) #18
   %5 = icmp sgt i32 %4, -1
   br i1 %5, label %6, label %22
 
@@ -2040,7 +1919,7 @@ define internal fastcc void @read_text(ptr noundef %0, ptr noundef %1, i64 nound
   %10 = phi i64 [ %15, %9 ], [ 0, %6 ]
   %11 = getelementptr i8, ptr %1, i64 %10
   %12 = sub i64 %7, %10
-  %13 = tail call i64 @read(i32 noundef %4, ptr noundef %11, i64 noundef %12) #17
+  %13 = tail call i64 @read(i32 noundef %4, ptr noundef %11, i64 noundef %12) #18
   %14 = tail call i64 @llvm.smax.i64(i64 %13, i64 0)
   %15 = add i64 %14, %10
   %16 = icmp slt i64 %15, %7
@@ -2050,7 +1929,7 @@ define internal fastcc void @read_text(ptr noundef %0, ptr noundef %1, i64 nound
 
 19:
   %20 = phi i64 [ 0, %6 ], [ %15, %9 ]
-  %21 = tail call i32 @close(i32 noundef %4) #17
+  %21 = tail call i32 @close(i32 noundef %4) #18
   br label %22
 
 22:
@@ -2137,7 +2016,7 @@ declare i32 @posix_memalign(ptr noundef, i64 noundef, i64 noundef) local_unnamed
 
 define internal fastcc void @say_number(ptr noundef %0, i64 noundef %1) unnamed_addr #4 {
   %3 = alloca [24 x i8], align 16
-  call void @llvm.lifetime.start.p0(i64 24, ptr nonnull %3) #16
+  call void @llvm.lifetime.start.p0(i64 24, ptr nonnull %3) #17
   %4 = tail call i64 @llvm.abs.i64(i64 %1, i1 false)
   %5 = getelementptr inbounds i8, ptr %3, i64 23
   store i8 0, ptr %5, align 1
@@ -2171,8 +2050,8 @@ define internal fastcc void @say_number(ptr noundef %0, i64 noundef %1) unnamed_
 23:
   %24 = phi i64 [ %21, %19 ], [ %13, %17 ]
   %25 = getelementptr i8, ptr %3, i64 %24
-  call fastcc void @say(ptr noundef %0, ptr noundef %25) #15
-  call void @llvm.lifetime.end.p0(i64 24, ptr nonnull %3) #16
+  call fastcc void @say(ptr noundef %0, ptr noundef %25) #16
+  call void @llvm.lifetime.end.p0(i64 24, ptr nonnull %3) #17
   ret void
 }
 
@@ -2197,7 +2076,7 @@ declare i32 @pthread_attr_setstacksize(ptr noundef, i64 noundef) #8
 declare i32 @pthread_attr_setdetachstate(ptr noundef, i32 noundef) #8
 
 define internal i32 @create_thread(ptr noundef %0, ptr noundef %1, ptr noundef %2, ptr noundef %3) #2 {
-  %5 = tail call i32 @pthread_create(ptr noundef %0, ptr noundef %1, ptr noundef %2, ptr noundef %3) #17
+  %5 = tail call i32 @pthread_create(ptr noundef %0, ptr noundef %1, ptr noundef %2, ptr noundef %3) #18
   %6 = icmp eq i32 %5, 0
   br i1 %6, label %7, label %13
 
@@ -2223,7 +2102,7 @@ declare i32 @sched_getcpu() #8
 define internal i32 @get_affinity(i32 noundef %0, i64 noundef %1, ptr noundef %2) #2 {
   %4 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 32), align 8
   %5 = sext i32 %0 to i64
-  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #17
+  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #18
   %7 = trunc i64 %6 to i32
   ret i32 %7
 }
@@ -2231,7 +2110,7 @@ define internal i32 @get_affinity(i32 noundef %0, i64 noundef %1, ptr noundef %2
 define internal i32 @set_affinity(i32 noundef %0, i64 noundef %1, ptr noundef %2) #2 {
   %4 = load i64, ptr getelementptr inbounds (i8, ptr @smelt_tables, i64 40), align 8
   %5 = sext i32 %0 to i64
-  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #17
+  %6 = tail call i64 (i64, ...) @syscall(i64 noundef %4, i64 noundef %5, i64 noundef %1, ptr noundef %2) #18
   %7 = trunc i64 %6 to i32
   ret i32 %7
 }
@@ -2255,7 +2134,7 @@ define internal fastcc range(i32 0, 2) i32 @check_data(ptr nocapture noundef rea
   %7 = getelementptr inbounds i8, ptr %0, i64 12
   %8 = load i32, ptr %7, align 4
   %9 = sext i32 %8 to i64
-  %10 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %6, i64 noundef %9, i64 noundef %1) #15
+  %10 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %6, i64 noundef %9, i64 noundef %1) #16
   %11 = icmp slt i64 %10, 0
   br i1 %11, label %22, label %12
 
@@ -2275,9 +2154,9 @@ define internal fastcc range(i32 0, 2) i32 @check_data(ptr nocapture noundef rea
 
 22:
   %23 = phi ptr [ @.str.21, %17 ], [ @.str.19, %5 ], [ @.str.20, %12 ]
-  %24 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef %2) #15
-  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %3) #15
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %23) #15
+  %24 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef %2) #16
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %3) #16
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %23) #16
   br label %25
 
 25:
@@ -2778,8 +2657,8 @@ define internal fastcc range(i32 2, 4) i32 @refuse(ptr nocapture noundef readonl
   %15 = getelementptr inbounds i8, ptr %4, i64 8
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr i64, ptr @smelt_tables, i64 %16
-  %18 = tail call fastcc i32 @fail(ptr noundef %2, i32 noundef %14, ptr noundef %17) #15
-  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull @.str.22) #15
+  %18 = tail call fastcc i32 @fail(ptr noundef %2, i32 noundef %14, ptr noundef %17) #16
+  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull @.str.22) #16
   br i1 %12, label %42, label %41
 
 19:
@@ -2819,9 +2698,9 @@ define internal fastcc range(i32 2, 4) i32 @refuse(ptr nocapture noundef readonl
   %43 = phi i64 [ %47, %42 ], [ 0, %13 ]
   %44 = icmp eq i64 %43, 0
   %45 = select i1 %44, ptr @.str, ptr @.str.5
-  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull %45) #15
+  tail call fastcc void @say(ptr noundef %2, ptr noundef nonnull %45) #16
   %46 = getelementptr %struct.smelt_tensor, ptr %1, i64 %43
-  tail call fastcc void @say_type(ptr noundef %2, ptr noundef %46) #15
+  tail call fastcc void @say_type(ptr noundef %2, ptr noundef %46) #16
   %47 = add nuw nsw i64 %43, 1
   %48 = icmp eq i64 %47, %11
   br i1 %48, label %41, label %42
@@ -2835,18 +2714,18 @@ define internal fastcc void @say_type(ptr noundef %0, ptr nocapture noundef read
   %7 = zext nneg i32 %6 to i64
   %8 = getelementptr i8, ptr @DTYPE_NAMES, i64 %7
   %9 = select i1 %5, ptr %8, ptr @.str.23
-  tail call fastcc void @say(ptr noundef %0, ptr noundef %9) #15
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.24) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef %9) #16
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.24) #16
   %10 = getelementptr inbounds i8, ptr %1, i64 12
   %11 = load i32, ptr %10, align 4
   %12 = icmp ugt i32 %11, 8
   br i1 %12, label %13, label %17
 
 13:
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.25) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.25) #16
   %14 = load i32, ptr %10, align 4
   %15 = sext i32 %14 to i64
-  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %15) #15
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %15) #16
   %16 = load i32, ptr %10, align 4
   br label %17
 
@@ -2861,17 +2740,17 @@ define internal fastcc void @say_type(ptr noundef %0, ptr nocapture noundef read
   br label %24
 
 23:
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.27) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.27) #16
   ret void
 
 24:
   %25 = phi i64 [ 0, %21 ], [ %30, %24 ]
   %26 = icmp eq i64 %25, 0
   %27 = select i1 %26, ptr @.str, ptr @.str.26
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull %27) #15
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull %27) #16
   %28 = getelementptr [8 x i64], ptr %22, i64 0, i64 %25
   %29 = load i64, ptr %28, align 8
-  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %29) #15
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %29) #16
   %30 = add nuw nsw i64 %25, 1
   %31 = load i32, ptr %10, align 4
   %32 = sext i32 %31 to i64
@@ -2965,241 +2844,296 @@ define internal fastcc ptr @nearest_plan(ptr nocapture noundef readonly %0, ptr 
   br i1 %66, label %14, label %16
 }
 
-define internal fastcc void @lay_out(ptr nocapture noundef %0, i64 noundef %1, i1 noundef zeroext %2) unnamed_addr #6 {
-  %4 = getelementptr inbounds i8, ptr %0, i64 8
-  %5 = load ptr, ptr %4, align 8
-  %6 = getelementptr inbounds i8, ptr %5, i64 40
-  %7 = load i64, ptr %6, align 8
-  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
-  %9 = getelementptr inbounds i8, ptr %0, i64 112
-  store i64 0, ptr %9, align 8
-  %10 = getelementptr inbounds i8, ptr %0, i64 104
-  store i64 0, ptr %10, align 8
-  %11 = getelementptr inbounds i8, ptr %0, i64 96
-  store i64 0, ptr %11, align 8
-  %12 = getelementptr inbounds i8, ptr %0, i64 88
-  store i64 0, ptr %12, align 8
-  %13 = getelementptr inbounds i8, ptr %0, i64 24
-  %14 = load ptr, ptr %13, align 8
-  %15 = getelementptr inbounds i8, ptr %5, i64 64
-  %16 = load i64, ptr %15, align 8
-  %17 = getelementptr i64, ptr %14, i64 %16
-  %18 = load i64, ptr %17, align 8
-  %19 = icmp eq i64 %18, 0
-  br i1 %19, label %28, label %20
-
-20:
-  %21 = getelementptr inbounds i8, ptr %0, i64 64
-  br label %22
-
-22:
-  %23 = phi ptr [ %5, %20 ], [ %40, %37 ]
-  %24 = phi i64 [ 0, %20 ], [ %38, %37 ]
-  %25 = getelementptr inbounds i8, ptr %23, i64 48
-  %26 = load i64, ptr %25, align 8
-  %27 = icmp slt i64 %24, %26
-  br i1 %27, label %29, label %28
-
-28:
-  ret void
-
-29:
-  %30 = getelementptr %struct.lib_group, ptr %8, i64 %24
-  %31 = load i64, ptr %30, align 8
-  %32 = getelementptr i64, ptr @smelt_tables, i64 %31
-  %33 = load i64, ptr %12, align 8
-  %34 = getelementptr inbounds i8, ptr %30, i64 8
-  %35 = load i64, ptr %34, align 8
-  %36 = icmp sgt i64 %35, 0
-  br label %46
-
-37:
-  %38 = add nuw nsw i64 %24, 1
-  %39 = load ptr, ptr %13, align 8
-  %40 = load ptr, ptr %4, align 8
-  %41 = getelementptr inbounds i8, ptr %40, i64 64
-  %42 = load i64, ptr %41, align 8
-  %43 = getelementptr i64, ptr %39, i64 %42
-  %44 = load i64, ptr %43, align 8
-  %45 = icmp eq i64 %44, 0
-  br i1 %45, label %28, label %22
-
-46:
-  %47 = phi i64 [ 0, %29 ], [ %107, %106 ]
-  %48 = load i64, ptr %11, align 8
-  %49 = getelementptr %struct.lib_function, ptr @smelt_tables, i64 %47
-  br i1 %36, label %51, label %50
-
-50:
-  store i64 %33, ptr %12, align 8
-  br label %37
-
-51:
-  %52 = add i64 %47, 1
-  br label %57
-
-53:
-  %54 = load i64, ptr %11, align 8
-  store i64 %87, ptr %12, align 8
-  %55 = sub i64 %54, %48
-  %56 = icmp eq i64 %54, %48
-  br i1 %56, label %106, label %90
-
-57:
-  %58 = phi i64 [ 0, %51 ], [ %84, %80 ]
-  %59 = phi i64 [ 0, %51 ], [ %88, %80 ]
-  %60 = phi double [ 0.000000e+00, %51 ], [ %81, %80 ]
-  %61 = phi i64 [ %33, %51 ], [ %87, %80 ]
-  %62 = getelementptr %struct.lib_kernel, ptr %32, i64 %59
-  %63 = getelementptr inbounds i8, ptr %62, i64 8
-  %64 = load i64, ptr %63, align 8
-  %65 = getelementptr i64, ptr @smelt_tables, i64 %64
-  %66 = load ptr, ptr %13, align 8
-  %67 = load i64, ptr %62, align 8
-  %68 = getelementptr i64, ptr %66, i64 %67
-  %69 = load i64, ptr %68, align 8
-  %70 = getelementptr %struct.lib_variant, ptr %65, i64 %69
-  %71 = getelementptr inbounds i8, ptr %70, i64 40
-  %72 = load i64, ptr %71, align 8
-  %73 = icmp slt i64 %47, %72
-  br i1 %73, label %74, label %80
-
-74:
-  %75 = getelementptr inbounds i8, ptr %70, i64 32
-  %76 = load i64, ptr %75, align 8
-  %77 = getelementptr i64, ptr %49, i64 %76
-  %78 = tail call fastcc double @add_chunks(ptr noundef nonnull %0, ptr noundef %77, i64 noundef %61, i64 noundef %1, i1 noundef zeroext %2) #15
-  %79 = fadd double %60, %78
-  br label %80
-
-80:
-  %81 = phi double [ %79, %74 ], [ %60, %57 ]
-  %82 = icmp slt i64 %52, %72
-  %83 = zext i1 %82 to i64
-  %84 = add i64 %58, %83
-  %85 = getelementptr inbounds i8, ptr %70, i64 8
-  %86 = load i64, ptr %85, align 8
-  %87 = add i64 %86, %61
-  %88 = add nuw nsw i64 %59, 1
-  %89 = icmp eq i64 %88, %35
-  br i1 %89, label %53, label %57
-
-90:
-  %91 = load i64, ptr %10, align 8
-  br i1 %2, label %92, label %103
-
-92:
-  %93 = load ptr, ptr %21, align 8
-  %94 = getelementptr %struct.launch, ptr %93, i64 %91
-  store i64 %48, ptr %94, align 8
-  %95 = getelementptr inbounds i8, ptr %94, i64 8
-  store i64 %55, ptr %95, align 8
-  %96 = fcmp ogt double %81, 8.000000e+03
-  %97 = icmp sgt i64 %55, 1
-  %98 = select i1 %96, i1 %97, i1 false
-  %99 = zext i1 %98 to i64
-  %100 = getelementptr inbounds i8, ptr %94, i64 16
-  store i64 %99, ptr %100, align 8
-  %101 = getelementptr inbounds i8, ptr %94, i64 24
-  store i64 0, ptr %101, align 8
-  %102 = load i64, ptr %10, align 8
-  br label %103
-
-103:
-  %104 = phi i64 [ %102, %92 ], [ %91, %90 ]
-  %105 = add i64 %104, 1
-  store i64 %105, ptr %10, align 8
-  br label %106
-
-106:
-  %107 = add i64 %47, 1
-  %108 = icmp eq i64 %84, 0
-  br i1 %108, label %37, label %46
-}
-
-define internal fastcc i64 @arena_bytes(ptr nocapture noundef readonly %0) unnamed_addr #9 {
-  %2 = getelementptr inbounds i8, ptr %0, i64 8
-  %3 = load ptr, ptr %2, align 8
-  %4 = getelementptr inbounds i8, ptr %3, i64 40
-  %5 = load i64, ptr %4, align 8
-  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
-  %7 = getelementptr inbounds i8, ptr %0, i64 120
-  %8 = load i64, ptr %7, align 8
-  %9 = getelementptr inbounds i8, ptr %3, i64 48
-  %10 = load i64, ptr %9, align 8
-  %11 = icmp sgt i64 %10, 0
-  br i1 %11, label %12, label %25
-
-12:
-  %13 = getelementptr inbounds i8, ptr %0, i64 24
-  br label %14
-
-14:
-  %15 = phi i64 [ %8, %12 ], [ %28, %27 ]
-  %16 = phi i64 [ 0, %12 ], [ %29, %27 ]
-  %17 = getelementptr %struct.lib_group, ptr %6, i64 %16
-  %18 = getelementptr inbounds i8, ptr %17, i64 8
+define internal fastcc i64 @lay_out(ptr noundef %0, ptr nocapture noundef readonly %1, i64 noundef %2, i1 noundef zeroext %3) unnamed_addr #14 {
+  %5 = getelementptr inbounds i8, ptr %1, i64 8
+  %6 = load i64, ptr %5, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  %8 = getelementptr inbounds i8, ptr %0, i64 24
+  %9 = load ptr, ptr %8, align 8
+  %10 = getelementptr inbounds i8, ptr %1, i64 24
+  %11 = load i64, ptr %10, align 8
+  %12 = getelementptr i64, ptr %9, i64 %11
+  %13 = load i64, ptr %12, align 8
+  %14 = add i64 %13, 63
+  %15 = and i64 %14, -64
+  %16 = getelementptr inbounds i8, ptr %1, i64 32
+  %17 = load i64, ptr %16, align 8
+  %18 = getelementptr i64, ptr %9, i64 %17
   %19 = load i64, ptr %18, align 8
-  %20 = icmp sgt i64 %19, 0
-  br i1 %20, label %21, label %27
+  %20 = icmp eq i64 %19, 0
+  br i1 %20, label %77, label %21
 
 21:
-  %22 = load i64, ptr %17, align 8
-  %23 = getelementptr i64, ptr @smelt_tables, i64 %22
-  %24 = load ptr, ptr %13, align 8
-  br label %31
+  %22 = getelementptr inbounds i8, ptr %1, i64 16
+  %23 = load i64, ptr %22, align 8
+  %24 = icmp sgt i64 %23, 0
+  br i1 %24, label %27, label %33
 
 25:
-  %26 = phi i64 [ %8, %1 ], [ %28, %27 ]
-  ret i64 %26
+  %26 = icmp sgt i64 %31, 0
+  br i1 %26, label %37, label %33
 
 27:
-  %28 = phi i64 [ %15, %14 ], [ %49, %48 ]
-  %29 = add nuw nsw i64 %16, 1
-  %30 = icmp eq i64 %29, %10
-  br i1 %30, label %25, label %14
+  %28 = phi i64 [ %30, %27 ], [ 0, %21 ]
+  %29 = getelementptr %struct.lib_group, ptr %7, i64 %28
+  tail call fastcc void @lay_out_group(ptr noundef %0, ptr noundef %29, i64 noundef %2, i1 noundef zeroext %3) #16
+  %30 = add nuw nsw i64 %28, 1
+  %31 = load i64, ptr %22, align 8
+  %32 = icmp slt i64 %30, %31
+  br i1 %32, label %27, label %25
 
-31:
-  %32 = phi i64 [ %15, %21 ], [ %49, %48 ]
-  %33 = phi i64 [ 0, %21 ], [ %50, %48 ]
-  %34 = getelementptr %struct.lib_kernel, ptr %23, i64 %33
-  %35 = getelementptr inbounds i8, ptr %34, i64 8
-  %36 = load i64, ptr %35, align 8
-  %37 = getelementptr i64, ptr @smelt_tables, i64 %36
-  %38 = load i64, ptr %34, align 8
-  %39 = getelementptr i64, ptr %24, i64 %38
-  %40 = load i64, ptr %39, align 8
-  %41 = getelementptr %struct.lib_variant, ptr %37, i64 %40
-  %42 = getelementptr inbounds i8, ptr %41, i64 24
-  %43 = load i64, ptr %42, align 8
-  %44 = icmp sgt i64 %43, 0
-  br i1 %44, label %45, label %48
+33:
+  %34 = phi i64 [ 0, %25 ], [ 0, %21 ], [ %74, %72 ]
+  %35 = phi i64 [ %15, %25 ], [ %15, %21 ], [ %44, %72 ]
+  %36 = add i64 %35, %34
+  br label %77
 
-45:
-  %46 = getelementptr inbounds i8, ptr %41, i64 16
-  %47 = load i64, ptr %46, align 8
-  br label %52
+37:
+  %38 = phi i64 [ %73, %72 ], [ %31, %25 ]
+  %39 = phi i64 [ %75, %72 ], [ 0, %25 ]
+  %40 = phi i64 [ %44, %72 ], [ %15, %25 ]
+  %41 = phi i64 [ %74, %72 ], [ 0, %25 ]
+  %42 = getelementptr %struct.lib_group, ptr %7, i64 %39
+  %43 = tail call fastcc i64 @workspace_bytes(ptr noundef %0, ptr noundef %42) #16
+  %44 = add i64 %43, %40
+  %45 = getelementptr inbounds i8, ptr %42, i64 24
+  %46 = load i64, ptr %45, align 8
+  %47 = icmp eq i64 %46, 0
+  br i1 %47, label %72, label %48
 
 48:
-  %49 = phi i64 [ %32, %31 ], [ %62, %52 ]
-  %50 = add nuw nsw i64 %33, 1
-  %51 = icmp eq i64 %50, %19
-  br i1 %51, label %27, label %31
+  %49 = getelementptr i64, ptr @smelt_tables, i64 %46
+  %50 = load i64, ptr %49, align 8
+  %51 = getelementptr i64, ptr @smelt_tables, i64 %50
+  %52 = tail call fastcc i64 @lay_out(ptr noundef %0, ptr noundef %51, i64 noundef %2, i1 noundef zeroext %3) #16
+  %53 = getelementptr inbounds i8, ptr %49, i64 8
+  %54 = load i64, ptr %53, align 8
+  %55 = icmp eq i64 %54, %50
+  br i1 %55, label %60, label %56
 
-52:
-  %53 = phi i64 [ 0, %45 ], [ %63, %52 ]
-  %54 = phi i64 [ %32, %45 ], [ %62, %52 ]
-  %55 = add i64 %47, %53
-  %56 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %55
-  %57 = load i64, ptr %56, align 8
-  %58 = getelementptr i64, ptr %24, i64 %57
-  %59 = load i64, ptr %58, align 8
-  %60 = add i64 %59, 63
-  %61 = and i64 %60, -64
-  %62 = add i64 %61, %54
-  %63 = add nuw nsw i64 %53, 1
-  %64 = icmp eq i64 %63, %43
-  br i1 %64, label %48, label %52
+56:
+  %57 = getelementptr i64, ptr @smelt_tables, i64 %54
+  %58 = tail call fastcc i64 @lay_out(ptr noundef %0, ptr noundef %57, i64 noundef %2, i1 noundef zeroext %3) #16
+  %59 = tail call noundef i64 @llvm.smax.i64(i64 %52, i64 %58)
+  br label %60
+
+60:
+  %61 = phi i64 [ %59, %56 ], [ %52, %48 ]
+  %62 = load ptr, ptr %8, align 8
+  %63 = getelementptr inbounds i8, ptr %49, i64 40
+  %64 = load i64, ptr %63, align 8
+  %65 = getelementptr i64, ptr %62, i64 %64
+  %66 = load i64, ptr %65, align 8
+  %67 = add i64 %66, 63
+  %68 = and i64 %67, -64
+  %69 = add i64 %68, %61
+  %70 = tail call noundef i64 @llvm.smax.i64(i64 %41, i64 %69)
+  %71 = load i64, ptr %22, align 8
+  br label %72
+
+72:
+  %73 = phi i64 [ %71, %60 ], [ %38, %37 ]
+  %74 = phi i64 [ %70, %60 ], [ %41, %37 ]
+  %75 = add nuw nsw i64 %39, 1
+  %76 = icmp slt i64 %75, %73
+  br i1 %76, label %37, label %33
+
+77:
+  %78 = phi i64 [ %36, %33 ], [ 0, %4 ]
+  ret i64 %78
+}
+
+define internal fastcc void @lay_out_group(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, i64 noundef %2, i1 noundef zeroext %3) unnamed_addr #6 {
+  %5 = load i64, ptr %1, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %0, i64 104
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr inbounds i8, ptr %0, i64 120
+  %10 = load i64, ptr %9, align 8
+  %11 = getelementptr inbounds i8, ptr %0, i64 112
+  %12 = getelementptr inbounds i8, ptr %1, i64 8
+  %13 = getelementptr inbounds i8, ptr %0, i64 24
+  %14 = getelementptr inbounds i8, ptr %0, i64 64
+  %15 = load i64, ptr %12, align 8
+  %16 = icmp sgt i64 %15, 0
+  br i1 %16, label %19, label %18
+
+17:
+  br i1 %3, label %85, label %95
+
+18:
+  store i64 %8, ptr %7, align 8
+  br label %17
+
+19:
+  %20 = phi i64 [ %83, %81 ], [ %15, %4 ]
+  %21 = phi i64 [ %82, %81 ], [ 0, %4 ]
+  %22 = load i64, ptr %11, align 8
+  %23 = getelementptr %struct.lib_function, ptr @smelt_tables, i64 %21
+  %24 = add i64 %21, 1
+  br label %29
+
+25:
+  %26 = load i64, ptr %11, align 8
+  store i64 %61, ptr %7, align 8
+  %27 = sub i64 %26, %22
+  %28 = icmp eq i64 %26, %22
+  br i1 %28, label %80, label %64
+
+29:
+  %30 = phi i64 [ %20, %19 ], [ %55, %54 ]
+  %31 = phi i1 [ false, %19 ], [ %58, %54 ]
+  %32 = phi i64 [ 0, %19 ], [ %62, %54 ]
+  %33 = phi double [ 0.000000e+00, %19 ], [ %56, %54 ]
+  %34 = phi i64 [ %8, %19 ], [ %61, %54 ]
+  %35 = getelementptr %struct.lib_kernel, ptr %6, i64 %32
+  %36 = getelementptr inbounds i8, ptr %35, i64 8
+  %37 = load i64, ptr %36, align 8
+  %38 = getelementptr i64, ptr @smelt_tables, i64 %37
+  %39 = load ptr, ptr %13, align 8
+  %40 = load i64, ptr %35, align 8
+  %41 = getelementptr i64, ptr %39, i64 %40
+  %42 = load i64, ptr %41, align 8
+  %43 = getelementptr %struct.lib_variant, ptr %38, i64 %42
+  %44 = getelementptr inbounds i8, ptr %43, i64 40
+  %45 = load i64, ptr %44, align 8
+  %46 = icmp slt i64 %21, %45
+  br i1 %46, label %47, label %54
+
+47:
+  %48 = getelementptr inbounds i8, ptr %43, i64 32
+  %49 = load i64, ptr %48, align 8
+  %50 = getelementptr i64, ptr %23, i64 %49
+  %51 = tail call fastcc double @add_chunks(ptr noundef nonnull %0, ptr noundef %50, i64 noundef %34, i64 noundef %2, i1 noundef zeroext %3) #16
+  %52 = fadd double %33, %51
+  %53 = load i64, ptr %12, align 8
+  br label %54
+
+54:
+  %55 = phi i64 [ %53, %47 ], [ %30, %29 ]
+  %56 = phi double [ %52, %47 ], [ %33, %29 ]
+  %57 = icmp slt i64 %24, %45
+  %58 = or i1 %31, %57
+  %59 = getelementptr inbounds i8, ptr %43, i64 8
+  %60 = load i64, ptr %59, align 8
+  %61 = add i64 %60, %34
+  %62 = add nuw nsw i64 %32, 1
+  %63 = icmp slt i64 %62, %55
+  br i1 %63, label %29, label %25
+
+64:
+  %65 = load i64, ptr %9, align 8
+  br i1 %3, label %66, label %77
+
+66:
+  %67 = load ptr, ptr %14, align 8
+  %68 = getelementptr %struct.launch, ptr %67, i64 %65
+  store i64 %22, ptr %68, align 8
+  %69 = getelementptr inbounds i8, ptr %68, i64 8
+  store i64 %27, ptr %69, align 8
+  %70 = fcmp ogt double %56, 8.000000e+03
+  %71 = icmp sgt i64 %27, 1
+  %72 = select i1 %70, i1 %71, i1 false
+  %73 = zext i1 %72 to i64
+  %74 = getelementptr inbounds i8, ptr %68, i64 16
+  store i64 %73, ptr %74, align 8
+  %75 = getelementptr inbounds i8, ptr %68, i64 24
+  store i64 0, ptr %75, align 8
+  %76 = load i64, ptr %9, align 8
+  br label %77
+
+77:
+  %78 = phi i64 [ %76, %66 ], [ %65, %64 ]
+  %79 = add i64 %78, 1
+  store i64 %79, ptr %9, align 8
+  br i1 %58, label %81, label %17
+
+80:
+  br i1 %58, label %81, label %17
+
+81:
+  %82 = add i64 %21, 1
+  %83 = load i64, ptr %12, align 8
+  %84 = icmp sgt i64 %83, 0
+  br i1 %84, label %19, label %18
+
+85:
+  %86 = load i64, ptr %9, align 8
+  %87 = sub i64 %86, %10
+  %88 = getelementptr inbounds i8, ptr %0, i64 72
+  %89 = load ptr, ptr %88, align 8
+  %90 = getelementptr inbounds i8, ptr %1, i64 16
+  %91 = load i64, ptr %90, align 8
+  %92 = getelementptr %struct.part, ptr %89, i64 %91
+  store i64 %8, ptr %92, align 8
+  %93 = getelementptr inbounds i8, ptr %92, i64 8
+  store i64 %10, ptr %93, align 8
+  %94 = getelementptr inbounds i8, ptr %92, i64 16
+  store i64 %87, ptr %94, align 8
+  br label %95
+
+95:
+  ret void
+}
+
+define internal fastcc i64 @workspace_bytes(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1) unnamed_addr #9 {
+  %3 = getelementptr inbounds i8, ptr %1, i64 8
+  %4 = load i64, ptr %3, align 8
+  %5 = icmp sgt i64 %4, 0
+  br i1 %5, label %6, label %11
+
+6:
+  %7 = load i64, ptr %1, align 8
+  %8 = getelementptr i64, ptr @smelt_tables, i64 %7
+  %9 = getelementptr inbounds i8, ptr %0, i64 24
+  %10 = load ptr, ptr %9, align 8
+  br label %13
+
+11:
+  %12 = phi i64 [ 0, %2 ], [ %31, %30 ]
+  ret i64 %12
+
+13:
+  %14 = phi i64 [ 0, %6 ], [ %31, %30 ]
+  %15 = phi i64 [ 0, %6 ], [ %32, %30 ]
+  %16 = getelementptr %struct.lib_kernel, ptr %8, i64 %15
+  %17 = getelementptr inbounds i8, ptr %16, i64 8
+  %18 = load i64, ptr %17, align 8
+  %19 = getelementptr i64, ptr @smelt_tables, i64 %18
+  %20 = load i64, ptr %16, align 8
+  %21 = getelementptr i64, ptr %10, i64 %20
+  %22 = load i64, ptr %21, align 8
+  %23 = getelementptr %struct.lib_variant, ptr %19, i64 %22
+  %24 = getelementptr inbounds i8, ptr %23, i64 24
+  %25 = load i64, ptr %24, align 8
+  %26 = icmp sgt i64 %25, 0
+  br i1 %26, label %27, label %30
+
+27:
+  %28 = getelementptr inbounds i8, ptr %23, i64 16
+  %29 = load i64, ptr %28, align 8
+  br label %34
+
+30:
+  %31 = phi i64 [ %14, %13 ], [ %44, %34 ]
+  %32 = add nuw nsw i64 %15, 1
+  %33 = icmp eq i64 %32, %4
+  br i1 %33, label %11, label %13
+
+34:
+  %35 = phi i64 [ 0, %27 ], [ %45, %34 ]
+  %36 = phi i64 [ %14, %27 ], [ %44, %34 ]
+  %37 = add i64 %29, %35
+  %38 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %37
+  %39 = load i64, ptr %38, align 8
+  %40 = getelementptr i64, ptr %10, i64 %39
+  %41 = load i64, ptr %40, align 8
+  %42 = add i64 %41, 63
+  %43 = and i64 %42, -64
+  %44 = add i64 %43, %36
+  %45 = add nuw nsw i64 %35, 1
+  %46 = icmp eq i64 %45, %25
+  br i1 %46, label %30, label %34
 }
 
 define internal fastcc double @add_chunks(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, i64 noundef %2, i64 noundef %3, i1 noundef zeroext %4) unnamed_addr #6 {
@@ -3219,7 +3153,7 @@ define internal fastcc double @add_chunks(ptr nocapture noundef %0, ptr nocaptur
   %19 = load i64, ptr %18, align 8
   %20 = sitofp i64 %19 to double
   %21 = fmul double %20, 2.500000e-01
-  %22 = getelementptr inbounds i8, ptr %0, i64 112
+  %22 = getelementptr inbounds i8, ptr %0, i64 128
   %23 = load i64, ptr %22, align 8
   %24 = icmp sgt i64 %15, %23
   br i1 %24, label %25, label %26
@@ -3262,14 +3196,14 @@ define internal fastcc double @add_chunks(ptr nocapture noundef %0, ptr nocaptur
 
 50:
   %51 = getelementptr inbounds i8, ptr %0, i64 56
-  %52 = getelementptr inbounds i8, ptr %0, i64 96
+  %52 = getelementptr inbounds i8, ptr %0, i64 112
   %53 = shl i64 %2, 3
   %54 = udiv i64 %11, %47
   %55 = urem i64 %11, %47
   br label %60
 
 56:
-  %57 = getelementptr inbounds i8, ptr %0, i64 96
+  %57 = getelementptr inbounds i8, ptr %0, i64 112
   %58 = load i64, ptr %57, align 8
   %59 = add i64 %58, %47
   store i64 %59, ptr %57, align 8
@@ -3307,6 +3241,591 @@ define internal fastcc double @add_chunks(ptr nocapture noundef %0, ptr nocaptur
   ret double %82
 }
 
+define internal fastcc ptr @fill_frame(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #6 {
+  %4 = getelementptr inbounds i8, ptr %1, i64 8
+  %5 = load i64, ptr %4, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %0, i64 24
+  %8 = load ptr, ptr %7, align 8
+  %9 = getelementptr inbounds i8, ptr %1, i64 24
+  %10 = load i64, ptr %9, align 8
+  %11 = getelementptr i64, ptr %8, i64 %10
+  %12 = load i64, ptr %11, align 8
+  %13 = add i64 %12, 63
+  %14 = and i64 %13, -64
+  %15 = getelementptr i8, ptr %2, i64 %14
+  %16 = getelementptr inbounds i8, ptr %1, i64 16
+  %17 = load i64, ptr %16, align 8
+  %18 = icmp sgt i64 %17, 0
+  br i1 %18, label %19, label %22
+
+19:
+  %20 = getelementptr inbounds i8, ptr %0, i64 48
+  %21 = getelementptr inbounds i8, ptr %0, i64 72
+  br label %24
+
+22:
+  %23 = phi ptr [ %15, %3 ], [ %46, %44 ]
+  ret ptr %23
+
+24:
+  %25 = phi i64 [ %17, %19 ], [ %45, %44 ]
+  %26 = phi ptr [ %15, %19 ], [ %46, %44 ]
+  %27 = phi i64 [ 0, %19 ], [ %47, %44 ]
+  %28 = getelementptr %struct.lib_group, ptr %6, i64 %27
+  %29 = getelementptr inbounds i8, ptr %28, i64 8
+  %30 = load i64, ptr %29, align 8
+  %31 = icmp sgt i64 %30, 0
+  br i1 %31, label %32, label %44
+
+32:
+  %33 = load ptr, ptr %20, align 8
+  %34 = load ptr, ptr %21, align 8
+  %35 = getelementptr inbounds i8, ptr %28, i64 16
+  %36 = load i64, ptr %35, align 8
+  %37 = getelementptr %struct.part, ptr %34, i64 %36
+  %38 = load i64, ptr %37, align 8
+  %39 = getelementptr i64, ptr %33, i64 %38
+  %40 = load i64, ptr %28, align 8
+  %41 = getelementptr i64, ptr @smelt_tables, i64 %40
+  br label %49
+
+42:
+  %43 = load i64, ptr %16, align 8
+  br label %44
+
+44:
+  %45 = phi i64 [ %25, %24 ], [ %43, %42 ]
+  %46 = phi ptr [ %26, %24 ], [ %118, %42 ]
+  %47 = add nuw nsw i64 %27, 1
+  %48 = icmp slt i64 %47, %45
+  br i1 %48, label %24, label %22
+
+49:
+  %50 = phi ptr [ %26, %32 ], [ %118, %117 ]
+  %51 = phi i64 [ 0, %32 ], [ %119, %117 ]
+  %52 = phi ptr [ %39, %32 ], [ %71, %117 ]
+  %53 = getelementptr %struct.lib_kernel, ptr %41, i64 %51
+  %54 = getelementptr inbounds i8, ptr %53, i64 8
+  %55 = load i64, ptr %54, align 8
+  %56 = getelementptr i64, ptr @smelt_tables, i64 %55
+  %57 = load ptr, ptr %7, align 8
+  %58 = load i64, ptr %53, align 8
+  %59 = getelementptr i64, ptr %57, i64 %58
+  %60 = load i64, ptr %59, align 8
+  %61 = getelementptr %struct.lib_variant, ptr %56, i64 %60
+  %62 = load i64, ptr %61, align 8
+  %63 = getelementptr i64, ptr @smelt_tables, i64 %62
+  %64 = getelementptr inbounds i8, ptr %61, i64 8
+  %65 = load i64, ptr %64, align 8
+  %66 = icmp sgt i64 %65, 0
+  br i1 %66, label %67, label %70
+
+67:
+  %68 = ptrtoint ptr %50 to i64
+  %69 = getelementptr inbounds i8, ptr %61, i64 16
+  br label %79
+
+70:
+  %71 = phi ptr [ %52, %49 ], [ %115, %113 ]
+  %72 = getelementptr inbounds i8, ptr %61, i64 24
+  %73 = load i64, ptr %72, align 8
+  %74 = icmp sgt i64 %73, 0
+  br i1 %74, label %75, label %117
+
+75:
+  %76 = load ptr, ptr %7, align 8
+  %77 = getelementptr inbounds i8, ptr %61, i64 16
+  %78 = load i64, ptr %77, align 8
+  br label %121
+
+79:
+  %80 = phi i64 [ 0, %67 ], [ %114, %113 ]
+  %81 = phi ptr [ %52, %67 ], [ %115, %113 ]
+  %82 = getelementptr %struct.lib_word, ptr %63, i64 %80
+  %83 = getelementptr inbounds i8, ptr %82, i64 8
+  %84 = load i64, ptr %83, align 8
+  %85 = load i64, ptr %82, align 8
+  switch i64 %85, label %93 [
+    i64 0, label %86
+    i64 2, label %89
+  ]
+
+86:
+  %87 = tail call fastcc ptr @address_of(ptr noundef %0, ptr noundef %1, i64 noundef %84, ptr noundef %2) #16
+  %88 = ptrtoint ptr %87 to i64
+  br label %111
+
+89:
+  %90 = load ptr, ptr %7, align 8
+  %91 = getelementptr i64, ptr %90, i64 %84
+  %92 = load i64, ptr %91, align 8
+  br label %111
+
+93:
+  store i64 %68, ptr %81, align 8
+  %94 = icmp sgt i64 %84, 0
+  br i1 %94, label %95, label %113
+
+95:
+  %96 = load i64, ptr %69, align 8
+  br label %97
+
+97:
+  %98 = phi i64 [ %68, %95 ], [ %108, %97 ]
+  %99 = phi i64 [ 0, %95 ], [ %109, %97 ]
+  %100 = load ptr, ptr %7, align 8
+  %101 = add i64 %96, %99
+  %102 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %101
+  %103 = load i64, ptr %102, align 8
+  %104 = getelementptr i64, ptr %100, i64 %103
+  %105 = load i64, ptr %104, align 8
+  %106 = add i64 %105, 63
+  %107 = and i64 %106, -64
+  %108 = add i64 %107, %98
+  store i64 %108, ptr %81, align 8
+  %109 = add nuw nsw i64 %99, 1
+  %110 = icmp eq i64 %109, %84
+  br i1 %110, label %113, label %97
+
+111:
+  %112 = phi i64 [ %92, %89 ], [ %88, %86 ]
+  store i64 %112, ptr %81, align 8
+  br label %113
+
+113:
+  %114 = add nuw nsw i64 %80, 1
+  %115 = getelementptr i8, ptr %81, i64 8
+  %116 = icmp eq i64 %114, %65
+  br i1 %116, label %70, label %79
+
+117:
+  %118 = phi ptr [ %50, %70 ], [ %131, %121 ]
+  %119 = add nuw nsw i64 %51, 1
+  %120 = icmp eq i64 %119, %30
+  br i1 %120, label %42, label %49
+
+121:
+  %122 = phi i64 [ 0, %75 ], [ %132, %121 ]
+  %123 = phi ptr [ %50, %75 ], [ %131, %121 ]
+  %124 = add i64 %78, %122
+  %125 = getelementptr [0 x i64], ptr @smelt_tables, i64 0, i64 %124
+  %126 = load i64, ptr %125, align 8
+  %127 = getelementptr i64, ptr %76, i64 %126
+  %128 = load i64, ptr %127, align 8
+  %129 = add i64 %128, 63
+  %130 = and i64 %129, -64
+  %131 = getelementptr i8, ptr %123, i64 %130
+  %132 = add nuw nsw i64 %122, 1
+  %133 = icmp eq i64 %132, %73
+  br i1 %133, label %117, label %121
+}
+
+define internal fastcc noundef i32 @run_launches(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, i64 noundef %2, i64 noundef %3, ptr noundef %4) unnamed_addr #5 {
+  %6 = alloca %struct.run, align 8
+  %7 = getelementptr inbounds i8, ptr %1, i64 64
+  %8 = load ptr, ptr %7, align 8
+  %9 = getelementptr %struct.launch, ptr %8, i64 %2
+  %10 = icmp eq i64 %3, 0
+  br i1 %10, label %54, label %11
+
+11:
+  %12 = getelementptr inbounds i8, ptr %0, i64 16
+  %13 = load i64, ptr %12, align 8
+  %14 = icmp sgt i64 %13, 1
+  br i1 %14, label %15, label %39
+
+15:
+  %16 = atomicrmw add ptr @the_tokens, i64 1 seq_cst, align 8
+  %17 = add i64 %16, 1
+  %18 = getelementptr inbounds i8, ptr %1, i64 56
+  %19 = load ptr, ptr %18, align 8
+  %20 = getelementptr inbounds i8, ptr %1, i64 48
+  %21 = load ptr, ptr %20, align 8
+  %22 = getelementptr inbounds i8, ptr %1, i64 128
+  %23 = load i64, ptr %22, align 8
+  %24 = load i64, ptr %12, align 8
+  %25 = tail call i32 @smelt_run(ptr noundef nonnull @the_pool, ptr noundef %19, ptr noundef %9, i64 noundef %3, ptr noundef %21, i64 noundef %23, i64 noundef %24, i64 noundef %17) #18
+  %26 = icmp eq i32 %25, 3
+  br i1 %26, label %27, label %36
+
+27:
+  %28 = load i64, ptr %22, align 8
+  %29 = tail call fastcc zeroext i1 @set_up_pool(i64 noundef %28) #16
+  br i1 %29, label %30, label %34
+
+30:
+  %31 = load ptr, ptr %18, align 8
+  %32 = load ptr, ptr %20, align 8
+  %33 = tail call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull getelementptr inbounds (i8, ptr @the_pool, i64 1280), ptr noundef %31, ptr noundef %9, i64 noundef %3, ptr noundef %32) #18
+  br label %36
+
+34:
+  store atomic i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 512) release, align 128
+  %35 = load i64, ptr %22, align 8
+  tail call fastcc void @no_memory(ptr noundef %4, i64 noundef %35) #16
+  br label %54
+
+36:
+  %37 = phi i32 [ %25, %15 ], [ %33, %30 ]
+  %38 = icmp eq i32 %37, 2
+  br i1 %38, label %39, label %54
+
+39:
+  call void @llvm.lifetime.start.p0(i64 120, ptr nonnull %6) #17
+  store i64 0, ptr %6, align 8
+  %40 = getelementptr inbounds i8, ptr %6, i64 8
+  store i64 0, ptr %40, align 8
+  %41 = getelementptr inbounds i8, ptr %6, i64 48
+  store i64 0, ptr %41, align 8
+  %42 = getelementptr inbounds i8, ptr %6, i64 56
+  store i64 1, ptr %42, align 8
+  %43 = getelementptr inbounds i8, ptr %1, i64 96
+  %44 = load ptr, ptr %43, align 8
+  %45 = getelementptr inbounds i8, ptr %6, i64 64
+  store ptr %44, ptr %45, align 8
+  %46 = getelementptr inbounds i8, ptr %6, i64 72
+  store i64 1, ptr %46, align 8
+  %47 = getelementptr inbounds i8, ptr %6, i64 88
+  store ptr @the_pool, ptr %47, align 8
+  %48 = getelementptr inbounds i8, ptr %6, i64 80
+  store atomic i64 0, ptr %48 monotonic, align 8
+  %49 = getelementptr inbounds i8, ptr %1, i64 56
+  %50 = load ptr, ptr %49, align 8
+  %51 = getelementptr inbounds i8, ptr %1, i64 48
+  %52 = load ptr, ptr %51, align 8
+  %53 = call i32 @smelt_drive(ptr noundef nonnull @the_pool, ptr noundef nonnull %6, ptr noundef %50, ptr noundef %9, i64 noundef %3, ptr noundef %52) #18
+  call void @llvm.lifetime.end.p0(i64 120, ptr nonnull %6) #17
+  br label %54
+
+54:
+  %55 = phi i32 [ 5, %34 ], [ 0, %5 ], [ 0, %39 ], [ 0, %36 ]
+  ret i32 %55
+}
+
+define internal fastcc i32 @repeat(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3, ptr noundef %4, ptr noundef %5, ptr noundef %6) unnamed_addr #5 {
+  %8 = getelementptr inbounds i8, ptr %3, i64 48
+  %9 = load i64, ptr %8, align 8
+  %10 = getelementptr i64, ptr @smelt_tables, i64 %9
+  %11 = getelementptr inbounds i8, ptr %3, i64 64
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr i64, ptr @smelt_tables, i64 %12
+  %14 = getelementptr inbounds i8, ptr %1, i64 24
+  %15 = load ptr, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %3, i64 16
+  %17 = load i64, ptr %16, align 8
+  %18 = icmp sgt i64 %17, -1
+  br i1 %18, label %19, label %22
+
+19:
+  %20 = getelementptr i64, ptr %15, i64 %17
+  %21 = load i64, ptr %20, align 8
+  br label %27
+
+22:
+  %23 = getelementptr inbounds i8, ptr %3, i64 24
+  %24 = load i64, ptr %23, align 8
+  %25 = icmp eq i64 %24, 0
+  %26 = select i1 %25, i64 9223372036854775807, i64 1
+  br label %27
+
+27:
+  %28 = phi i64 [ %21, %19 ], [ %26, %22 ]
+  %29 = getelementptr inbounds i8, ptr %3, i64 40
+  %30 = load i64, ptr %29, align 8
+  %31 = getelementptr i64, ptr %15, i64 %30
+  %32 = load i64, ptr %31, align 8
+  %33 = add i64 %32, 63
+  %34 = and i64 %33, -64
+  %35 = getelementptr i8, ptr %5, i64 %34
+  %36 = getelementptr inbounds i8, ptr %1, i64 80
+  %37 = load ptr, ptr %36, align 8
+  %38 = load i64, ptr %3, align 8
+  %39 = getelementptr i64, ptr @smelt_tables, i64 %38
+  %40 = getelementptr inbounds i8, ptr %39, i64 40
+  %41 = load i64, ptr %40, align 8
+  %42 = getelementptr ptr, ptr %37, i64 %41
+  %43 = getelementptr inbounds i8, ptr %3, i64 80
+  %44 = load i64, ptr %43, align 8
+  %45 = icmp sgt i64 %44, 0
+  br i1 %45, label %46, label %50
+
+46:
+  %47 = icmp sgt i64 %28, 0
+  %48 = getelementptr inbounds i8, ptr %3, i64 32
+  %49 = add nsw i64 %28, -1
+  br label %52
+
+50:
+  %51 = icmp slt i64 %28, 1
+  br i1 %51, label %78, label %79
+
+52:
+  %53 = phi i64 [ 0, %46 ], [ %75, %74 ]
+  %54 = getelementptr %struct.lib_input, ptr %10, i64 %53
+  %55 = load i64, ptr %54, align 8
+  %56 = tail call fastcc ptr @address_of(ptr noundef %1, ptr noundef %2, i64 noundef %55, ptr noundef %4) #16
+  %57 = getelementptr ptr, ptr %42, i64 %53
+  store ptr %56, ptr %57, align 8
+  %58 = getelementptr %struct.lib_step_result, ptr %13, i64 %53
+  %59 = getelementptr inbounds i8, ptr %58, i64 16
+  %60 = load i64, ptr %59, align 8
+  %61 = icmp sgt i64 %60, -1
+  %62 = select i1 %61, i1 %47, i1 false
+  br i1 %62, label %63, label %74
+
+63:
+  %64 = load i64, ptr %48, align 8
+  %65 = icmp eq i64 %64, 0
+  %66 = select i1 %65, i64 0, i64 %49
+  %67 = tail call fastcc ptr @address_of(ptr noundef %1, ptr noundef %2, i64 noundef %60, ptr noundef %4) #16
+  %68 = getelementptr inbounds i8, ptr %58, i64 40
+  %69 = load i64, ptr %68, align 8
+  %70 = getelementptr i64, ptr %15, i64 %69
+  %71 = load i64, ptr %70, align 8
+  %72 = mul i64 %71, %66
+  %73 = getelementptr i8, ptr %67, i64 %72
+  tail call fastcc void @copy_pieces(ptr noundef %73, i64 noundef 0, ptr noundef %56, i64 noundef 1, i64 noundef %71) #16
+  br label %74
+
+74:
+  %75 = add nuw nsw i64 %53, 1
+  %76 = load i64, ptr %43, align 8
+  %77 = icmp slt i64 %75, %76
+  br i1 %77, label %52, label %50
+
+78:
+  tail call fastcc void @write_identities(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %3, ptr noundef %4) #16
+  br label %95
+
+79:
+  %80 = getelementptr inbounds i8, ptr %3, i64 32
+  %81 = getelementptr inbounds i8, ptr %3, i64 56
+  %82 = getelementptr inbounds i8, ptr %3, i64 72
+  br label %86
+
+83:
+  %84 = icmp slt i64 %100, %28
+  %85 = select i1 %152, i1 %84, i1 false
+  br i1 %85, label %86, label %94
+
+86:
+  %87 = phi i64 [ 0, %79 ], [ %100, %83 ]
+  %88 = load i64, ptr %16, align 8
+  %89 = icmp sgt i64 %88, -1
+  br i1 %89, label %99, label %90
+
+90:
+  %91 = load ptr, ptr %42, align 8
+  %92 = load i8, ptr %91, align 1
+  %93 = icmp eq i8 %92, 0
+  br i1 %93, label %95, label %99
+
+94:
+  br i1 %152, label %95, label %218
+
+95:
+  %96 = phi i32 [ %151, %94 ], [ 0, %78 ], [ 0, %90 ]
+  %97 = load i64, ptr %43, align 8
+  %98 = icmp sgt i64 %97, 0
+  br i1 %98, label %220, label %218
+
+99:
+  %100 = add nuw nsw i64 %87, 1
+  %101 = icmp eq i64 %100, %28
+  %102 = select i1 %101, i64 8, i64 0
+  %103 = getelementptr inbounds i8, ptr %3, i64 %102
+  %104 = load i64, ptr %103, align 8
+  %105 = getelementptr i64, ptr @smelt_tables, i64 %104
+  %106 = load i64, ptr %80, align 8
+  %107 = icmp eq i64 %106, 0
+  %108 = xor i64 %87, -1
+  %109 = add nsw i64 %28, %108
+  %110 = select i1 %107, i64 %87, i64 %109
+  %111 = select i1 %107, i64 1, i64 -1
+  %112 = add i64 %110, %111
+  %113 = load ptr, ptr %36, align 8
+  %114 = getelementptr inbounds i8, ptr %105, i64 40
+  %115 = load i64, ptr %114, align 8
+  %116 = getelementptr ptr, ptr %113, i64 %115
+  %117 = load i64, ptr %81, align 8
+  %118 = getelementptr ptr, ptr %116, i64 %117
+  %119 = load i64, ptr %82, align 8
+  %120 = getelementptr ptr, ptr %118, i64 %119
+  %121 = load i64, ptr %43, align 8
+  %122 = icmp slt i64 %121, %117
+  br i1 %122, label %130, label %125
+
+123:
+  %124 = load i64, ptr %82, align 8
+  br label %125
+
+125:
+  %126 = phi i64 [ %124, %123 ], [ %119, %99 ]
+  %127 = icmp sgt i64 %126, 0
+  br i1 %127, label %128, label %150
+
+128:
+  %129 = and i64 %87, 1
+  br label %157
+
+130:
+  %131 = phi i64 [ %147, %144 ], [ %121, %99 ]
+  %132 = getelementptr %struct.lib_input, ptr %10, i64 %131
+  %133 = getelementptr inbounds i8, ptr %132, i64 8
+  %134 = load i64, ptr %133, align 8
+  %135 = getelementptr i64, ptr %15, i64 %134
+  %136 = load i64, ptr %135, align 8
+  %137 = mul i64 %136, %110
+  %138 = load i64, ptr %132, align 8
+  %139 = icmp slt i64 %138, 0
+  br i1 %139, label %140, label %141
+
+140:
+  store i64 %137, ptr %5, align 8
+  br label %144
+
+141:
+  %142 = tail call fastcc ptr @address_of(ptr noundef %1, ptr noundef %2, i64 noundef %138, ptr noundef %4) #16
+  %143 = getelementptr i8, ptr %142, i64 %137
+  br label %144
+
+144:
+  %145 = phi ptr [ %143, %141 ], [ %5, %140 ]
+  %146 = getelementptr ptr, ptr %116, i64 %131
+  store ptr %145, ptr %146, align 8
+  %147 = add nsw i64 %131, 1
+  %148 = load i64, ptr %81, align 8
+  %149 = icmp slt i64 %147, %148
+  br i1 %149, label %130, label %123
+
+150:
+  %151 = tail call fastcc i32 @run_body(ptr noundef %0, ptr noundef %1, ptr noundef %105, ptr noundef %35, ptr noundef %6) #16
+  %152 = icmp eq i32 %151, 0
+  br i1 %152, label %153, label %178
+
+153:
+  %154 = select i1 %101, i64 48, i64 40
+  %155 = load i64, ptr %82, align 8
+  %156 = icmp sgt i64 %155, 0
+  br i1 %156, label %181, label %178
+
+157:
+  %158 = phi i64 [ 0, %128 ], [ %175, %172 ]
+  %159 = load i64, ptr %43, align 8
+  %160 = icmp slt i64 %158, %159
+  %161 = getelementptr %struct.lib_step_result, ptr %13, i64 %158
+  %162 = tail call fastcc ptr @target_of(ptr noundef %1, ptr noundef %2, ptr noundef %161, i1 noundef zeroext %160, i1 noundef zeroext %101, i64 noundef %110, i64 noundef %112, i64 noundef %129, ptr noundef %4, ptr noundef %5) #16
+  %163 = getelementptr ptr, ptr %120, i64 %158
+  store ptr %162, ptr %163, align 8
+  br i1 %160, label %172, label %164
+
+164:
+  %165 = getelementptr inbounds i8, ptr %161, i64 32
+  %166 = load i64, ptr %165, align 8
+  %167 = icmp slt i64 %166, 0
+  br i1 %167, label %172, label %168
+
+168:
+  %169 = getelementptr i64, ptr %15, i64 %166
+  %170 = load i64, ptr %169, align 8
+  %171 = getelementptr i8, ptr %5, i64 %170
+  br label %172
+
+172:
+  %173 = phi ptr [ %171, %168 ], [ %162, %164 ], [ %162, %157 ]
+  %174 = getelementptr ptr, ptr %118, i64 %158
+  store ptr %173, ptr %174, align 8
+  %175 = add nuw nsw i64 %158, 1
+  %176 = load i64, ptr %82, align 8
+  %177 = icmp slt i64 %175, %176
+  br i1 %177, label %157, label %150
+
+178:
+  %179 = load i64, ptr %43, align 8
+  %180 = icmp sgt i64 %179, 0
+  br i1 %180, label %210, label %83
+
+181:
+  %182 = phi i64 [ %207, %206 ], [ 0, %153 ]
+  %183 = getelementptr %struct.lib_step_result, ptr %13, i64 %182
+  %184 = getelementptr inbounds i8, ptr %183, i64 24
+  %185 = load i64, ptr %184, align 8
+  %186 = tail call fastcc ptr @address_of(ptr noundef %1, ptr noundef %105, i64 noundef %185, ptr noundef %35) #16
+  %187 = getelementptr inbounds i8, ptr %183, i64 56
+  %188 = load i64, ptr %187, align 8
+  %189 = getelementptr i64, ptr %15, i64 %188
+  %190 = load i64, ptr %189, align 8
+  %191 = getelementptr ptr, ptr %120, i64 %182
+  %192 = load ptr, ptr %191, align 8
+  %193 = icmp ne ptr %186, %192
+  %194 = icmp ne i64 %190, 0
+  %195 = select i1 %193, i1 %194, i1 false
+  br i1 %195, label %196, label %206
+
+196:
+  %197 = getelementptr inbounds i8, ptr %183, i64 %154
+  %198 = load i64, ptr %197, align 8
+  %199 = getelementptr i64, ptr %15, i64 %198
+  %200 = load i64, ptr %199, align 8
+  %201 = getelementptr inbounds i8, ptr %183, i64 64
+  %202 = load i64, ptr %201, align 8
+  %203 = getelementptr i64, ptr %15, i64 %202
+  %204 = load i64, ptr %203, align 8
+  %205 = sdiv i64 %200, %190
+  tail call fastcc void @copy_pieces(ptr noundef %192, i64 noundef %204, ptr noundef %186, i64 noundef %190, i64 noundef %205) #16
+  br label %206
+
+206:
+  %207 = add nuw nsw i64 %182, 1
+  %208 = load i64, ptr %82, align 8
+  %209 = icmp slt i64 %207, %208
+  br i1 %209, label %181, label %178
+
+210:
+  %211 = phi i64 [ %215, %210 ], [ 0, %178 ]
+  %212 = getelementptr ptr, ptr %120, i64 %211
+  %213 = load ptr, ptr %212, align 8
+  %214 = getelementptr ptr, ptr %42, i64 %211
+  store ptr %213, ptr %214, align 8
+  %215 = add nuw nsw i64 %211, 1
+  %216 = load i64, ptr %43, align 8
+  %217 = icmp slt i64 %215, %216
+  br i1 %217, label %210, label %83
+
+218:
+  %219 = phi i32 [ %151, %94 ], [ %96, %95 ], [ %96, %235 ]
+  ret i32 %219
+
+220:
+  %221 = phi i64 [ %236, %235 ], [ 0, %95 ]
+  %222 = getelementptr %struct.lib_step_result, ptr %13, i64 %221
+  %223 = load i64, ptr %222, align 8
+  %224 = icmp slt i64 %223, 0
+  br i1 %224, label %235, label %225
+
+225:
+  %226 = tail call fastcc ptr @address_of(ptr noundef %1, ptr noundef %2, i64 noundef %223, ptr noundef %4) #16
+  %227 = getelementptr ptr, ptr %42, i64 %221
+  %228 = load ptr, ptr %227, align 8
+  %229 = icmp eq ptr %226, %228
+  br i1 %229, label %235, label %230
+
+230:
+  %231 = getelementptr inbounds i8, ptr %222, i64 40
+  %232 = load i64, ptr %231, align 8
+  %233 = getelementptr i64, ptr %15, i64 %232
+  %234 = load i64, ptr %233, align 8
+  tail call fastcc void @copy_pieces(ptr noundef %226, i64 noundef 0, ptr noundef %228, i64 noundef 1, i64 noundef %234) #16
+  br label %235
+
+235:
+  %236 = add nuw nsw i64 %221, 1
+  %237 = load i64, ptr %43, align 8
+  %238 = icmp slt i64 %236, %237
+  br i1 %238, label %220, label %218
+}
+
 declare hidden i32 @smelt_run(ptr noundef, ptr noundef, ptr noundef, i64 noundef, ptr noundef, i64 noundef, i64 noundef, i64 noundef) local_unnamed_addr #8
 
 define internal fastcc zeroext i1 @set_up_pool(i64 noundef %0) unnamed_addr #5 {
@@ -3333,19 +3852,19 @@ define internal fastcc zeroext i1 @set_up_pool(i64 noundef %0) unnamed_addr #5 {
   br i1 %19, label %28, label %20
 
 20:
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %2) #16
-  %21 = call i32 @posix_memalign(ptr noundef nonnull %2, i64 noundef 64, i64 noundef %9) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %2) #17
+  %21 = call i32 @posix_memalign(ptr noundef nonnull %2, i64 noundef 64, i64 noundef %9) #18
   %22 = icmp eq i32 %21, 0
   br i1 %22, label %23, label %33
 
 23:
   %24 = load ptr, ptr %15, align 8
-  call void @free(ptr noundef %24) #17
+  call void @free(ptr noundef %24) #18
   %25 = load ptr, ptr %2, align 8
   store ptr %25, ptr %15, align 8
   %26 = getelementptr [64 x %struct.slot], ptr getelementptr inbounds (i8, ptr @the_pool, i64 1408), i64 0, i64 %14, i32 3
   store ptr %25, ptr %26, align 16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #17
   %27 = load i64, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
   br label %28
 
@@ -3358,7 +3877,7 @@ define internal fastcc zeroext i1 @set_up_pool(i64 noundef %0) unnamed_addr #5 {
 
 33:
   store i64 0, ptr getelementptr inbounds (i8, ptr @the_pool, i64 648), align 8
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %2) #17
   br label %40
 
 34:
@@ -3382,15 +3901,165 @@ define internal fastcc zeroext i1 @set_up_pool(i64 noundef %0) unnamed_addr #5 {
 
 declare hidden i32 @smelt_drive(ptr noundef, ptr noundef, ptr noundef, ptr noundef, i64 noundef, ptr noundef) local_unnamed_addr #8
 
+define internal fastcc void @copy_pieces(ptr noundef %0, i64 noundef %1, ptr noundef %2, i64 noundef %3, i64 noundef %4) unnamed_addr #5 {
+  %6 = icmp sgt i64 %4, 0
+  %7 = icmp sgt i64 %3, 0
+  %8 = and i1 %6, %7
+  br i1 %8, label %10, label %9
+
+9:
+  ret void
+
+10:
+  %11 = phi i64 [ %17, %10 ], [ 0, %5 ]
+  %12 = mul i64 %11, %1
+  %13 = getelementptr i8, ptr %0, i64 %12
+  %14 = mul i64 %11, %4
+  %15 = getelementptr i8, ptr %2, i64 %14
+  %16 = tail call ptr @memcpy(ptr noundef %13, ptr noundef %15, i64 noundef %4) #18
+  %17 = add nuw nsw i64 %11, 1
+  %18 = icmp slt i64 %17, %3
+  br i1 %18, label %10, label %9
+}
+
+define internal fastcc void @write_identities(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr noundef %3) unnamed_addr #5 {
+  %5 = getelementptr inbounds i8, ptr %2, i64 64
+  %6 = load i64, ptr %5, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  %8 = getelementptr inbounds i8, ptr %2, i64 72
+  %9 = load i64, ptr %8, align 8
+  %10 = icmp sgt i64 %9, 0
+  br i1 %10, label %11, label %13
+
+11:
+  %12 = getelementptr inbounds i8, ptr %0, i64 24
+  br label %14
+
+13:
+  ret void
+
+14:
+  %15 = phi i64 [ %9, %11 ], [ %36, %35 ]
+  %16 = phi i64 [ 0, %11 ], [ %37, %35 ]
+  %17 = getelementptr %struct.lib_step_result, ptr %7, i64 %16
+  %18 = getelementptr inbounds i8, ptr %17, i64 80
+  %19 = load i64, ptr %18, align 8
+  %20 = icmp eq i64 %19, 0
+  br i1 %20, label %35, label %21
+
+21:
+  %22 = getelementptr inbounds i8, ptr %17, i64 40
+  %23 = load i64, ptr %22, align 8
+  %24 = getelementptr inbounds i8, ptr %17, i64 72
+  %25 = load ptr, ptr %12, align 8
+  %26 = getelementptr i64, ptr %25, i64 %23
+  %27 = load i64, ptr %26, align 8
+  %28 = icmp sgt i64 %27, 0
+  br i1 %28, label %29, label %33
+
+29:
+  %30 = load i64, ptr %17, align 8
+  %31 = load i64, ptr %24, align 8
+  %32 = getelementptr i8, ptr @smelt_image, i64 %31
+  br label %39
+
+33:
+  %34 = load i64, ptr %8, align 8
+  br label %35
+
+35:
+  %36 = phi i64 [ %34, %33 ], [ %15, %14 ]
+  %37 = add nuw nsw i64 %16, 1
+  %38 = icmp slt i64 %37, %36
+  br i1 %38, label %14, label %13
+
+39:
+  %40 = phi i64 [ %44, %39 ], [ 0, %29 ]
+  %41 = tail call fastcc ptr @address_of(ptr noundef nonnull %0, ptr noundef %1, i64 noundef %30, ptr noundef %3) #16
+  %42 = getelementptr i8, ptr %41, i64 %40
+  %43 = tail call ptr @memcpy(ptr noundef %42, ptr noundef %32, i64 noundef %19) #18
+  %44 = add i64 %19, %40
+  %45 = load ptr, ptr %12, align 8
+  %46 = getelementptr i64, ptr %45, i64 %23
+  %47 = load i64, ptr %46, align 8
+  %48 = icmp slt i64 %44, %47
+  br i1 %48, label %39, label %33
+}
+
+define internal fastcc ptr @target_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, i1 noundef zeroext %3, i1 noundef zeroext %4, i64 noundef %5, i64 noundef %6, i64 noundef %7, ptr noundef readnone %8, ptr noundef readnone %9) unnamed_addr #7 {
+  %11 = getelementptr inbounds i8, ptr %0, i64 24
+  %12 = load ptr, ptr %11, align 8
+  br i1 %3, label %22, label %13
+
+13:
+  %14 = load i64, ptr %2, align 8
+  %15 = tail call fastcc ptr @address_of(ptr noundef nonnull %0, ptr noundef %1, i64 noundef %14, ptr noundef %8) #16
+  %16 = getelementptr inbounds i8, ptr %2, i64 8
+  %17 = load i64, ptr %16, align 8
+  %18 = getelementptr i64, ptr %12, i64 %17
+  %19 = load i64, ptr %18, align 8
+  %20 = mul i64 %19, %5
+  %21 = getelementptr i8, ptr %15, i64 %20
+  br label %54
+
+22:
+  br i1 %4, label %23, label %28
+
+23:
+  %24 = load i64, ptr %2, align 8
+  %25 = icmp sgt i64 %24, -1
+  br i1 %25, label %26, label %40
+
+26:
+  %27 = tail call fastcc ptr @address_of(ptr noundef nonnull %0, ptr noundef %1, i64 noundef %24, ptr noundef %8) #16
+  br label %54
+
+28:
+  %29 = getelementptr inbounds i8, ptr %2, i64 16
+  %30 = load i64, ptr %29, align 8
+  %31 = icmp sgt i64 %30, -1
+  br i1 %31, label %32, label %40
+
+32:
+  %33 = tail call fastcc ptr @address_of(ptr noundef nonnull %0, ptr noundef %1, i64 noundef %30, ptr noundef %8) #16
+  %34 = getelementptr inbounds i8, ptr %2, i64 40
+  %35 = load i64, ptr %34, align 8
+  %36 = getelementptr i64, ptr %12, i64 %35
+  %37 = load i64, ptr %36, align 8
+  %38 = mul i64 %37, %6
+  %39 = getelementptr i8, ptr %33, i64 %38
+  br label %54
+
+40:
+  %41 = getelementptr inbounds i8, ptr %2, i64 32
+  %42 = load i64, ptr %41, align 8
+  %43 = getelementptr i64, ptr %12, i64 %42
+  %44 = load i64, ptr %43, align 8
+  %45 = getelementptr i8, ptr %9, i64 %44
+  %46 = getelementptr inbounds i8, ptr %2, i64 40
+  %47 = load i64, ptr %46, align 8
+  %48 = getelementptr i64, ptr %12, i64 %47
+  %49 = load i64, ptr %48, align 8
+  %50 = add i64 %49, 63
+  %51 = and i64 %50, -64
+  %52 = mul nuw nsw i64 %51, %7
+  %53 = getelementptr i8, ptr %45, i64 %52
+  br label %54
+
+54:
+  %55 = phi ptr [ %27, %26 ], [ %53, %40 ], [ %39, %32 ], [ %21, %13 ]
+  ret ptr %55
+}
+
 declare ptr @memcpy(ptr noundef, ptr noundef, i64 noundef) local_unnamed_addr #8
 
-declare i64 @llvm.smin.i64(i64, i64) #14
+declare i64 @llvm.smin.i64(i64, i64) #15
 
-declare i64 @llvm.smax.i64(i64, i64) #14
+declare i64 @llvm.smax.i64(i64, i64) #15
 
-declare i64 @llvm.abs.i64(i64, i1 immarg) #14
+declare i64 @llvm.abs.i64(i64, i1 immarg) #15
 
-declare i64 @llvm.umin.i64(i64, i64) #14
+declare i64 @llvm.umin.i64(i64, i64) #15
 
 attributes #0 = { mustprogress nofree norecurse nosync nounwind willreturn memory(none) "no-builtins" "no-jump-tables"="true" }
 attributes #1 = { mustprogress nofree norecurse nosync nounwind willreturn memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
@@ -3406,7 +4075,8 @@ attributes #10 = { mustprogress nocallback nofree nounwind willreturn memory(arg
 attributes #11 = { nofree noinline norecurse nosync nounwind memory(argmem: read) "no-builtins" "no-jump-tables"="true" }
 attributes #12 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #13 = { nofree noinline norecurse nosync nounwind memory(argmem: readwrite) "no-builtins" "no-jump-tables"="true" }
-attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #15 = { nobuiltin "no-builtins" }
-attributes #16 = { nounwind }
-attributes #17 = { nobuiltin nounwind "no-builtins" }
+attributes #14 = { nofree noinline nosync nounwind memory(readwrite, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #15 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #16 = { nobuiltin "no-builtins" }
+attributes #17 = { nounwind }
+attributes #18 = { nobuiltin nounwind "no-builtins" }

@@ -22,6 +22,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, lane_numbers, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reduce_rows import SHUFFLE_BYTES, row_order, row_starts
 from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduce_lanes
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Reduction
@@ -31,12 +32,6 @@ from smelt.types.dtype import bool_
 
 Value = ir.Value
 I32 = ir.IntType(32)
-SHUFFLE_BYTES = 16
-"""Bytes within which lanes move cheaply: 128-bit shuffles.
-
-From there on halves of two vectors are interleaved within each such block, rather than
-concatenated.
-"""
 
 
 def batchable_rows(env: Environment, depth: int) -> dict[Reduction, int]:
@@ -148,7 +143,7 @@ def reduce_batch(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> S
     block = min(SHUFFLE_BYTES // max(d.itemsize for d in acc.parts), lanes)
     vectors = [states[row] for row in row_order(lanes, block)]
     while len(vectors) > 1:
-        starts = _starts(lanes, block, width)
+        starts = row_starts(lanes, block, width)
         low = [k + i for k in starts for i in range(width // 2)]
         high = [k + width // 2 for k in low]
         vectors = [
@@ -159,40 +154,8 @@ def reduce_batch(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> S
     return vectors[0]
 
 
-def row_order(lanes: int, block: int) -> list[int]:
-    """Return the order of rows in which their results come out lane by lane.
-
-    >>> row_order(4, 4), row_order(8, 2)
-    ([0, 1, 2, 3], [0, 2, 4, 6, 1, 3, 5, 7])
-    """
-    rows, width = [[k] for k in range(lanes)], lanes
-    while len(rows) > 1:
-        starts = _starts(lanes, block, width)
-        rows = [
-            [(v + w)[k // width] for k in starts]
-            for v, w in zip(rows[::2], rows[1::2], strict=True)
-        ]
-        width //= 2
-    return [rows[0].index(k) for k in range(lanes)]
-
-
-def _starts(lanes: int, block: int, width: int) -> list[int]:
-    """Return the first lane of each row in a pair of vectors.
-
-    They are in the order in which `reduce_batch` interleaves halves.
-    """
-    if width > block:
-        return [*range(0, 2 * lanes, width)]
-    return [
-        k
-        for at in range(0, lanes, block)
-        for source in (0, lanes)
-        for k in range(source + at, source + at + block, width)
-    ]
-
-
 def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
     return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 
-__all__ = ["RowBatch", "batchable_rows", "reduce_batch", "row_order", "run_batched"]
+__all__ = ["RowBatch", "batchable_rows", "reduce_batch", "run_batched"]

@@ -1,0 +1,81 @@
+"""Combine the lanes of several vectors, as many as each has lanes.
+
+Halves of two vectors at a time become one vector, until each lane has the result of a vector:
+
+    a0 a1 a2 a3        a0 a1 b0 b1
+    b0 b1 b2 b3   ->   a2 a3 b2 b3   ->   a02 a13 b02 b13        a02 b02 c02 d02
+                                          c02 c13 d02 d13   ->   a13 b13 c13 d13   ->   a b c d
+
+The lanes of a vector are combined in the same order as those of a single one
+(`smelt.codegen.llvm.instructions.reductions.reduce_halves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
+
+Value = ir.Value
+SHUFFLE_BYTES = 16
+"""Bytes within which lanes move cheaply: 128-bit shuffles.
+
+From there on halves of two vectors are interleaved within each such block, rather than
+concatenated.
+"""
+
+
+def reduce_rows(
+    m: LLVMMachine,
+    rows: Sequence[Value],
+    itemsize: int,
+    join: Callable[[LLVMMachine, Value, Value], Value],
+) -> Value:
+    """Reduce each vector to a lane of the result, joining halves with halves."""
+    lanes = width = len(rows)
+    block = min(SHUFFLE_BYTES // itemsize, lanes)
+    vectors = [rows[k] for k in row_order(lanes, block)]
+    while len(vectors) > 1:
+        starts = row_starts(lanes, block, width)
+        low = [k + i for k in starts for i in range(width // 2)]
+        halves = [lane_numbers([k + at for k in low]) for at in (0, width // 2)]
+        vectors = [
+            join(m, *(m.builder.shuffle_vector(a, b, half) for half in halves))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        width //= 2
+    return vectors[0]
+
+
+def row_order(lanes: int, block: int) -> list[int]:
+    """Return the order of rows in which their results come out lane by lane.
+
+    >>> row_order(4, 4), row_order(8, 2)
+    ([0, 1, 2, 3], [0, 2, 4, 6, 1, 3, 5, 7])
+    """
+    rows, width = [[k] for k in range(lanes)], lanes
+    while len(rows) > 1:
+        starts = row_starts(lanes, block, width)
+        rows = [
+            [(v + w)[k // width] for k in starts]
+            for v, w in zip(rows[::2], rows[1::2], strict=True)
+        ]
+        width //= 2
+    return [rows[0].index(k) for k in range(lanes)]
+
+
+def row_starts(lanes: int, block: int, width: int) -> list[int]:
+    """Return the first lane of each row when halves of two vectors are interleaved."""
+    if width > block:
+        return [*range(0, 2 * lanes, width)]
+    return [
+        k
+        for at in range(0, lanes, block)
+        for source in (0, lanes)
+        for k in range(source + at, source + at + block, width)
+    ]
+
+
+__all__ = ["SHUFFLE_BYTES", "reduce_rows", "row_order", "row_starts"]
