@@ -57,7 +57,7 @@ class IterationSpace:
         return sum(1 << a for a in self.grid)
 
     def lane_axis(self) -> int:
-        """Return the grid axis to vectorise across short rows, one row per lane; -1 for none."""
+        """Return the grid axis of which each lane takes a short row; -1 for none."""
         long = [a for a in self.grid if self.volume(1 << a) >= self.tiling.min_lane_rows]
         return long[-1] if long and self._has_short_rows(long[-1], self.independent) else -1
 
@@ -142,7 +142,7 @@ class IterationSpace:
         return not self.fastest >> axis & 1 and all(r.over == 1 << axis for r in self.reductions)
 
     def _depth(self, axis: int) -> int:
-        """Return the first dimension of a read that varies along an axis; 0 is the slowest."""
+        """Return the first dimension of a read that varies along an axis; 0 is slowest."""
         dims = (
             k for read in self.reads for k, axes in enumerate(read) if axes and axes >> axis & 1
         )
