@@ -106,8 +106,11 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
         data = view_of(node) if node.data is None else node.current_buffer()
         if data is None or data.dtype.char not in _DTYPES:
             return _WAITS
+        try:
+            view = data.view() if place is None else place.of(data).view()
+        except ValueError:
+            return _WAITS  # a view that waits lies in an order in which NumPy would copy it
         buffers.append(data)
-        view = data.view() if place is None else place.of(data).view()
         view.flags.writeable = False
         return view
     if kind in _PLAIN or isinstance(x, np.generic):

@@ -360,3 +360,17 @@ def test_functions_paid_for_leave_to_numpy_what_ours_do_not_take(
         assert call(snp, x).tolist() == call(np, data).tolist()
     with pytest.raises(ValueError, match="mode"):
         snp.pad(x, 1, mode="none")
+
+
+def test_functions_take_views_of_copies_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy in another order waits as a view, where NumPy would copy for `reshape`."""
+    monkeypatch.setattr(Account, "is_recorded", True)
+
+    def program(xp: Any) -> Any:
+        x = xp.array(np.arange(6000.0).reshape(60, 100)) * 2.0
+        row = xp.ascontiguousarray(x.T).ravel()
+        assert x[0, 1].item() == 2.0
+        return xp.clip(row, 3, 50).tolist()
+
+    for _ in range(2):
+        assert program(snp) == program(np)
