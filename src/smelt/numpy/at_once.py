@@ -67,7 +67,12 @@ def call_at_once(
         account = _account(name, buffers)
         pay(tuple([x.node for x in args if x.__class__ is Array]), account)
         if account.is_recorded:
-            result = recorded(ours, *args, **kwargs)
+            try:
+                result = recorded(ours, *args, **kwargs)
+            except Exception as error:
+                if raised_by_signal_handler(error):
+                    raise
+                result = None  # NumPy's function takes the arguments, or the caller sees the error
             if result.__class__ is Array:
                 return result
             account.purse = Purse()
@@ -157,8 +162,11 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
             data = evaluate(node)  # NumPy's view of a constant would be a copy
         if data is None or data.dtype.char not in _DTYPES:
             return _WAITS
+        try:
+            view = data.view() if place is None else place.of(data).view()
+        except ValueError:
+            return _WAITS  # a view that waits lies in an order in which NumPy would copy it
         buffers.append(data)
-        view = data.view() if place is None else place.of(data).view()
         view.flags.writeable = False
         return view
     if kind in _PLAIN or isinstance(x, np.generic):

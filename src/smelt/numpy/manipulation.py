@@ -533,8 +533,14 @@ def _host(x: Any) -> Any:
 
 
 def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
-    """Write the elements of another array, where a condition is true."""
+    """Write the elements of another array, where a condition is true.
+
+    Raises TypeError where the rule `casting` does not allow the conversion.
+    """
     values = shapes.broadcast_to(_array(src), dst.shape)
+    if isinstance(dst, Array) and type(src) is not int:  # Python's integers take any dtype
+        if not np.can_cast(values.dtype.numpy, dst.dtype.numpy, casting):
+            raise TypeError(f"{values.dtype} cannot be cast to {dst.dtype} by {casting!r}")
     chosen = values if where is True else el.where(_array(where), values, _array(dst))
     if isinstance(dst, Array):
         dst[...] = methods.convert(chosen, dst.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import smelt as sm
 import smelt.numpy as snp
 from smelt.errors import DTypeError, TracerError
+from smelt.frontends.array.at_once import Account
 
 
 def test_library_calls_are_counted_by_line_with_a_reason() -> None:
@@ -342,3 +344,33 @@ def test_a_reduction_of_a_selection_in_a_recording_is_a_typed_error(name: str) -
     assert float(reduce(snp.asarray(x)[x > 0])) == getattr(np, name).reduce(x[x > 0])
     with pytest.raises(TracerError):
         sm.jit(lambda x: reduce(x[x > 0]))(x)
+
+
+def test_functions_paid_for_leave_to_numpy_what_ours_do_not_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Account, "is_recorded", True)
+    x, data = (xp.array(np.arange(9000.0).reshape(90, 100)) for xp in (snp, np))
+    calls: list[Callable[[Any, Any], Any]] = [
+        lambda xp, x: xp.pad(x, 2, mode="linear_ramp"),
+        lambda xp, x: xp.clip(x, 3, 5, casting="same_kind"),
+        lambda xp, x: xp.add(x, 1, order="C"),
+    ]
+    for call in calls:
+        assert call(snp, x).tolist() == call(np, data).tolist()
+    with pytest.raises(ValueError, match="mode"):
+        snp.pad(x, 1, mode="none")
+
+
+def test_functions_take_views_of_copies_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy in another order waits as a view, where NumPy would copy for `reshape`."""
+    monkeypatch.setattr(Account, "is_recorded", True)
+
+    def program(xp: Any) -> Any:
+        x = xp.array(np.arange(6000.0).reshape(60, 100)) * 2.0
+        row = xp.ascontiguousarray(x.T).ravel()
+        assert x[0, 1].item() == 2.0
+        return xp.clip(row, 3, 50).tolist()
+
+    for _ in range(2):
+        assert program(snp) == program(np)

@@ -16,6 +16,7 @@ import smelt as sm
 import smelt.numpy as np
 from smelt.errors import TracerError
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.at_once import Account
 from smelt.numpy import small
 
 LIMIT = 64
@@ -107,6 +108,25 @@ def test_small_arrays_meet_large_ones() -> None:
 
     for mine, theirs in zip(program(np), program(numpy), strict=True):
         numpy.testing.assert_array_equal(numpy.asarray(mine), theirs)
+
+
+def test_recorded_operators_read_numpys_arrays_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Masks of our arrays are NumPy's own, and other code may write to them at any time."""
+    monkeypatch.setattr(Account, "is_recorded", True)
+    small.set_limit(1000)  # the mask takes 6000 bytes
+
+    def program(xp: Any) -> Any:
+        x = xp.arange(6000.0)
+        mask, other, index = x > 3, numpy.ones(6000), numpy.arange(0, 6000, 2)
+        results = [xp.where(mask, x, 0) + x, x * mask, x + other, xp.add(x, other), x[index] + 1]
+        mask[5:50], other[7], index[3] = False, 9, 1
+        return [result * 2 for result in results]
+
+    for _ in range(2):  # types of operators are known in the second turn
+        for actual, expected in zip(program(np), program(numpy), strict=True):
+            assert actual.tolist() == expected.tolist()
 
 
 def test_views_of_small_arrays_are_numpys() -> None:

@@ -300,6 +300,27 @@ def test_in_place_results_fit_by_numpys_rule() -> None:
     assert other.tolist() == [0, 2, 4]
 
 
+def test_integers_take_floats_by_numpys_rule() -> None:
+    """A write casts as NumPy's does; a function with a rule for casts checks it."""
+
+    def write(xp: Any) -> list[Any]:
+        x, y = xp.array(numpy.arange(12)), xp.array(numpy.arange(12.0) * 0.75)
+        x[:3] = y[4:7]
+        x.reshape(3, 4)[:, 3] = y[:3] - 4
+        x[numpy.array([4, 5])] = y[8:10]
+        x[x > 9] = y[2]
+        xp.copyto(x[8:], y[8:], casting="unsafe")
+        return [x.tolist(), (x > 2).tolist()]
+
+    assert write(np) == write(numpy)
+    x = np.array(numpy.arange(12))
+    for value, casting in ((x * 0.5, "same_kind"), (2.5, "same_kind"), (x > 3, "no")):
+        with pytest.raises(TypeError, match="cannot be cast"):
+            np.copyto(x, value, casting)
+    np.copyto(x, 3)
+    assert x.tolist() == [3] * 12
+
+
 def test_an_update_of_a_slice_records_what_it_did_without_views(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,7 +32,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, own, part
-from smelt.frontends.array.assign import cast_same_kind, put
+from smelt.frontends.array.assign import cast_same_kind, has_wider_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import (
@@ -65,7 +65,7 @@ from smelt.frontends.array.operators import (
     operand,
     small_product,
 )
-from smelt.frontends.array.promote import default_value, number
+from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.small_results import numpys_own
 from smelt.frontends.array.subscript import (
     VIEWING,
@@ -539,6 +539,10 @@ class Array(Operators):
         if is_at_once() and self._put(key, x):
             return
         v = number_or_value(x, "x[key] = value")
+        if isinstance(v, Value):
+            dtype = (self.node if self.place is None else self.place.memory.node).type.dtype
+            if has_wider_kind(v, dtype) and follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
+                v = cast(v, dtype)
         if not (is_at_once() and self._write_at_once(key, v)):
             self.replace_value(put(self.node, key, v))
 

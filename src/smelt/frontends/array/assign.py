@@ -45,7 +45,7 @@ from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
 from smelt.ops.create import Iota
 from smelt.ops.index import Scatter
-from smelt.types.dtype import bool_, i64
+from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, add, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
@@ -53,6 +53,7 @@ __all__ = [
     "SCATTER_COMBINES",
     "cast_same_kind",
     "from_host",
+    "has_wider_kind",
     "np",
     "overlay_box",
     "put",
@@ -157,10 +158,15 @@ def cast_same_kind(v: Value, x: Value) -> Value:
 
     Raises DTypeError if the array's kind is narrower (integers for floats).
     """
-    rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
-    if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
+    if has_wider_kind(v, x.type.dtype):
         raise DTypeError(f"{v.type_text} cannot be written into {x.type_text}")
     return cast(v, x.type.dtype)
+
+
+def has_wider_kind(v: Value, dtype: DType) -> bool:
+    """Return whether a value's kind is not one that a dtype holds: floats for integers."""
+    rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+    return rank[v.type.dtype.kind] > rank[dtype.kind]
 
 
 def overlay_box(x: Value, parts: list[Part], v: Value, how: str = "put") -> Value:

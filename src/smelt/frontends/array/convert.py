@@ -16,7 +16,8 @@ import numpy as np
 
 from smelt.errors import DLPackError, UnsupportedError
 from smelt.frontends.array.complex_calls import ComplexOperand
-from smelt.frontends.array.value import STATE, Buffer, Value, foreign, leaf
+from smelt.frontends.array.layouts import copy_in_order
+from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
@@ -199,12 +200,33 @@ def usable(data: Buffer) -> Buffer:
 def operand_of_numpy(x: Any) -> Value:
     """Return the value of NumPy's array as an operand.
 
-    It has the present elements of a small array, whatever is written later.
+    With NumPy's rules it has the present elements, whatever is written later: masks and results of
+    operators on small arrays are NumPy's own.
 
     Raises the errors of `from_host`.
     """
-    is_small = x.__class__ is np.ndarray and x.size <= STATE.small_elements and STATE.scope is None
-    return leaf(usable(x).copy()) if is_small and not STATE.tapes else from_host(x)
+    if x.__class__ is not np.ndarray or STATE.scope is not None or STATE.tapes:
+        return from_host(x)
+    if x.size <= STATE.small_elements:
+        return leaf(usable(x).copy())
+    node = from_host(x)
+    if STATE.small_elements and node.__class__ is Foreign:
+        node.__class__ = CopiedOperand  # type: ignore[assignment]
+    return node
+
+
+class CopiedOperand(Foreign):
+    """Foreign memory whose present elements are copied for operators that are recorded.
+
+    Those that are computed at once read the memory itself.
+    """
+
+    __slots__ = ()
+
+    def as_operand(self) -> Value:
+        if self.data is None or STATE.tapes:
+            return super().as_operand()
+        return leaf(copy_in_order(self.data))
 
 
 def from_host(x: Any) -> Value:

@@ -32,7 +32,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.at_once import view_of
-from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.convert import from_host, operand_of_numpy
 from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
@@ -405,7 +405,7 @@ def index_item(item: Any) -> Any:
     if isinstance(item, (list, range)):
         return from_host(np.asarray(item) if item else np.zeros(0, np.int64))
     if isinstance(item, (np.ndarray, np.generic)) or hasattr(item, "__dlpack__"):
-        return from_host(item)
+        return operand_of_numpy(item)
     try:
         return operator.index(item)
     except TypeError:
