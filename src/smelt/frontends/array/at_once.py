@@ -220,16 +220,14 @@ def compute(seen: Sighting, operands: Sequence[Buffer]) -> Buffer | None:
     data = result_or_view(seen, operands)
     if data is None:
         return None
-    if data.base is None and (flags := data.flags).c_contiguous and flags.writeable:
-        for x in operands:
-            if x is data:
-                return data.copy()
-        if seen.function.__class__ is np.ufunc or seen.function is _power:
-            memory = seen.memory = recycled(seen.type, data.nbytes)
-            if memory is not None:
-                memory.add(data)
-        return data
-    return np.array(data, order="C")
+    is_own = data.base is None and (flags := data.flags).c_contiguous and flags.writeable
+    if not is_own or any(x is data for x in operands):
+        data = np.array(data, order="C")
+    if seen.function.__class__ is np.ufunc or seen.function is _power:
+        memory = seen.memory = recycled(seen.type, data.nbytes)
+        if memory is not None:
+            memory.add(data)
+    return data
 
 
 def in_recycled(
