@@ -58,6 +58,10 @@ WHOLE_BLOCKS = 2048
 """Positions that all blocks of a map divide."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
+PASS_BLOCKS = ((4096, 8), (8192, 16), (16384, 32), (4096, 4), (2048, 4), (1024, 4))
+"""Elements of a step of passes over a row, and warps.
+
+A processor holds one program of 32 warps, and the shared cache the rows of so few programs."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
 """Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
 PAIR_TILES = ((16, 64), (16, 32), (8, 32), (8, 16), (4, 16))
@@ -453,7 +457,7 @@ def _passes(
         held = replace(base, grid=grid, streams={}).lanes(extents)
         looped = [axes_of for axes_of in work.values if axes[-1] in axes_of]
         rest = max((math.prod(held.get(a, 1) for a in axes_of) for axes_of in looped), default=1)
-        for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
+        for block, warps in PASS_BLOCKS:
             lanes = max(block // rest, 1)
             if lanes <= power_of_two(visited):
                 each = max(lanes * rest // (32 * warps), 1)
