@@ -424,6 +424,15 @@ def test_a_program_that_spills_nothing_comes_before_one_that_spills_around_its_l
     assert launch.program.resources.spills == 0 and len(launch.dropped) == 2
 
 
+def test_a_much_slower_program_does_not_come_before_one_that_spills_around_its_loops():
+    compiler = FakeCompiler(lambda count: 0 if count == 4 else 8, around=1)
+    (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
+    (last,) = (d for d in launch.dropped if "spills 8" not in d.reason)
+    assert launch.warning is None and launch.program.resources.spills == 8
+    assert last.candidate.predicted_ns > 1.1 * launch.chosen.predicted_ns
+    assert len(launch.dropped) == 3 and launch.others
+
+
 def test_kernel_whose_candidates_all_fail_is_refused():
     with pytest.raises(DeviceKernelError, match="no answer within 1 s"):
         select(PRODUCT, SIZES, rates("sm_90"), FakeCompiler(lambda _: None))
