@@ -145,6 +145,10 @@ PROGRAMS = {
     "softmax 4096 fast": Program(softmax, ("f32[4096,4096]",), rounding="fast", expects=VECTORS),
     "softmax 32768 f32": Program(softmax, ("f32[2048,32768]",), expects=VECTORS),
     "softmax 131072 f32": Program(softmax, ("f32[512,131072]",), expects=VECTORS),
+    "softmax 65536 bf16": Program(softmax, ("bf16[4096,65536]",), expects=VECTORS),
+    "layer_norm 65536": Program(
+        sm.nn.layer_norm, ("bf16[4096,65536]", "bf16[65536]", "bf16[65536]"), expects=VECTORS
+    ),
     "log_softmax": Program(sm.nn.log_softmax, ("f32[4096,4096]",), expects=VECTORS),
     "layer_norm": Program(
         sm.nn.layer_norm, ("bf16[8192,4096]", "bf16[4096]", "bf16[4096]"), expects=VECTORS

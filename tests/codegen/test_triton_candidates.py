@@ -136,6 +136,17 @@ kernel k(x: f32[r,c]) -> y: f32[r,c]
     assert times[0] > 1.5 * times[1]
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [("f32", 40000), ("bf16", 65536), ("bf16", 100000)])
+def test_long_rows_are_read_again_from_the_shared_cache(dtype, columns):
+    """A processor holds one program of 32 warps: a softmax has nine tenths of a copy's rate."""
+    text = SOFTMAX.replace("f32[r,c]", f"{dtype}[r,c]")
+    device, rows = rates("sm_90"), (1 << 28) // columns
+    ((chosen, *_),) = candidates(parse(text), {"r": rows, "c": columns}, device, EXACT)
+    assert chosen.schedule.streams and chosen.warps == 32
+    nbytes = 2 * rows * columns * (4 if dtype == "f32" else 2)
+    assert 0.9 * chosen.predicted_ns <= nbytes / device.gbytes_per_second
+
+
 def test_launches_are_divided_where_that_is_predicted_to_be_faster():
     """A row of columns is read in whole sectors by programs with several of them."""
     text = """

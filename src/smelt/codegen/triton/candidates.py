@@ -11,7 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.backend.gpu import KernelTime
-from smelt.codegen.triton.block_axes import dots_of, has_long_axes, power_of_two
+from smelt.codegen.triton.block_axes import (
+    REGISTER_LANES,
+    dots_of,
+    has_long_axes,
+    power_of_two,
+)
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.flat_grid import flat_grid
 from smelt.codegen.triton.launch_time import (
@@ -58,6 +63,12 @@ WHOLE_BLOCKS = 2048
 """Positions that all blocks of a map divide."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
+MAX_PASS_WARPS = 16
+"""Maximum warps of passes over a row that a program may have whole."""
+PASS_BLOCKS = ((4096, 8), (8192, 16), (16384, 32), (4096, 4), (2048, 4), (1024, 4))
+"""Elements of a step of passes over a row, and warps.
+
+A processor holds one program of 32 warps, and the shared cache the rows of so few programs."""
 COLUMN_TILES = ((64, 16), (32, 16), (32, 8), (16, 8), (16, 4), (8, 8), (8, 4))
 """Neighbouring columns of a program that has all of each, and warps: sectors are whole."""
 PAIR_TILES = ((16, 64), (16, 32), (8, 32), (8, 16), (4, 16))
@@ -453,9 +464,10 @@ def _passes(
         held = replace(base, grid=grid, streams={}).lanes(extents)
         looped = [axes_of for axes_of in work.values if axes[-1] in axes_of]
         rest = max((math.prod(held.get(a, 1) for a in axes_of) for axes_of in looped), default=1)
-        for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
+        for block, warps in PASS_BLOCKS:
             lanes = max(block // rest, 1)
-            if lanes <= power_of_two(visited):
+            is_whole_faster = warps > MAX_PASS_WARPS and extents[axes[-1]] <= REGISTER_LANES
+            if lanes <= power_of_two(visited) and not is_whole_faster:
                 each = max(lanes * rest // (32 * warps), 1)
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
