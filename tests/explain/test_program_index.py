@@ -33,7 +33,7 @@ PROGRAMS = programs(KERNELS)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_prediction_lies_below_the_time_of_its_bytes(target: str, name: str):
-    arguments = read_arguments(PROGRAMS[name], {})
+    arguments = {n: sm.spec(str(t)) for n, t in read_arguments(PROGRAMS[name], {}).items()}
     with sm.config(device_code=False):
         data = sm.explain(PROGRAMS[name], target=target, **arguments).data
     for k in data.kernels:

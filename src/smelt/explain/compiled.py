@@ -48,21 +48,25 @@ class Compiled(Protocol):
     def size_names(self) -> tuple[str, ...]: ...
 
 
-def named_sizes(compiled: Compiled, sizes: Sizes | None) -> dict[str, int]:
+def named_sizes(
+    compiled: Compiled, sizes: Sizes | None, graph: Graph | None = None
+) -> dict[str, int]:
     """Return sizes by name, from a mapping or from values in the order of `size_names`.
+
+    They are those of the compiled graph, or of another `graph` of the program.
 
     Raises ArgumentError for a size that is missing, unknown or negative.
     """
-    names = compiled.size_names
+    names, graph = compiled.size_names, graph or compiled.graph
     if sizes is None:
         sizes = {}
     result = dict(sizes) if isinstance(sizes, Mapping) else dict(zip(names, sizes, strict=False))
-    expected = {*names, *sizes_of_graph(compiled.graph)}
+    expected = {*names, *sizes_of_graph(graph)}
     wrong = [n for n in result if n not in expected] or [n for n in expected if n not in result]
     if wrong or any(n < 0 for n in result.values()):
         listed = ", ".join(sorted(expected)) or "none"
         raise ArgumentError(
-            op=f"explain({compiled.graph.name})",
+            op=f"explain({graph.name})",
             argument="sizes",
             value=result,
             expected=f"a number for each size: {listed}",

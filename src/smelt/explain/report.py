@@ -264,9 +264,11 @@ def report(
         ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
         what running raises.
     """
-    named = named_sizes(compiled, sizes)
-    if target is not None:
+    if target is not None:  # a program of the cache is not compiled for that
+        program = None if compiled.executable is None else compiled.executable.graph
+        named = named_sizes(compiled, sizes, program)
         return _report_elsewhere(compiled, _machine(target), named, size_names or {})
+    named = named_sizes(compiled, sizes)
     if arrays is not None and compiled.executable is not None:
         times = measure(compiled.executable, arrays, named)
     data = build(compiled, named, times)

@@ -30,8 +30,8 @@ def _programs() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _program(row: Row) -> Callable[..., Any]:
-    def program(*arrays: Any) -> Any:
-        return row.code(sm, *arrays)
+    def program(*arrays: Any, **named: Any) -> Any:
+        return row.code(sm, *arrays, *named.values())
 
     inputs = [wanted(x, "f32") for x in row.inputs]
     types = [str(sm.spec(w.dims(row.sizes), w.dtype)) for w in inputs]
