@@ -84,7 +84,8 @@ def test_a_reduction_of_neighbouring_rows_prefetches_the_next_page() -> None:
         numbers = re.findall(rf"add i64 %\S+ (\d+)\n.*getelementptr float.*\n{near}", code)
         distances = {*map(int, prefetches), *(4 * int(n) for n in numbers)}
         assert {4096, 4160} <= distances, code
-        assert min(distances) == 4096
+        # Lines of a share of the next row, of at most a vector, follow a position of their own.
+        assert min(n for n in distances if n >= 256) == 4096
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4097), (7, 64), (33, 1000)])

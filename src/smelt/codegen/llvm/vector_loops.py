@@ -116,13 +116,7 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
         return "bounds checks"
     if any(next_block(s, nest, a) is not None for a in accesses_of(nest.items)):
         return "prefetches of a stream's next block"
-    arrays = {i: s.materialised[i] for i in _kept(s, nest)}
-    states = [i.state for i in nest.items if isinstance(i, ssa.StateRead)]
-    states += [u.state for u in nest.state_updates]
-    axes = [*arrays.values(), *map(storage.state_axes, states)]
-    if any(nest.vector in a and a[-1] != nest.vector for a in axes):
-        return "lanes that are apart in scratch memory"
-    sums = (i for i in arrays if storage.holds_states(i))
+    sums = (i for i in _kept(s, nest) if storage.holds_states(i))
     if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
         return "sums that are more than a number"
     return ""
