@@ -310,7 +310,7 @@ HOST_ISA: Knob[Literal["auto", "avx2", "portable"]] = Knob(
 OPT_LEVEL: Knob[int] = Knob(
     "opt_level",
     values.integer(0, 3),
-    3,
+    2,
     "LLVM's optimisation level.",
     values="0 ... 3",
     changes="code",

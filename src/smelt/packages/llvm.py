@@ -68,9 +68,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OPTIONS = (
-    # NewGVN's phi-of-ops transformation can hit an assertion, which ends the process; it finds
-    # next to nothing in our code.
-    "-enable-phi-of-ops=false",
     # Loop strength reduction: our loops step their pointers already
     # (`codegen.llvm.instructions.counting`), and the pass is slow.
     "-disable-lsr",

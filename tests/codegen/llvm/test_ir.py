@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smelt.codegen.llvm import ir
-from smelt.packages.llvm import llvm
+from smelt.codegen.llvm.optimize import borrowed
+from smelt.machine.target import Target
+from smelt.packages.llvm import llvm, newpassmanagers
 
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -237,3 +240,113 @@ def test_a_type_is_whole_before_others_see_it(
 
 def _slots(kind: type) -> tuple[str, ...]:
     return tuple(getattr(kind, "__slots__", ()))
+
+
+OPERATIONS = ("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "and_", "or_", "xor")
+EDGES = (0, 1, -1, 2, 7, -8, 127, -128)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_folded_integers_are_llvms(name: str) -> None:
+    """A constant is what LLVM makes of the instruction."""
+    operation = name.rstrip("_")
+    module, b, (p,) = written(PTR)
+    stored = list[tuple[str, str]]()
+    for first in EDGES:
+        for second in EDGES:
+            folded = getattr(b, name)(I8(first), I8(second))
+            if isinstance(folded, ir.Constant):
+                b.store(folded, p)
+                stored.append((folded.ref, f"%r = {operation} i8 {first}, {second}"))
+    b.ret_void()
+    read(module)
+    assert stored
+    for folded, line in stored:
+        assert llvm_constant(line) == int(folded), line
+
+
+def llvm_constant(line: str) -> int:
+    """The number that LLVM folds an instruction on i8 to."""
+    text = f"define i8 @f() {{ {line}\n ret i8 %r }}"
+    module = llvm.parse_assembly(text)
+    passes = newpassmanagers.create_new_module_pass_manager()
+    passes.add_instruction_combine_pass()
+    with borrowed(Target.for_isa("avx512")) as backend:
+        passes.run(module, backend.builder)
+    (number,) = re.findall(r"ret i8 (-?\d+)", str(module))
+    return int(number)
+
+
+@pytest.mark.parametrize(("neutral", "name"), [(0, "add"), (1, "mul"), (0, "or_"), (-1, "and_")])
+def test_neutral_and_absorbing_operands_need_no_instruction(neutral: int, name: str) -> None:
+    _, b, (x, p) = written(I64, PTR)
+    assert getattr(b, name)(x, I64(neutral)) is x
+    assert getattr(b, name)(I64(neutral), x) is x
+    assert b.mul(x, I64(0)).ref == b.and_(I64(0), x).ref == "0"
+    assert b.gep(p, [I64(0)], source_etype=F32) is p
+    assert b.select(I1(1), x, I64(3)) is x and b.select(I1(0), x, I64(3)).ref == "3"
+    assert ir.is_true(b.icmp_signed("<", I64(-1), I64(0)))
+    assert ir.is_false(b.not_(I1(1)))
+    assert b.zext(I8(-1), I64).ref == "255" and b.trunc(I64(255), I8).ref == "-1"
+    assert not b.block.instructions
+
+
+def test_a_value_is_reused_where_it_dominates_alone() -> None:
+    module, b, (x, yes) = written(I64, I1)
+    total = b.add(x, I64(1))
+    with b.if_else(yes) as (then, otherwise):
+        with then:
+            assert b.add(x, I64(1)) is total
+            product = b.mul(x, x)
+            assert b.mul(x, x) is product
+        with otherwise:
+            other = b.mul(x, x)
+            assert other is not product
+    assert b.mul(x, x) is not other
+    with b.goto_entry_block():
+        early = b.sub(x, I64(5))
+    assert b.sub(x, I64(5)) is early
+    loop, done = b.append_basic_block("loop"), b.append_basic_block("done")
+    before = b.block
+    b.branch(loop)
+    b.position_at_end(loop)
+    (position := b.phi(I64)).add_incoming(x, before)
+    following = b.add(position, I64(1))
+    position.add_incoming(following, b.block)
+    b.cbranch(b.icmp_signed("<", following, early), loop, done)
+    b.position_at_end(done)
+    assert b.add(position, I64(1)) is following
+    b.ret_void()
+    read(module)
+
+
+def test_a_block_that_was_numbered_is_not_entered_from_elsewhere() -> None:
+    _, b, (x, yes) = written(I64, I1)
+    inside, after = b.append_basic_block("inside"), b.append_basic_block("after")
+    b.cbranch(yes, inside, after)
+    b.position_at_end(after)
+    b.add(x, I64(1))
+    b.position_at_end(inside)
+    b.branch(after)  # the first block still dominates it
+    later = b.append_basic_block("later")
+    b.position_at_end(later)
+    b.add(x, I64(1))
+    b.position_at_end(after)
+    with pytest.raises(ValueError, match="numbered already"):
+        b.branch(later)
+
+
+def test_blocks_behind_a_constant_condition_are_left_out() -> None:
+    module, b, (x,) = written(I64)
+    with b.if_else(b.icmp_signed("<", I64(2), I64(1)), likely=True) as (then, otherwise):
+        with then:
+            first, of_first = b.mul(x, I64(3)), b.block
+        with otherwise:
+            second, of_second = b.mul(x, I64(5)), b.block
+    met = b.phi(I64)
+    met.add_incoming(first, of_first)
+    met.add_incoming(second, of_second)
+    b.add(met, met)
+    b.ret_void()
+    text = str(read(module))
+    assert ", 5" in text and ", 3" not in text and "br i1" not in text

@@ -13,7 +13,7 @@ import pytest
 
 from smelt.codegen.llvm import optimize
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import borrowed, is_tangled, object_code, optimise
+from smelt.codegen.llvm.optimize import borrowed, object_code, optimise
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 from smelt.packages.llvm import machine_code
@@ -32,8 +32,8 @@ GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32
 
 
 @pytest.mark.clock
-def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
-    """NewGVN took three times as long as machine code, over tiles that these sizes never need."""
+def test_passes_take_less_time_than_machine_code() -> None:
+    """Numbering values in LLVM took three times as long, over tiles that these sizes never need."""
     text = emit(parse(GRADIENT), MACHINE, form="tall_skinny").llvm
     results: list[tuple[float, float]] = []
     with borrowed(MACHINE) as backend:
@@ -107,27 +107,6 @@ loop.11:
 }
 """
 
-SHARE = f"""
-from smelt.compiler import driver
-from smelt.codegen.llvm.optimize import borrowed
-from smelt.packages.llvm import llvm, newpassmanagers, run_passes
-host = driver.host()
-passes = newpassmanagers.create_new_module_pass_manager()
-passes.add_new_gvn_pass()
-module = llvm.parse_assembly({SETTLED!r}, llvm.create_context())
-with borrowed(host) as backend:
-    run_passes(passes, module, backend.builder)
-print("shared")
-"""
-
-
-def test_sharing_values_does_not_end_the_process() -> None:
-    """NewGVN as it comes asserts that nothing changes any more, which is not so here."""
-    done = subprocess.run(
-        [sys.executable, "-c", SHARE], check=False, capture_output=True, text=True
-    )
-    assert done.stdout == "shared\n", done.stderr[-500:]
-
 
 def test_llvm_options_are_set_once() -> None:
     """A second time ends the process: of a module that is imported again, say."""
@@ -198,24 +177,3 @@ def test_machines_outlive_the_threads_that_compile(monkeypatch: pytest.MonkeyPat
         object_code("nonsense", MACHINE)
     object_code(text, MACHINE)
     assert len(built) == 2
-
-
-def function(name: str, loops: int, more: int = 0) -> str:
-    """The text of a function of some loops and many characters more."""
-    lines = [
-        "",
-        f"define void @{name}() {{",
-        *["  %i = phi i64 [ 0, %a ]"] * loops,
-        "; " + "-" * more,
-    ]
-    return "\n".join([*lines, "}", ""])
-
-
-def test_loops_count_in_each_function_apart() -> None:
-    """Common values are looked for in one function at a time: convolutions' modules of eleven are
-    as quick to serve as small ones, and were combined first, which took twice as long."""
-    apart = "".join(function(f"f{i}", 100, 40_000) for i in range(11))
-    assert len(apart) * apart.count(" = phi ") > 4e8
-    assert not is_tangled(apart)
-    assert is_tangled(function("f", 1100, 440_000))
-    assert not is_tangled("")

@@ -17,18 +17,6 @@ from smelt.packages.llvm import (
     run_passes,
 )
 
-_TANGLED = 3_400_000
-"""Maximum characters times stack variables of a module that needs no combined instructions first.
-
-All accumulators of a tile begin as one value; NewGVN takes quadratic time to distinguish those of
-several contractions in loop after loop, of which combining first leaves almost nothing.
-"""
-_LOOPED = 100_000_000
-"""Threshold on characters times phis of one function; above, instructions are combined first.
-
-NewGVN runs on one function at a time.  Below, combining takes longer than what it saves.
-"""
-
 
 @cache
 def _initialise(native: bool) -> None:
@@ -42,7 +30,7 @@ def _initialise(native: bool) -> None:
 
 
 class Backend:
-    """LLVM's target machine, its pass builder and its pipelines, for one thread at a time.
+    """LLVM's target machine, its pass builder and its pipeline, for one thread at a time.
 
     They are kept for the life of the process: LLVM caches results in a machine, which takes
     milliseconds to create, and llvmlite frees neither all of a pass builder nor all of a pipeline
@@ -60,24 +48,13 @@ class Backend:
             self.builder: Any = llvm.create_pass_builder(
                 self.machine, llvm.create_pipeline_tuning_options()
             )
-            self.pipelines = _pipeline(combine_first=False), _pipeline(combine_first=True)
+            self.pipeline = _pipeline()
 
 
-def _pipeline(*, combine_first: bool) -> Any:
-    """Return the passes: variables become registers, and common values are shared.
-
-    Before that, instructions are combined, or constants are propagated and dead code is removed,
-    because NewGVN would spend most of its time on loops that never run.
-    """
+def _pipeline() -> Any:
+    """Return the passes: variables become registers, and chains of blocks are joined."""
     passes = newpassmanagers.create_new_module_pass_manager()
     passes.add_sroa_pass()
-    if combine_first:
-        passes.add_instruction_combine_pass()
-    else:
-        passes.add_sccp_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_dead_code_elimination_pass()
-    passes.add_new_gvn_pass()
     passes.add_simplify_cfg_pass()
     return passes
 
@@ -99,24 +76,15 @@ def borrowed(target: Target, opt_level: int = 2) -> Generator[Backend]:
         idle.append(backend)
 
 
-def is_tangled(text: str) -> bool:
-    """Return whether finding common values takes longer than combining instructions first."""
-    if len(text) * text.count(" = alloca ") > _TANGLED:
-        return True
-    if len(text) * text.count(" = phi ") <= _LOOPED:
-        return False
-    functions = text.split("\ndefine ")
-    return any(len(f) * f.count(" = phi ") > _LOOPED for f in functions)
-
-
 def optimise(text: str, target: Target, backend: Backend) -> Any:
     """Parse a module in a context of its own, and optimise it.
 
-    Vectors are explicit and values are in the outermost loop already, so LLVM's full pipeline finds
-    nothing more and would take ten times as long.
+    The builder has folded constants, numbered values and left out dead blocks already, vectors are
+    explicit and invariants are in the outermost loop: LLVM's full pipeline finds nothing more and
+    would take ten times as long.
     """
     module = parse_module(text, target.triple, backend.data_layout)
-    run_passes(backend.pipelines[is_tangled(text)], module, backend.builder)
+    run_passes(backend.pipeline, module, backend.builder)
     return module
 
 

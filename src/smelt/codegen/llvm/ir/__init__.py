@@ -19,6 +19,7 @@ entry: %.2 = mul i64 %.1, 2 ret i64 %.2 }
 from __future__ import annotations
 
 from smelt.codegen.llvm.ir.builder import IRBuilder
+from smelt.codegen.llvm.ir.constant_folding import is_false, is_true
 from smelt.codegen.llvm.ir.types import (
     ArrayType,
     BFloatType,
@@ -52,5 +53,5 @@ __all__ = [
     "ArrayType", "BFloatType", "Block", "Constant", "DoubleType", "ExternalVariable", "FloatType",
     "Function", "FunctionType", "GlobalVariable", "HalfType", "IRBuilder", "InsertElement",
     "Instruction", "IntType", "Module", "Phi", "PointerType", "PrefixMask", "ShuffleVector", "Type",
-    "Undefined", "Value", "VectorType", "VoidType",
+    "Undefined", "Value", "VectorType", "VoidType", "is_false", "is_true",
 ]  # fmt: skip

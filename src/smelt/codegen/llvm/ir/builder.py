@@ -11,6 +11,12 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, overload
 
+from smelt.codegen.llvm.ir.constant_folding import (
+    fold_binary,
+    fold_comparison,
+    fold_extension,
+    integer,
+)
 from smelt.codegen.llvm.ir.types import (
     Constant,
     FunctionType,
@@ -45,7 +51,9 @@ InstructionT = TypeVar("InstructionT", bound=Instruction)
 class IRBuilder:
     """Inserts instructions at the end of a block, or temporarily elsewhere (`goto_block`).
 
-    Raises TypeError where the types of operands differ which LLVM requires to be equal.
+    Instructions without effects are folded and numbered: where an equal one dominates the position,
+    its value is returned. Raises TypeError where the types of operands differ which LLVM requires
+    to be equal.
     """
 
     def __init__(self, block: Block) -> None:
@@ -102,25 +110,45 @@ class IRBuilder:
         ref = f"%.{self.block.function.new_number()}"
         return self._insert(form(kind, ref, f"{ref} = {text}"))
 
+    def _number_value(
+        self, kind: Type, text: str, form: type[InstructionT] = Instruction
+    ) -> InstructionT:
+        """Return the value of an instruction that depends on its operands alone."""
+        if self._at == 0:  # before what the block has
+            return self._emit_value(kind, text, form)
+        block = self.block
+        numbered = block.function.numbered
+        existing: Any = numbered.get(text)
+        if existing is not None and existing[1] in block.dominators:
+            return existing[0]
+        value = self._emit_value(kind, text, form)
+        numbered[text] = value, block
+        return value
+
     def _emit_effect(self, text: str) -> Instruction:
         """Insert an instruction without result."""
         return self._insert(Instruction(_VOID, "", text))
 
-    def _terminate(self, text: str) -> Instruction:
+    def _terminate(self, text: str, *targets: Block) -> Instruction:
         """Insert the terminator of the block."""
         if self.block.terminator is not None:
             raise ValueError(f"block {self.block.name} is left already")
-        return self.block.terminate(self._emit_effect(text))
+        return self.block.terminate(self._emit_effect(text), targets)
 
     # ---- control flow ----------------------------------------------------------------------------
 
     def branch(self, target: Block) -> None:
         """Branch to `target`."""
-        self._terminate(f"br label {target.ref}")
+        self._terminate(f"br label {target.ref}", target)
 
     def cbranch(self, condition: Value, yes: Block, no: Block) -> Instruction:
-        """Branch to one of two blocks."""
-        return self._terminate(f"br i1 {condition.ref}, label {yes.ref}, label {no.ref}")
+        """Branch to one of two blocks, a constant condition to the one that it means."""
+        truth = integer(condition)
+        if truth is not None:
+            target = yes if truth else no
+            return self._terminate(f"br label {target.ref}", target)
+        text = f"br i1 {condition.ref}, label {yes.ref}, label {no.ref}"
+        return self._terminate(text, yes, no)
 
     def ret_void(self) -> None:
         """Return from the function."""
@@ -134,7 +162,7 @@ class IRBuilder:
     def if_then(self, condition: Value, likely: bool | None = None) -> Generator[Block]:
         """Emit the `with` body under a condition; yields the block after it."""
         inside, after = self.append_basic_block("if"), self.append_basic_block("endif")
-        self._set_likelihood(self.cbranch(condition, inside, after), likely)
+        self._branch_likely(condition, inside, after, likely)
         with self._branch(inside, after):
             yield after
         self.position_at_end(after)
@@ -146,7 +174,7 @@ class IRBuilder:
         """Yield two contexts: for where `condition` holds, and for where it does not."""
         yes, no = self.append_basic_block("if"), self.append_basic_block("else")
         after = self.append_basic_block("endif")
-        self._set_likelihood(self.cbranch(condition, yes, no), likely)
+        self._branch_likely(condition, yes, no, likely)
         yield self._branch(yes, after), self._branch(no, after)
         self.position_at_end(after)
 
@@ -157,8 +185,9 @@ class IRBuilder:
         if self.block.terminator is None:
             self.branch(after)
 
-    def _set_likelihood(self, branch: Instruction, likely: bool | None) -> None:
-        if likely is not None:
+    def _branch_likely(self, condition: Value, yes: Block, no: Block, likely: bool | None) -> None:
+        branch = self.cbranch(condition, yes, no)
+        if likely is not None and len(self.block.targets) > 1:
             weights = (_LIKELY, 1) if likely else (1, _LIKELY)
             node = self.module.add_metadata(["branch_weights", *map(_I32, weights)])
             branch.set_metadata("prof", node)
@@ -174,7 +203,10 @@ class IRBuilder:
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """Select one of two values, lane by lane where the condition has lanes."""
         kind = _common_type(yes, no)
-        return self._emit_value(
+        truth = integer(condition)
+        if truth is not None or yes is no:
+            return yes if truth else no
+        return self._number_value(
             kind,
             f"select {condition.type.text} {condition.ref}, "
             f"{kind.text} {yes.ref}, {kind.text} {no.ref}",
@@ -186,7 +218,10 @@ class IRBuilder:
         kind = a.type
         if b.type is not kind:
             raise _type_error(a, b)
-        return self._emit_value(kind, f"{operation} {kind.text} {a.ref}, {b.ref}")
+        folded = fold_binary(operation, a, b)
+        if folded is not None:
+            return folded
+        return self._number_value(kind, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
     def add(self, a: Value, b: Value) -> Value:
         """Add integers."""
@@ -259,23 +294,29 @@ class IRBuilder:
     def not_(self, a: Value) -> Value:
         """Invert all bits."""
         kind = a.type
+        number = integer(a)
+        if number is not None:
+            return kind(~number)
         ones = f"splat ({kind.element.text} -1)" if isinstance(kind, VectorType) else "-1"
-        return self._emit_value(kind, f"xor {kind.text} {a.ref}, {ones}")
+        return self._number_value(kind, f"xor {kind.text} {a.ref}, {ones}")
 
     def neg(self, a: Value) -> Value:
         """Negate an integer."""
-        return self._emit_value(a.type, f"sub {a.type.text} {a.type.null}, {a.ref}")
+        return self._number_value(a.type, f"sub {a.type.text} {a.type.null}, {a.ref}")
 
     def fneg(self, a: Value) -> Value:
         """Negate a float."""
-        return self._emit_value(a.type, f"fneg {a.type.text} {a.ref}")
+        return self._number_value(a.type, f"fneg {a.type.text} {a.ref}")
 
     # ---- comparisons -----------------------------------------------------------------------------
 
     def _compare(self, operation: str, a: Value, b: Value) -> Value:
         kind = _common_type(a, b)
+        folded = fold_comparison(operation, a, b)
+        if folded is not None:
+            return folded
         result = VectorType(_I1, kind.count) if isinstance(kind, VectorType) else _I1
-        return self._emit_value(result, f"{operation} {kind.text} {a.ref}, {b.ref}")
+        return self._number_value(result, f"{operation} {kind.text} {a.ref}, {b.ref}")
 
     def icmp_signed(self, sign: str, a: Value, b: Value) -> Value:
         """Compare signed integers by one of == != < <= > >=."""
@@ -302,7 +343,10 @@ class IRBuilder:
     def _cast(self, operation: str, a: Value, kind: Type) -> Value:
         if a.type is kind:
             return a
-        return self._emit_value(kind, f"{operation} {a.type.text} {a.ref} to {kind.text}")
+        folded = fold_extension(operation, a, kind)
+        if folded is not None:
+            return folded
+        return self._number_value(kind, f"{operation} {a.type.text} {a.ref} to {kind.text}")
 
     def trunc(self, a: Value, kind: Type) -> Value:
         """Truncate an integer."""
@@ -375,13 +419,15 @@ class IRBuilder:
 
     def gep(self, base: Value, indices: Sequence[Value], *, source_etype: Type) -> Value:
         """Return the address some elements after another; vector indices give a vector."""
+        if len(indices) == 1 and integer(indices[0]) == 0:
+            return base
         at = ", ".join(f"{i.type.text} {i.ref}" for i in indices)
         kind = base.type
         for i in indices:
             if isinstance(i.type, VectorType):
                 kind = VectorType(_POINTER, i.type.count)
         text = f"getelementptr {source_etype.text}, {base.type.text} {base.ref}, {at}"
-        return self._emit_value(kind, text)
+        return self._number_value(kind, text)
 
     def fence(self, ordering: str) -> None:
         """Order memory accesses before and after."""
@@ -426,21 +472,21 @@ class IRBuilder:
     def extract_element(self, vector: Value, at: Value) -> Value:
         """Return one lane."""
         text = f"extractelement {vector.type.text} {vector.ref}, {at.type.text} {at.ref}"
-        return self._emit_value(vector.type.element, text)
+        return self._number_value(vector.type.element, text)
 
     def insert_element(self, vector: Value, value: Value, at: Value) -> InsertElement:
         """Replace the value of one lane."""
         if value.type is not vector.type.element:
             raise _type_error(vector, value)
         text = f"insertelement {vector}, {value}, {at}"
-        return self._emit_value(vector.type, text, InsertElement).reading(vector, value, at)
+        return self._number_value(vector.type, text, InsertElement).reading(vector, value, at)
 
     def shuffle_vector(self, a: Value, b: Value, lanes: Constant) -> ShuffleVector:
         """Select lanes of two vectors by number; the second one's follow the first one's."""
         element: Any = _common_type(a, b).element
         kind = VectorType(element, lanes.type.count)
         text = f"shufflevector {a}, {b}, {lanes}"
-        return self._emit_value(kind, text, ShuffleVector).reading(a, b, lanes)
+        return self._number_value(kind, text, ShuffleVector).reading(a, b, lanes)
 
 
 def _common_type(a: Value, b: Value) -> Any:

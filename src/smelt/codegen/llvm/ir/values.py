@@ -24,6 +24,10 @@ class Instruction(Value):
         """Attach a metadata node, as returned by `Module.add_metadata`."""
         self.line += f", !{name} {node}"
 
+    def spelled_in(self, block: Block) -> str:
+        """Return the line as it stands in its block."""
+        return self.line
+
 
 class PrefixMask(Value):
     """A mask of the first lanes: `lanes` of them (i64), or all if there are fewer."""
@@ -62,18 +66,26 @@ class ShuffleVector(Instruction):
 class Phi(Instruction):
     """A value which depends on the predecessor block."""
 
-    __slots__ = ("_many",)
+    __slots__ = ("_incoming",)
 
     def __init__(self, kind: Type, ref: str, line: str) -> None:
         super().__init__(kind, ref, line)
-        self._many = False
+        self._incoming: list[tuple[Value, Block]] = []
 
     def add_incoming(self, value: Value, block: Block) -> None:
         """Add the value for the predecessor `block`."""
         if value.type is not self.type:
             raise TypeError(f"a phi of {self.type} cannot take {value}")
-        self.line += f"{',' if self._many else ''} [{value.ref}, {block.ref}]"
-        self._many = True
+        self._incoming.append((value, block))
+
+    def spelled_in(self, block: Block) -> str:
+        """Return the line with the values of those blocks that do branch to `block`."""
+        values = [
+            f"[{value.ref}, {before.ref}]"
+            for value, before in self._incoming
+            if block in before.targets and not before.is_dead
+        ]
+        return f"{self.line} {', '.join(values)}"
 
 
 class Argument(Value):
@@ -89,25 +101,72 @@ class Argument(Value):
         """Add an LLVM attribute, such as "noalias"."""
         self.attributes.append(name)
 
-    def __str__(self) -> str:
+    @property
+    def declaration(self) -> str:
+        """Return the argument as the head of its function spells it."""
         return " ".join((self.type.text, *self.attributes, self.ref))
 
 
 class Block:
-    """A basic block."""
+    """A basic block.
 
-    __slots__ = ("function", "instructions", "name", "ref", "terminator")
+    Its dominators follow from the blocks that branch to it when they are first asked for. Later
+    only blocks that have the same dominators, such as the ends of its loop, may branch to it.
+    """
+
+    __slots__ = (
+        "_dominators",
+        "_predecessors",
+        "function",
+        "instructions",
+        "name",
+        "ref",
+        "targets",
+        "terminator",
+    )
 
     def __init__(self, function: Function, name: str) -> None:
         self.function, self.name = function, name
         self.ref = f"%{name}"
         self.instructions: list[Instruction] = []
         self.terminator: Instruction | None = None
+        self.targets: Sequence[Block] = ()
+        """Blocks that the terminator may branch to."""
+        self._predecessors: list[Block] = []
+        self._dominators: frozenset[Block] | None = None
 
-    def terminate(self, terminator: Instruction) -> Instruction:
-        """Set the instruction that leaves the block, and return it."""
-        self.terminator = terminator
+    @property
+    def dominators(self) -> frozenset[Block]:
+        """Return the blocks that every path to the end of this one passes, with itself."""
+        if self._dominators is None:
+            above = [block.dominators for block in self._predecessors]
+            self._dominators = frozenset((self,)).union(
+                frozenset.intersection(*above) if above else ()
+            )
+        return self._dominators
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether no path leads here from the first block."""
+        return not self._predecessors and self is not self.function.blocks[0]
+
+    def terminate(self, terminator: Instruction, targets: Sequence[Block]) -> Instruction:
+        """Set the instruction that leaves the block for `targets`, and return it.
+
+        Raises ValueError if a target's values were numbered by dominators that it then loses.
+        """
+        self.terminator, self.targets = terminator, targets
+        dominators = self.dominators
+        for target in targets if not self.is_dead else ():
+            target.enter_from(self, dominators)
         return terminator
+
+    def enter_from(self, block: Block, dominators: frozenset[Block]) -> None:
+        """Add a predecessor; raises ValueError if values were numbered without it."""
+        if self._dominators is None:
+            self._predecessors.append(block)
+        elif self.is_dead or not self._dominators - {self} <= dominators:
+            raise ValueError(f"{block.name} branches to {self.name}, which is numbered already")
 
 
 class Function(Value):
@@ -123,6 +182,7 @@ class Function(Value):
         "linkage",
         "module",
         "name",
+        "numbered",
     )
 
     def __init__(self, module: Module, kind: FunctionType, name: str, linkage: str = "") -> None:
@@ -133,7 +193,9 @@ class Function(Value):
         self.blocks: list[Block] = []
         self.args = tuple(Argument(t, f"%.{k}") for k, t in enumerate(kind.args, 1))
         self.count = len(self.args)
-        """Values numbered so far."""
+        """Values named so far."""
+        self.numbered: dict[str, tuple[Instruction, Block]] = {}
+        """Text of an instruction without effects -> its latest value, and the block it is in."""
         self._names: dict[str, int] = {}
         module.add(self)
 
@@ -160,15 +222,16 @@ class Function(Value):
     def __str__(self) -> str:
         kind = self.function_type
         head = ["define" if self.blocks else "declare", self.linkage, kind.return_type.text]
-        args = ", ".join(map(str, self.args))
+        args = ", ".join(a.declaration for a in self.args)
         attributes = "".join(f" {a}" for a in sorted(self.attributes))
         text = f"{' '.join(filter(None, head))} {self.ref}({args}){attributes}"
         if not self.blocks:
             return text
         lines = [text + " {"]
         for block in self.blocks:
-            lines.append(f"{block.name}:")
-            lines += ["  " + i.line for i in block.instructions]
+            if not block.is_dead:
+                lines.append(f"{block.name}:")
+                lines += ["  " + i.spelled_in(block) for i in block.instructions]
         lines.append("}")
         return "\n".join(lines)
 

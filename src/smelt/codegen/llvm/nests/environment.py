@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from math import gcd
 from typing import Protocol, TypedDict, Unpack
@@ -321,13 +321,21 @@ class Environment(ABC):
     ) -> None:
         """for position in range(low, high, step)"""
         b = self.b
+        step = number(step) if isinstance(step, int) else step
+        enters = b.icmp_signed("<", low, high)
+        if ir.is_false(enters):
+            return
+        if ir.is_false(b.icmp_signed("<", b.add(low, step), high)):
+            with nullcontext() if ir.is_true(enters) else b.if_then(enters):
+                inside(low)
+            return
         body, done = b.append_basic_block("loop"), b.append_basic_block("next")
         before = b.block
-        b.cbranch(b.icmp_signed("<", low, high), body, done)
+        b.cbranch(enters, body, done)
         b.position_at_end(body)
         (position := b.phi(I64)).add_incoming(low, before)
         inside(position)
-        after = b.add(position, number(step) if isinstance(step, int) else step)
+        after = b.add(position, step)
         position.add_incoming(after, b.block)
         b.cbranch(b.icmp_signed("<", after, high), body, done)
         b.position_at_end(done)

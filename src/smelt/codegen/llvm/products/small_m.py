@@ -199,6 +199,9 @@ class SmallMGemm(KBlockedGemm):
                 if self.selected_outputs is None
                 else b.and_(self.is_last_block, self.selected_outputs.inside)
             )
+            if ir.is_true(read):
+                self._epilogue_full_tile(row, count, at, mask, totals)
+                return
             with b.if_else(read) as (last, earlier):
                 with last:
                     self._epilogue_full_tile(row, count, at, mask, totals)

@@ -195,9 +195,12 @@ def reduction_loop(
     `step`.  The range must be a multiple of `step`, and may be empty.
     """
     (low, high), before = span, b.block
+    enters = b.icmp_signed("<", low, high)
+    if ir.is_false(enters):
+        return begin
     preheader, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
     done = b.append_basic_block("tiled")
-    b.cbranch(b.icmp_signed("<", low, high), preheader, done)
+    b.cbranch(enters, preheader, done)
     b.position_at_end(preheader)
     low = opaque(b, low)  # keeps the preheader: LLVM hoists constants there
     b.branch(loop)

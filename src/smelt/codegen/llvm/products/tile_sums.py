@@ -146,8 +146,10 @@ def add_previous_blocks(
     Where `unless` holds (the first block) sums are returned unchanged.  `masks` apply to the loads.
     """
     b = m.builder
-    if unless is None:
+    if unless is None or ir.is_false(unless):
         return _add_stored(m, places, dtype, totals, masks)
+    if ir.is_true(unless):
+        return totals
     before = b.block
     with b.if_then(b.not_(unless)):
         sums = _add_stored(m, places, dtype, totals, masks)
