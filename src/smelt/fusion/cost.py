@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
@@ -29,14 +30,13 @@ from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
 from smelt.fusion.packing_cost import region_packing_ns, term_packing_ns
 from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Position, Region
-from smelt.fusion.scatter import scatter_work
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.short_factors import converting_units, dot_factors
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.machine.target import Kind, Level, Target
 from smelt.types.affine import split_constant
-from smelt.types.expr import Expr, Index, axis
+from smelt.types.expr import Expr, Index, axis, evaluate
 
 OVERLAP = 0.95
 """Share of the shorter of arithmetic and memory time that hides behind the longer.
@@ -73,6 +73,9 @@ The result waits for a partially filled vector.
 """
 SMALL_RESULT_COLUMNS = 16
 """Maximum columns for which `FEW_NS` applies."""
+VISIT_NS = 0.8
+"""Nanoseconds to examine a scatter's target position, and as many to start an update that applies.
+"""
 NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
@@ -180,7 +183,7 @@ class Model(CostModel):
 
     def scatter_cost(self, region: Region) -> Cost:
         """Return the cost of a scatter kernel, which applies one update after another."""
-        region.work, tasks, random = scatter_work(self, region)
+        region.work, tasks, random = _scatter_work(self, region)
         inline = region.work < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
         read = self.read_bytes(region)
@@ -520,3 +523,44 @@ def _near_earlier(positions: Sequence[Position]) -> list[bool]:
         )
         others.append(constants)
     return is_near
+
+
+def _scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
+    """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order.
+
+    Updates are applied one by one (`smelt.lower.scatter`). What is computed for them is vectorised
+    along their rows where these are long. The rows are split into parts; for each part all target
+    positions are examined.
+    """
+    sizes = [model.extents[e] for e in region.axes]
+    u = region.stored.bit_length() - 1
+    unit, reduced = model.units.unit(u), region.reduced_axes.get(u, 0)  # 0: a single update
+    counted = unit.trace.position_axes  # the axis of updates that a position counts, or -1
+    leading = next((k for k, a in enumerate(counted) if a < 0), len(counted))
+    shared = [region.reduced_axis_order[u][a - unit.rank] if a >= 0 else -1 for a in counted]
+    rest = (t for t in region.positions[u][0][unit.trace.scatter_dims :] if isinstance(t, int))
+    row_axes = [a for a in (*shared[leading:], *rest) if a >= 0]
+    row_mask = sum(1 << a for a in {*row_axes})
+    width = prod([sizes[a] for a in row_axes])
+    vector, row = (1 << row_axes[-1], sizes[row_axes[-1]]) if row_axes else (0, 1)
+    lanes = model.lanes
+
+    def steps(mask: int) -> float:
+        """Return the elements that vectors compute for something along some axes."""
+        count = prod([sizes[a] for a in bits(mask)])
+        if not mask & reduced:
+            return float(count)
+        if not mask & vector:
+            return float(count * lanes)
+        return count / row * (-(-row // lanes) * lanes)
+
+    work = sum(
+        model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
+    )
+    work += model.step_ns[u] * steps(reduced | row_mask)
+    batches = prod([sizes[a] for a in shared[:leading]])
+    rows = model.elements[u] // max(width * batches, 1)
+    parts = int(evaluate(model.tiling.scatter_parts(rows, width, in_batches=leading > 0), {}))
+    updates = prod([sizes[a] for a in bits(reduced & ~row_mask)])
+    work += updates * VISIT_NS * (parts + 1)
+    return work, parts * batches, updates * width * float(model.itemsize[u])

@@ -120,12 +120,8 @@ class CostModel(ABC):
 
     def read_bytes(self, region: Region) -> dict[int, int]:
         """Return the bytes of each value that a region reads, each element once."""
-        sizes = [self.extents[e] for e in region.axes]
-        return {
-            v: min(self.elements[v], sum(prod([sizes[a] for a in bits(m)]) for m in masks))
-            * self.itemsize[v]
-            for v, masks in region.load_masks.items()
-        }
+        read = region.elements_read(self.elements, self.extents)
+        return {v: n * self.itemsize[v] for v, n in read}
 
     @abstractmethod
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:

@@ -22,10 +22,11 @@ index expression.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import combinations
+from math import prod
 from typing import TypeAlias
 
 from smelt.fusion.bitsets import bits, find_root
@@ -96,6 +97,17 @@ class Region:
     @property
     def all_axes(self) -> int:
         return (1 << len(self.axes)) - 1
+
+    def elements_read(
+        self, elements: Sequence[int], extents: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Iterate over values that are read, with the distinct elements read of each.
+
+        `elements` are those of all values, `extents` those of all axes (`Units.extents`).
+        """
+        sizes = [extents[e] for e in self.axes]
+        for v, masks in self.load_masks.items():
+            yield v, min(elements[v], sum(prod([sizes[a] for a in bits(m)]) for m in masks))
 
     def refuse(self, reason: str, unit: int) -> Region:
         """Return this region with a fault."""

@@ -103,13 +103,5 @@ class _Counter:
             return bytes_moved + sum(
                 self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges
             )
-        for v, masks in region.load_masks.items():
-            positions = sum(self._positions(region.axes, mask) for mask in masks)
-            bytes_moved += self.nbytes(v, min(self.elements[v], positions))
-        return bytes_moved
-
-    def _positions(self, axes: list[int], mask: int) -> int:
-        count = 1
-        for a in bits(mask):
-            count *= self.extents[axes[a]]
-        return count
+        read = region.elements_read(self.elements, self.extents)
+        return bytes_moved + sum(self.nbytes(v, n) for v, n in read)
