@@ -179,6 +179,9 @@ PROGRAMS = {
     "linear gelu f32": Program(linear_gelu, of(LINEAR, "f32")),
     "linear gelu fast": Program(linear_gelu, of(LINEAR, "bf16"), rounding="fast", expects=PRODUCTS),
     "linear tf32": Program(lambda x, w: x @ w, of(LINEAR[:2], "f32"), rounding="fast"),
+    "linear tf32 rows": Program(
+        lambda x, w: x @ w.T, ("f32[4096,1024]", "f32[4096,1024]"), rounding="fast"
+    ),
     "linear 16 rows": Program(
         lambda x, w: x @ w, ("bf16[16,4096]", "bf16[4096,4096]"), expects=("few rows",)
     ),

@@ -479,6 +479,45 @@ def test_tensor_copies_need_the_instruction_and_aligned_rows():
     assert copies(ampere, m=4000, n=4096, k=1024) == set()
 
 
+TF32 = """kernel product(x: f32[m,k], w: f32[{w}]) -> y: f32[m,n]
+  grid m, n
+  y[m,n] = dot(x[m,k], w[{w}] over k)
+"""
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("layout", ["n,k", "k,n"])
+def test_tf32_products_are_copied_where_both_are_contiguous_along_the_sum(layout):
+    """Steps have 128 bytes, as those of half types; each form computes the product."""
+    kernel, sizes = parse(TF32.format(w=layout)), {"m": 70, "n": 96, "k": 48}
+    arrays = product_arrays(kernel, sizes)
+    (every,) = candidates(kernel, sizes, FEW, FAST)
+    assert {v.param for c in every for v in c.schedule.copied} == set(
+        "xw" if layout == "n,k" else ""
+    )
+    (exact,) = candidates(kernel, sizes, FEW, EXACT)
+    assert not any(c.schedule.copied for c in exact)
+    x, w = (a.astype(np.float64) for a in arrays)
+    w = w.T if layout == "n,k" else w
+    forms = {(bool(c.schedule.copied), bool(c.schedule.stored)): c for c in every}
+    assert len(forms) == (3 if layout == "n,k" else 1)
+    for c in forms.values():
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
+        (y,) = launch(with_lanes(source, 32), arrays)
+        assert (abs(y - x @ w) <= 2.0**-10 * (abs(x) @ abs(w))).all()
+
+
+def test_tf32_tiles_are_those_of_half_types_with_half_of_the_step():
+    sizes = dict.fromkeys("mnk", 4096)
+    kernel = parse(TF32.format(w="n,k"))
+    device = rates("sm_90")
+    (every,) = candidates(kernel, sizes, device, FAST)
+    assert every[0].lanes == {"m": 128, "n": 256, "k": 32}
+    assert 2e-3 * 4096**3 / every[0].predicted_ns >= 0.6 * device.tf32_tflops
+    (lanes,) = candidates(kernel, sizes, replace(device, tf32_tflops=0.0), FAST)
+    assert lanes[0].lanes["n"] < 256, "vector lanes have smaller tiles"
+
+
 def test_rows_of_the_call_decide_about_tensor_copies():
     """Candidates are compared at rounded sizes, whose rows may be aligned where none are."""
     sizes = dict.fromkeys("mnk", 4096)

@@ -15,6 +15,7 @@ from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal.facts import ConstantWeighed
+from smelt.runtime.executable_format import LoopUse
 from smelt.runtime.prelude import Allowance
 
 RNG = np.random.default_rng(4)
@@ -135,3 +136,53 @@ def test_equal_layers_are_queried_once_and_packed_each(monkeypatch: pytest.Monke
     assert len(program.kernels) > 2 * len(queries)
     assert sorted(c.value for c in weighed(program)) == [f"w{k}" for k in range(8)]
     assert kept(program) == 8 * 4 * 1024 * 1024
+
+
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+def recurrent(dtype: str, again: bool) -> Graph:
+    """A recurrence whose steps multiply by one of two constant matrices, run once or twice."""
+    weights = sm.asarray(RNG.integers(-100, 100, (2, 256, 384)).astype(dtype), copy=True)
+
+    def step(h: Any, x: Any) -> Any:
+        left = sm.astype(sm.round(h * 100), weights.dtype)
+        wide = (sm.astype(v, sm.int32) if dtype == "i1" else v for v in (left, weights[1]))
+        total = sm.matmul(*wide)
+        z = sm.tanh(x + sm.astype(total, sm.float32) * 1e-4)
+        h = z[:, :256] * z[:, 128:]
+        return h, h
+
+    def f(h: Any, xs: Any) -> Any:
+        if again:
+            h, _ = sm.scan(step, h, xs, reverse=True)
+        return sm.scan(step, h, xs)
+
+    h, xs = np.ones((5, 256), np.float32), np.ones((7, 5, 384), np.float32)
+    return sm.jit(f).lower(h, xs).trace.graph
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("dtype", "rank"), [("f4", 3), ("i1", 4)])
+def test_steps_of_loops_read_panels_that_are_packed_before(dtype: str, rank: int, again: bool):
+    """Panels, of four interleaved rows for bytes, in place of the matrix in each step."""
+    graph = recurrent(dtype, again)
+    sizes = dict(zip(driver.input_size_names(graph), (7, 5), strict=True))
+    with sm.config(constants_extra=1 << 22):
+        packed = driver.compile(graph, hints=sizes)
+    plain = driver.compile(graph, hints=sizes)
+    (part,) = packed.recipe.parts
+    assert part.packed and not plain.recipe.parts
+    loops = [s for s in packed.recipe.steps if isinstance(s, LoopUse)]
+    assert len(loops) == 1 + again
+    for loop in loops:
+        held = packed.recipe.values[loop.inputs[-1]]
+        assert held.place == "held" and len(held.shape) == rank
+        assert loop.body.values[len(loop.inputs) - 1].shape == held.shape
+    h = RNG.uniform(-1, 1, (5, 256)).astype(np.float32)
+    xs = RNG.standard_normal((7, 5, 384)).astype(np.float32)
+    matrices = RNG.integers(-100, 100, (2, 256, 384)).astype(dtype)
+    arrays = [h, xs, matrices if graph.inputs[2].type.rank == 3 else matrices[0].copy()]
+    results = [program.run(arrays, tuple(sizes.values())) for program in (packed, plain)]
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, want)

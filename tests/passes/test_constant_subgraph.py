@@ -41,6 +41,17 @@ def test_views_and_inputs_as_they_are_stay():
     assert text(actual.graph).count("permute") == 1 and "exp" not in text(actual.graph)
 
 
+def test_views_that_a_loop_reads_are_arrays():
+    step = (
+        "{carries=1, slices=0, length=(3,), reverse=false, which=0, names=(), sizes=(), "
+        "body=graph step(c: f32[80,80], k: f32[80,80]) {\nd = sub(c, k)\nreturn d\n}}"
+    )
+    view = "a = permute(w) {perm=(1, 0)}\n"
+    inputs = "x: f32[80,80], w: f32[80,80] constant"
+    assert parts(f"{view}b = loop(x, a) {step}\nreturn b", inputs) == ["permute"]
+    assert parts(f"{view}b = sub(x, a)\nreturn b", inputs) == []
+
+
 def test_interleaving_views_are_kept():
     """Rows 0, 40, 1, 41, .. have no step; halves one after another have."""
     split_ = "a = reshape(w) {shape=(2,40,80)}\nb = permute(a) {perm=(1,0,2)}\n"

@@ -222,6 +222,72 @@ def test_blocks_of_rows_have_the_bits_of_the_loaded_program(
     program.close()
 
 
+@pytest.fixture(scope="module")
+def rotate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Program]]:
+    """A program on complex arrays, loaded and as a library."""
+    folder = tmp_path_factory.mktemp("complex")
+
+    def f(z: Any, x: Any) -> Any:
+        return z * sm.exp(1j * x), sm.conj(z), sm.abs(z), z
+
+    sm.save(f, folder / "f.smelt", np.ones(5, np.complex128), np.ones(5))
+    sm.save_library(folder / "f.smelt", folder / "libf.so")
+    program = Library(str(folder / "libf.so"), "f").open()
+    yield sm.load(folder / "f.smelt"), program
+    program.close()
+
+
+def test_complex_arrays_are_pairs(rotate: tuple[Any, Program]) -> None:
+    """Results that are computed, partly an argument, beside real ones, and an argument."""
+    loaded, program = rotate
+    assert program.text.endswith("-> c128[n0]; c128[n0]; f64[n0]; c128[n0]")
+    assert "f(z: c128[n0], x: f64[n0])" in program.text
+    random = np.random.default_rng(3)
+    for n in (5, 300):
+        z, x = random.standard_normal(n) + 1j * random.standard_normal(n), random.random(n)
+        for got, want in zip(program(z, x), loaded(z, x), strict=True):
+            assert (got.dtype, got.tobytes()) == (
+                np.asarray(want).dtype,
+                np.asarray(want).tobytes(),
+            )
+
+
+def test_mistakes_with_complex_arrays_are_named(rotate: tuple[Any, Program]) -> None:
+    _, program = rotate
+    z, x = np.ones(5, np.complex128), np.ones(5)
+    code, text = failure(lambda: program(x, x))
+    assert (code, text.endswith("was called with f64[5], f64[5]")) == (
+        layout.SMELT_ERROR_TYPE,
+        True,
+    )
+    code, text = failure(lambda: program(z, x[:4]))
+    assert (code, text.endswith("with c128[5], f64[4]")) == (layout.SMELT_ERROR_SIZE, True)
+    with pytest.raises(LibraryFailure, match="takes 2 arguments and 4 results, not 1 and 4"):
+        program(z)
+    inputs, outputs = [client.tensor(z), client.tensor(x)], (client.Tensor * 4)()
+    program.call("shapes", inputs, outputs)
+    results = [np.empty(5, client.TYPES[y.dtype]) for y in outputs]
+    for y, result in zip(outputs, results, strict=True):
+        y.data = result.ctypes.data
+    for tensor, k in [(inputs[0], 0), (outputs[1], 2)]:
+        for address, error in [(None, "null pointer"), (tensor.data + 1, "not aligned")]:
+            data, tensor.data = tensor.data, address
+            code, text = failure(lambda: program.call("run", inputs, outputs))
+            assert (code, error in text, f" {k} " in text) == (
+                layout.SMELT_ERROR_ARGUMENT,
+                True,
+                True,
+            )
+            tensor.data = data
+    for n, error in [(1 << 60, layout.SMELT_ERROR_ARGUMENT), (-2, layout.SMELT_ERROR_SIZE)]:
+        wide = [client.tensor(z), client.tensor(x)]
+        wide[0].shape[0] = wide[1].shape[0] = n
+        assert failure(lambda w=wide: program.call("run", w, outputs))[0] == error
+    strange = [client.tensor(z), client.tensor(x)]
+    strange[0].rank = 99
+    assert failure(lambda: program.call("run", strange, outputs))[0] == layout.SMELT_ERROR_TYPE
+
+
 def recipe_of(path: Path) -> Recipe:
     """Return the first plan of a file."""
     file = ProgramFile(path)

@@ -463,6 +463,7 @@ def _tiling(processors: int) -> GpuTiling:
         fuses_depthwise=False,
         recurrence_columns=128,
         min_parallel_carry=128 * processors,
+        chunk_multiples=(FULL_TILE, 2 * FULL_TILE),
         short_stream=FULL_TILE,
         short_consumed_stream=FULL_TILE // 2,
         image_costs=None,

@@ -2,7 +2,7 @@
 
     budget = constant_budget(graph, plan, hints, None)          # bytes that may be kept
     prelude = PreludeBuilder(graph, constants, budget)
-    kernels = prelude.pack_operands(clusters, kernels, ..)      # read constants in packed panels
+    kernels = prelude.pack_operands(plan, kernels, ..)          # read constants in packed panels
     prelude.held_value(cluster.name, param, node)               # the value behind a parameter
     prelude.parts                                               # computations of these values
 
@@ -25,7 +25,7 @@ from smelt.codegen.build import panels
 from smelt.errors import VerifyError
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.packing_cost import prepacked_ns
-from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.plan import Plan
 from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph, Node
 from smelt.journal.facts import ConstantWeighed, Journal
@@ -118,36 +118,39 @@ class PreludeBuilder:
         added = constants.graph.inputs[len(graph.inputs) :]
         self._computed = dict(zip(added, constants.parts, strict=True))
         self._work = dict(zip(added, constants.work, strict=True))
-        self._packed: dict[tuple[str, str], _KeptValue] = {}
-        """The packed value that a kernel reads, by (cluster, parameter)."""
+        self._packed: dict[tuple[str, str | Node], _KeptValue] = {}
+        """The packed value that a kernel reads, by (cluster, parameter), or a loop, by operand."""
         self._part_numbers: dict[_KeptValue, int] = {}
         self.parts: list[Part] = []
         """The computations of all values requested by `held_value`."""
 
     def pack_operands(
         self,
-        clusters: Sequence[Cluster],
+        plan: Plan,
         kernels: Sequence[Kernel | None],
         canonical_forms: Sequence[tuple[CanonicalKernel, Mapping[str, str]] | None],
         target: Target,
-        hints: Mapping[str, int],
+        hints: Sequence[Mapping[str, int]],
         journal: Journal,
     ) -> tuple[Kernel | None, ...]:
         """Return the kernels that read packed operands, for constants within the budget.
 
-        `canonical_forms` holds the result of `canonical` for each kernel.
+        `canonical_forms` holds the result of `canonical`, and `hints` the likely sizes, for each
+        kernel. Steps of loops read what is packed before the loop.
         """
+        owners = _owners(plan)
         for node, work in self._work.items():
             self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
         result = list(kernels)
         self._budget = max(self._budget - self._packing_reserve, 0)
-        candidates = self._candidates(clusters, kernels, canonical_forms, target, hints)
+        candidates = self._candidates(plan, kernels, canonical_forms, target, hints)
         ranked = sorted(
             candidates, key=lambda w: -candidates[w].saves_ns / max(candidates[w].nbytes, 1)
         )
         for value in ranked:
             candidate, node = candidates[value], value.node
-            only_reader = len(candidate.readers) == sum(node in x.inputs for x in clusters)
+            readers = {owners[k] for k, _ in candidate.readers}
+            only_reader = readers == {x.name for x in plan.clusters if node in x.inputs}
             freed_bytes = _nbytes(node) if node in self._computed and only_reader else 0
             self._budget += freed_bytes  # the unpacked value has no other reader
             if not self._note(node, "packed", candidate.nbytes, candidate.saves_ns, journal):
@@ -156,7 +159,9 @@ class PreludeBuilder:
             for k, panel in candidate.readers:
                 kernel = result[k]
                 assert kernel is not None
-                self._packed[clusters[k].name, panel.param] = value
+                in_step = k >= len(plan.clusters)
+                operand = node if in_step else panel.param
+                self._packed[owners[k], operand] = value
                 result[k] = read_panels(kernel, panel)
         return tuple(result)
 
@@ -171,34 +176,35 @@ class PreludeBuilder:
 
     def _candidates(
         self,
-        clusters: Sequence[Cluster],
+        plan: Plan,
         kernels: Sequence[Kernel | None],
         canonical_forms: Sequence[tuple[CanonicalKernel, Mapping[str, str]] | None],
         target: Target,
-        hints: Mapping[str, int],
+        hints: Sequence[Mapping[str, int]],
     ) -> dict[_KeptValue, _Candidate]:
         """Return the constant operands for which products prefer packed panels."""
         candidates: dict[_KeptValue, _Candidate] = {}
         panels_of: dict[
             tuple[CanonicalKernel, frozenset[str]], tuple[tuple[Panel, Index], ...]
         ] = {}
+        constants = _constant_operands(plan)
         for k, (cluster, kernel, canonical_form) in enumerate(
-            zip(clusters, kernels, canonical_forms, strict=True)
+            zip(plan.all_clusters, kernels, canonical_forms, strict=True)
         ):
             if kernel is None or canonical_form is None:
                 continue
             plain, names = canonical_form
             params = [p.name for p in plain.kernel.inputs]
             constant_params = {
-                p: n for n, p in enumerate(params) if _is_constant(cluster.inputs[n])
+                p: n for n, p in enumerate(params) if cluster.inputs[n] in constants[k]
             }
             key = plain, frozenset(constant_params)
             if key not in panels_of:
                 panels_of[key] = panels(plain.kernel, target, key[1])
-            sizes = Hints({a: hints[b] for a, b in names.items() if b in hints})
+            sizes = Hints({a: hints[k][b] for a, b in names.items() if b in hints[k]})
             for panel, rows in panels_of[key]:
                 n = constant_params[panel.param]
-                value = _KeptValue(cluster.inputs[n], replace(panel, param=""))
+                value = _KeptValue(constants[k][cluster.inputs[n]], replace(panel, param=""))
                 nbytes = prod(_shape(value)) * value.node.type.dtype.itemsize
                 candidate = candidates.setdefault(value, _Candidate(nbytes))
                 candidate.saves_ns += prepacked_ns(target, nbytes, at_hints(rows, sizes))
@@ -207,7 +213,7 @@ class PreludeBuilder:
 
     def held_value(self, cluster: str, param: str, node: Node) -> Value | None:
         """Return the prelude's value for a kernel's parameter; None if it reads the input."""
-        value = self._packed.get((cluster, param))
+        value = self._packed.get((cluster, param or node))
         if value is None:
             if node not in self._computed:
                 return None
@@ -233,6 +239,39 @@ class PreludeBuilder:
         return Part(
             node.op.label, tuple(steps), sources, nbytes, computed is not None, panel is not None
         )
+
+
+def _owners(plan: Plan) -> list[str]:
+    """Return the names of the clusters that `plan.all_clusters` are, or are in."""
+    inner = ((c.name, c.inner_plan) for c in plan.clusters)
+    within = [name for name, step in inner if step is not None for _ in step.all_clusters]
+    return [*(c.name for c in plan.clusters), *within]
+
+
+def _constant_operands(plan: Plan) -> list[Mapping[Node, Node]]:
+    """Return the constants that each cluster of `plan.all_clusters` may read in another layout.
+
+    For what a cluster reads, the constant of the graph: itself, or the operand of the loop whose
+    step the cluster is a part of, if no other cluster of the step reads it.
+    """
+    result: list[Mapping[Node, Node]] = [
+        {x: x for x in c.inputs if _is_constant(x)} for c in plan.clusters
+    ]
+    for c in plan.clusters:
+        if c.inner_plan is None:
+            continue
+        operands = dict[Node, Node]()
+        step, loop = c.inner_plan, c.loop
+        if loop is not None:
+            around, first = c.outputs[0].inputs, loop.op.carries + loop.op.slices
+            for x, inner in zip(around[first:], step.graph.inputs[first:], strict=True):
+                readers = sum(inner in k.inputs for k in step.clusters)
+                is_plain = inner not in step.graph.outputs and around.count(x) == 1
+                if _is_constant(x) and readers == 1 and is_plain:
+                    operands[inner] = x
+        result += [operands] * len(step.clusters)
+        result += [{}] * (len(step.all_clusters) - len(step.clusters))
+    return result
 
 
 def _is_constant(node: Node) -> bool:

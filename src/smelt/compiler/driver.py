@@ -177,13 +177,7 @@ def _compile(
         journal,
         target.tiling,
     )
-    count = len(plan.clusters)
-    kernels = (
-        *ahead.pack_operands(
-            plan.clusters, lowered[:count], canonical_forms[:count], target.planning, sizes, journal
-        ),
-        *lowered[count:],
-    )
+    kernels = ahead.pack_operands(plan, lowered, canonical_forms, target.planning, hints, journal)
     identities = _identify_all(
         [
             None if k is None else b if b and k is before else canonical_kernel(k)
@@ -571,11 +565,29 @@ def assemble(
 
 
 def _loop(
-    cluster: Cluster, body: Recipe, read: Sequence[int], numbers: Mapping[Node, int]
+    cluster: Cluster,
+    body: Recipe,
+    read: Sequence[int],
+    numbers: Mapping[Node, int],
+    values: Sequence[Value],
 ) -> LoopUse:
-    """Return the use of a loop whose steps are a plan of their own."""
+    """Return the use of a loop whose steps are a plan of their own.
+
+    What is computed once of constants is read as it is stored, which may be in panels.
+    """
     assert cluster.loop is not None
     op, places = cluster.loop.op, dict(zip(cluster.inputs, read, strict=True))
+    operands = tuple(places[x] for x in cluster.outputs[0].inputs)
+    constant = {
+        k: values[n].shape
+        for k, n in enumerate(operands)
+        if k >= op.carries + op.slices and values[n].place == "held"
+    }
+    step_values = (
+        v._replace(shape=constant.get(v.number, v.shape)) if v.place == "input" else v
+        for v in body.values
+    )
+    body = replace(body, values=tuple(step_values))
     shape = LoopShape(
         op.carries, op.slices, op.length, op.reverse, op.results, op.names, op.sizes, op.runs_once
     )
@@ -584,7 +596,7 @@ def _loop(
         shape,
         cluster.loop.wanted,
         body,
-        tuple(places[x] for x in cluster.outputs[0].inputs),
+        operands,
         tuple(numbers[n] for n in cluster.outputs),
     )
 
@@ -626,7 +638,7 @@ def make_recipe(
             return make_use(cluster, reads(cluster), numbers)
         if cluster.loop is not None and cluster.loop.plan is not None:
             body = make_recipe(cluster.loop.plan, kernels, make_use, stream_above)
-            return _loop(cluster, body, reads(cluster), numbers)
+            return _loop(cluster, body, reads(cluster), numbers, values)
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
         body = make_recipe(cluster.body.plan, kernels, make_use, stream_above)

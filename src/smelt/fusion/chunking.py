@@ -302,8 +302,12 @@ def _split_along(
         if len(early) > MAX_EARLY:
             raise CannotChunk("too many sums of all rows would have to be made before")
         try:
-            chunked = _ChunkGrower(graph, readers, hints, least, early).run(large[0], axis, large)
-            break
+            grower = _ChunkGrower(graph, readers, hints, least, early, saves_memory=saves_memory)
+            chunked = grower.run(large[0], axis, large)
+            more = early | (grower.sums_beside_early() if early and saves_memory else early)
+            if more == early or len(more) > MAX_EARLY:
+                break
+            early = more
         except _NeedsAllRows as reason:
             # computed before already, and still needed
             is_dear = isinstance(reason, _ReadsWholeSums) and not saves_memory
@@ -333,9 +337,11 @@ class _ChunkGrower:
         hints: Hints,
         least: int,
         early: AbstractSet[Node],
+        *,
+        saves_memory: bool,
     ) -> None:
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
-        self.early = early
+        self.early, self.saves_memory = early, saves_memory
         """Reductions over rows that are computed before, from what the chunks recompute."""
         self.ahead = {
             n for reduction in early for n in Graph(graph.name, graph.inputs, (reduction,)).nodes()
@@ -503,6 +509,22 @@ class _ChunkGrower:
             pending += operands
         return reductions
 
+    def sums_beside_early(self) -> AbstractSet[Node]:
+        """Return other reductions over rows of what is computed before for `early`.
+
+        The pass that reduces those has their operands, which chunks would store to reduce them.
+        """
+        waiting: set[Node] = set()
+        result: set[Node] = set()
+        for node in self.order:
+            is_new = node in self.axis and node not in self.ahead
+            multiplies = is_new and self.trace(node).dots > 0
+            if node in self.early or multiplies or not waiting.isdisjoint(node.inputs):
+                waiting.add(node)
+            elif self._is_accumulated(node) and not node.op.is_view:
+                result.add(node)
+        return result
+
     def _is_outside_view(self, node: Node) -> bool:
         """Return whether a member is a view of a value that no chunk computes.
 
@@ -617,12 +639,13 @@ class _ChunkGrower:
             if depends and node not in self.axis and node not in self.ahead:
                 after_nodes[node] = None
         for node in reversed(self.order):
+            is_computed_again = is_free(node) or (self.saves_memory and self._is_large(node))
             if (
                 node not in self.axis
-                and is_free(node)
+                and is_computed_again
                 and any(r in after_nodes for r in self.readers[node])
             ):
-                after_nodes[node] = None  # a view goes to its reader
+                after_nodes[node] = None  # a view goes to its reader, a large value is not kept
         after_nodes = dict.fromkeys(n for n in self.order if n in after_nodes)
         loaded = (p.node for p in reads if p.axis != FIRST_ROW)
         before_nodes = dict.fromkeys(n for n in loaded if not isinstance(n.op, Input))

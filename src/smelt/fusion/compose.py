@@ -65,6 +65,8 @@ SCARCE_CHUNKS = 4
 """Minimum bytes that a plan keeps, in chunks, for which rounds may take longer."""
 SCARCE_SLOWER = 3.0
 """Largest ratio of times accepted for chunks instead of a plan that keeps so much."""
+CHUNK_COUNTS = 5
+"""Numbers of chunks of which the fastest is chosen."""
 IO_TIME_FACTOR = 8
 """Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 
@@ -227,11 +229,18 @@ def _fitting_plan(
 
 
 def _chunked_plan(
-    unchunked: Plan, target: Machine, hints: Hints, donated: Donated, available: int | None
+    unchunked: Plan,
+    target: Machine,
+    hints: Hints,
+    donated: Donated,
+    available: int | None,
+    *,
+    widens: bool = True,
 ) -> Plan | Decision | None:
     """Return a plan whose chunks keep at most `available` bytes; its last decision describes them.
 
-    If there is none, the decision that says why, or None where nobody would expect chunks.
+    If there is none, the decision that says why, or None where nobody would expect chunks. Raises
+    NarrowSums where chunks need wider sums and none may be made (`widens`).
     """
     most = target.chunk_bytes or target.cache_bytes
     value_bytes = most if available is None else min(max(available // CACHE_PARTS, 1), most)
@@ -244,8 +253,11 @@ def _chunked_plan(
         return None
     large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
     try:
-        candidate = _plan_chunks(unchunked, large, target, hints, donated, value_bytes, available)
+        room = value_bytes, available
+        candidate = _plan_chunks(unchunked, large, target, hints, donated, room, widens=widens)
     except CannotChunk as refused:
+        if isinstance(refused, NarrowSums):
+            raise
         if not _is_summed(unchunked.graph, large[0]):
             return None
         return _refused(unchunked, large[0], str(refused), hints)
@@ -263,24 +275,42 @@ def _plan_chunks(
     target: Machine,
     hints: Hints,
     donated: Donated,
-    value_bytes: int,
-    available: int | None,
+    room: tuple[int, int | None],
+    *,
+    widens: bool,
 ) -> Plan | None:
     """Return the plan that computes the `large` values in chunks.
 
-    They have at least `value_bytes` bytes. None or CannotChunk as in `chunk_graph`. With a memory
-    limit (`available`) the plan is taken whatever its time.
+    `room` are the bytes of a large value, and the memory limit, with which the plan is taken
+    whatever its time. None or CannotChunk as in `chunk_graph`, NarrowSums as in `_chunked_plan`.
 
     Chunks of tokens accumulate the gradient of a classifier's weights in a wider type, chunks of
     words that of the tokens. Where accumulators are a large part of the machine's memory, the axis
     is taken whose chunks keep least, in twice the time at most.
     """
-    room = value_bytes, available
-    graph, fills = unchunked.graph, _fills_memory(total_kept_bytes(unchunked, hints), target)
-    split = _split_graph(graph, large, target, hints, value_bytes, saves_memory=fills)
-    if split is None:
+    available = room[1]
+    fills = _fills_memory(total_kept_bytes(unchunked, hints), target)
+
+    def composed(axes: Sequence[int] | None) -> tuple[Plan, ChunkedGraph] | None:
+        graph, values = unchunked.graph, list(large)
+        while True:
+            split = _split_graph(
+                graph, values, target, hints, room[0], axes, saves_memory=fills, widens=widens
+            )
+            if split is None:
+                return None
+            graph, cut, values = split
+            try:
+                return _compose(unchunked, graph, cut, values, target, hints, donated, room), cut
+            except NarrowSums as narrow:  # those of a part that runs before or after
+                if not widens:
+                    raise
+                graph, values = _with_wide_sums(graph, narrow, values)
+
+    chosen = composed(None)
+    if chosen is None:
         return None
-    first, cut = _compose(unchunked, *split, target, hints, donated, room), split[1]
+    first, cut = chosen
     if cut.recomputes and available is None:
         _check_worth(unchunked, first, target, hints)
     if available is not None or not _fills_memory(total_kept_bytes(first, hints), target):
@@ -288,11 +318,9 @@ def _plan_chunks(
     most_ns, plans = MAX_SLOWER * _objective_ns(first, target, hints), [first]
     for axis in {*range(large[0].type.rank)} - {cut.axis}:
         try:
-            other = _split_graph(
-                graph, large, target, hints, value_bytes, (axis,), saves_memory=fills
-            )
+            other = composed((axis,))
             if other is not None:
-                plans.append(_compose(unchunked, *other, target, hints, donated, room))
+                plans.append(other[0])
         except CannotChunk:
             continue
     plans = [p for p in plans if p is first or _objective_ns(p, target, hints) <= most_ns]
@@ -305,16 +333,17 @@ def _split_graph(
     target: Machine,
     hints: Hints,
     value_bytes: int,
-    axes: Sequence[int] | None = None,
+    axes: Sequence[int] | None,
     *,
     saves_memory: bool,
-) -> tuple[Graph, ChunkedGraph, bool] | None:
+    widens: bool,
+) -> tuple[Graph, ChunkedGraph, list[Node]] | None:
     """Split a graph around `large` values, with wider sums or cheap values computed again.
 
-    Returns the graph that was split, its parts, and whether it was changed, or values of `large`
-    are outside of the chunks. None or CannotChunk as in `chunk_graph`.
+    Returns the graph that was split, its parts, and its large values. None or CannotChunk as in
+    `chunk_graph`; NarrowSums unless it `widens` sums.
     """
-    original, values, may_rematerialize = graph, list(large), True
+    values, may_rematerialize = list(large), True
     multiple = target.tiling.chunk_multiples[0]
     while True:
         try:
@@ -323,10 +352,11 @@ def _split_graph(
             )
             if cut is None:
                 return None
-            return graph, cut, graph is not original or not {*values} <= {*cut.members}
+            return graph, cut, values
         except NarrowSums as narrow:
-            graph, renamed = widen_sums(graph, narrow.sums)
-            values = [renamed.get(n, n) for n in values]
+            if not widens:
+                raise
+            graph, values = _with_wide_sums(graph, narrow, values)
         except CannotChunk:
             elements = at_hints(values[0].type.elements, hints)
             rematerialized = rematerialize_cheap(graph, hints, elements)
@@ -337,11 +367,19 @@ def _split_graph(
             values = [n for n in values if n in nodes]
 
 
+def _with_wide_sums(
+    graph: Graph, narrow: NarrowSums, values: Sequence[Node]
+) -> tuple[Graph, list[Node]]:
+    """Return a graph with sums in their accumulator types, and its nodes for some `values`."""
+    graph, renamed = widen_sums(graph, narrow.sums)
+    return graph, [renamed.get(n, n) for n in values]
+
+
 def _compose(
     unchunked: Plan,
     graph: Graph,
     cut: ChunkedGraph,
-    changed: bool,
+    values: Sequence[Node],
     target: Machine,
     hints: Hints,
     donated: Donated,
@@ -349,11 +387,13 @@ def _compose(
 ) -> Plan:
     """Return the plan of a split graph; `room`: bytes of a large value, and the limit.
 
-    Raises CannotChunk where it was `changed` for chunks that keep as much as none.
+    Raises CannotChunk where the graph was changed, or some large `values` are outside of the
+    chunks, and these keep as much as none.
     """
     results = dict(zip(unchunked.graph.outputs, graph.outputs, strict=True))
     donated_now = {n: to if to is None else results[to] for n, to in donated.items()}
     plan = _Composer(graph, cut, target, hints, *room).plan(donated_now)
+    changed = graph is not unchunked.graph or not {*values} <= {*cut.members}
     if changed and total_kept_bytes(plan, hints) >= total_kept_bytes(unchunked, hints):
         raise CannotChunk(
             "rounds would keep as much, in sums that are wider or values that stand apart"
@@ -502,13 +542,22 @@ class _Composer:
         return replace(body, of={n: self._node(x) for n, x in body.of.items()})
 
     def _planned(self, part: Graph) -> Plan:
-        """Return the plan of a part that runs once, possibly chunked itself."""
+        """Return the plan of a part that runs once, possibly chunked itself.
+
+        Raises NarrowSums for sums that its chunks need wider, where it fills the memory otherwise.
+        """
         recomputes = part is self.parts.before and self.parts.recomputes
         if recomputes or self.target.tiling.recomputes_products:
             unchunked = plan_single.plan(part, self.target, None, self.hints)
             # tried once only: that plan might have a part before its chunks as well
             available = self._limit_before(unchunked)
-            candidate = _chunked_plan(unchunked, self.target, self.hints, NOTHING, available)
+            fills = _fills_memory(total_kept_bytes(unchunked, self.hints), self.target)
+            try:
+                candidate = _chunked_plan(
+                    unchunked, self.target, self.hints, NOTHING, available, widens=not fills
+                )
+            except NarrowSums as narrow:
+                raise NarrowSums(self._nodes([*narrow.sums])) from None
             if not isinstance(candidate, Plan):
                 return unchunked
             if candidate.graph is part:
@@ -535,12 +584,31 @@ class _Composer:
         max_ns, step = MAX_SLOWDOWN * min(burdens.values()), max(self.most // SMALL_RATIO, 1)
         fast_enough = [c for c in candidates if burdens[c] <= max_ns]
         cluster = min(fast_enough, key=lambda c: (self._chunk_bytes(c) // step, burdens[c]))
+        if self.target.chunk_bytes is not None:
+            cluster = self._in_full_waves(cluster)
         assert cluster.body is not None
         body = cluster.body.plan
         self._record(body)
         self.launches.append((len(self.clusters),))
         body_only = replace(cluster.body, plan=replace(body, decisions=()))
         self.clusters.append(replace(cluster, body=body_only))
+
+    def _in_full_waves(self, cluster: Cluster) -> Cluster:
+        """Return a cluster in as many chunks, or a few more, as are predicted to be fastest.
+
+        A device's last wave of programs may be nearly empty, and is a large part of short chunks.
+        """
+        assert cluster.body is not None
+        body, extent = cluster.body, at_hints(self.parts.extent, self.hints)
+        fewest = sum(1 for _ in body.chunks.ranges(self.hints))
+        rows = (-(-extent // n) for n in range(fewest, fewest + CHUNK_COUNTS))
+        lengths = dict.fromkeys(round_up_rows(n, body.chunks.multiples) for n in rows)
+        others = (
+            replace(cluster, body=replace(body, chunks=replace(body.chunks, block=n)))
+            for n in lengths
+            if n < body.chunks.block
+        )
+        return min((cluster, *others), key=self._objective_ns)
 
     def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
         """Iterate over plans of the body, each with its rows per chunk.

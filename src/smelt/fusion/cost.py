@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
@@ -78,6 +77,9 @@ NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
 """Time of a step of a scan along a row, relative to a vectorised step: each waits for the last."""
+WIDE_SUM_COST = 3.0
+"""Cost of a single-precision term that a sum converts to double precision: conversions, and twice
+as many steps. A sum along vectors adds several terms in their own type first."""
 SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
 STATE_SHARE = 0.5
@@ -166,11 +168,8 @@ class Model(CostModel):
             launch, work = self.target.launch_ns, work / threads
             touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
             touch += self.write_ns(u, threads)
-        hidden = min(work, touch)
-        total = launch + work + touch - OVERLAP * hidden
         return Cost(
-            total,
-            total + (OVERLAP - CHARGED) * hidden,
+            *_overlapped(launch, work, touch),
             launch,
             work,
             touch,
@@ -184,28 +183,20 @@ class Model(CostModel):
         region.work, tasks, random = scatter_work(self, region)
         inline = region.work < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
-        read, touch = 0, 0.0
-        for v, masks in region.load_masks.items():
-            volumes = [prod([self.extents[region.axes[a]] for a in bits(m)]) for m in masks]
-            nbytes = min(self.elements[v], sum(volumes)) * self.itemsize[v]
-            read += nbytes
-            touch += self.read_ns(v, nbytes, threads)
+        read = self.read_bytes(region)
+        touch = sum(self.read_ns(v, nbytes, threads) for v, nbytes in read.items())
         u = region.stored.bit_length() - 1
         touch += self.write_ns(u, threads)
         rereads = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
         arithmetic, memory = region.work / threads, touch + rereads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        burden = total + (OVERLAP - CHARGED) * hidden
         return Cost(
-            total,
-            burden,
+            *_overlapped(launch, arithmetic, memory),
             launch,
             arithmetic,
             touch,
             rereads,
-            read=read,
+            read=sum(read.values()),
             written=self.nbytes[u],
             tasks=tasks,
         )
@@ -249,7 +240,7 @@ class Model(CostModel):
         """Return the time of packing the operands of a contraction into panels."""
         return term_packing_ns(self.target, t, sizes, still, loads, times, self.units.constants)
 
-    def stream_threads(self, work: float, floor: float, tasks: int) -> int:
+    def threads(self, work: float, floor: float, tasks: int) -> int:
         """Return one thread for little work, else one for each task."""
         return 1 if work < INLINE_NS and work + floor < INLINE_NS else min(tasks, self.cores)
 
@@ -263,9 +254,7 @@ class Model(CostModel):
         """Return launch time, arithmetic time, total and objective."""
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)
         arithmetic = work / threads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        return launch, arithmetic, total, total + (OVERLAP - CHARGED) * hidden
+        return launch, arithmetic, *_overlapped(launch, arithmetic, memory)
 
     # ---- total ---------------------------------------------------------------------------------
 
@@ -283,7 +272,7 @@ class Model(CostModel):
                 if schedule.has_contractions
                 else 0.0
             )
-            region.work = schedule.work(self._steps(region), UNBLOCKED_COST, start_ns)
+            region.work = schedule.work(self._steps(region, schedule), UNBLOCKED_COST, start_ns)
             region.work *= schedule.lane_overhead(self.lanes)
             if schedule.has_contractions:
                 fixed = region.grid & ~schedule.cut_axes
@@ -306,8 +295,7 @@ class Model(CostModel):
                     lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
                 )
         tasks = schedule.tasks()
-        inline = region.work < INLINE_NS and region.work + self._floor(region) < INLINE_NS
-        threads = 1 if inline else min(tasks, self.cores)
+        threads = self.threads(region.work, self._floor(region), tasks)
         traffic = _Traffic(self, region, schedule, threads)
         partials = self._partials(region, schedule)
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
@@ -316,12 +304,8 @@ class Model(CostModel):
         streams = max(0.0, count / HARDWARE_STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
         arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule)) / threads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        burden = total + (OVERLAP - CHARGED) * hidden
         return Cost(
-            total,
-            burden,
+            *_overlapped(launch, arithmetic, memory),
             launch,
             arithmetic,
             traffic.touch,
@@ -339,19 +323,22 @@ class Model(CostModel):
             packing=region.packing / threads,
         )
 
-    def _steps(self, region: Region) -> Sequence[float]:
+    def _steps(self, region: Region, schedule: ScheduleModel) -> Sequence[float]:
         """Return the nanoseconds of one step of each unit.
 
         For units computed only for results that are ranges, averaged over all their positions.
         """
+        short = schedule.short_sums() if region.reduced_axes else ()
         full = [
             u
             for u, converting in self.converting.items()
             if region.members >> u & 1 and converting & ~region.members
         ]
-        if not region.parts and not full:
+        if not region.parts and not full and not short:
             return self.step_ns
         step_ns = list(self.step_ns)
+        for u in short:
+            step_ns[u] += self.target.compute_ns(WIDE_SUM_COST, 1.0, self.itemsize[u])
         for u in full:
             step_ns[u] *= self.dot_factor
         if not region.parts:
@@ -375,6 +362,13 @@ class Model(CostModel):
             if ended & schedule.split:
                 total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
+
+
+def _overlapped(launch: float, arithmetic: float, memory: float) -> tuple[float, float]:
+    """Return the predicted time, and the objective: how much of the shorter hides differs."""
+    hidden = min(arithmetic, memory)
+    total = launch + arithmetic + memory - OVERLAP * hidden
+    return total, total + (OVERLAP - CHARGED) * hidden
 
 
 def _charged(work: float, traffic: float) -> float:

@@ -118,6 +118,15 @@ class CostModel(ABC):
         """Return the time of writing a full value."""
         return self.nbytes[v] * self.ns_per_byte(self.resting_level[v], "write", threads)
 
+    def read_bytes(self, region: Region) -> dict[int, int]:
+        """Return the bytes of each value that a region reads, each element once."""
+        sizes = [self.extents[e] for e in region.axes]
+        return {
+            v: min(self.elements[v], sum(prod([sizes[a] for a in bits(m)]) for m in masks))
+            * self.itemsize[v]
+            for v, masks in region.load_masks.items()
+        }
+
     @abstractmethod
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
         """Return the inverse bandwidth of a level for some threads."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from math import prod
 
 from smelt import knobs
 from smelt.backend.gpu import INSTRUCTIONS, STATE_BYTES, Gpu, KernelTime
@@ -56,9 +55,6 @@ class DeviceModel(CostModel):
     counts as one core.
     """
 
-    counts_lanes = False
-    splits_any_stream = False
-
     def __init__(
         self, units: Units, machine: PricedGpu, hints: Hints, extra_bytes: int = 0
     ) -> None:
@@ -80,13 +76,13 @@ class DeviceModel(CostModel):
     def call_cost(self, unit: Unit) -> Cost:
         """Return the cost of a library call: its traffic and its start."""
         u = unit.number
-        read = {e.producer: float(self.nbytes[e.producer]) for e in unit.edges}
+        read = {e.producer: self.nbytes[e.producer] for e in unit.edges}
         return self._cost(self._least_time({**read, u: self.nbytes[u]}), read, 1 << u)
 
     def map_cost(self, unit: Unit) -> Cost:
         """Return the cost of an elementwise operator on values of its own shape."""
         u = unit.number
-        read = {v: float(self.nbytes[v]) for v in bits(self.units.operands[u])}
+        read = {v: self.nbytes[v] for v in bits(self.units.operands[u])}
         time = self._kernel_time(Group(1 << u, 1 << u))
         family = self.arrays.sizes[u] if self.arrays.members >> u & 1 else 1
         return self._cost(time, read, 1 << u, family=family)
@@ -96,7 +92,7 @@ class DeviceModel(CostModel):
         region.work = 0.0  # the schedules count it
         if region.members & self.units.calls:
             return self.call_cost(self.units.unit(region.members.bit_length() - 1))
-        read = self._read_bytes(region)
+        read = self.read_bytes(region)
         family, kept_apart = self.arrays.of(region)
         rows = Cost()
         if not region.members & self.units.scatters:
@@ -139,7 +135,7 @@ class DeviceModel(CostModel):
             (u, axes.index(a)) for u, axes in sorted(region.reduced_axis_order.items()) if a in axes
         )
         group = Group(region.members, region.stored, region.walked, streamed)
-        result = self._cost(self._kernel_time(group), self._read_bytes(region), region.stored)
+        result = self._cost(self._kernel_time(group), self.read_bytes(region), region.stored)
         result.times, result.stream = passes, a
         result.row_bytes = result.kept_bytes = states
         return result
@@ -162,15 +158,6 @@ class DeviceModel(CostModel):
             n * self.ns_per_byte(self.resting_level[v], "read", 1) for v, n in touched.items()
         )
         return KernelTime(self.gpu.launch_ns, moving, 0.0, moving)
-
-    def _read_bytes(self, region: Region) -> dict[int, float]:
-        """Return the bytes of each value that a region reads, once."""
-        sizes = [self.extents[e] for e in region.axes]
-        return {
-            v: min(self.elements[v], sum(prod([sizes[a] for a in bits(m)]) for m in masks))
-            * float(self.itemsize[v])
-            for v, masks in region.load_masks.items()
-        }
 
     def _cost(
         self, time: KernelTime, read: Mapping[int, float], stored: int, *, family: int = 1

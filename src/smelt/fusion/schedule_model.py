@@ -3,14 +3,15 @@
 A schedule consists of tasks, loop nests, and the values kept between nests. A reduction is a
 barrier: what reads its result belongs to a later level, hence to a later loop nest. A value that a
 later nest needs is recomputed there if that is cheap, else kept in scratch memory. If there are too
-few independent positions, a reduced axis is split. Each rule mirrors one in
-`smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are the
-machine's (`smelt.machine.tiling`).
+few independent positions, a reduced axis is split, as in lowering, which asks the same functions
+(`smelt.fusion.iteration_space`). Rules about nests mirror those in
+`smelt.codegen.llvm.schedule.build_nests`; the numbers are the machine's (`smelt.machine.tiling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -23,18 +24,13 @@ from smelt.fusion.contraction_cost import (
     unblocked_units,
 )
 from smelt.fusion.depthwise_separable import fused_depthwise
+from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
 from smelt.fusion.region import Position, Region, axis_numbers
-from smelt.fusion.trace import STEP_COST
+from smelt.fusion.trace import STEP_COST, Term
 from smelt.fusion.units import AT_ZERO, Units
-from smelt.fusion.vectorization_cost import (
-    elements_per_position,
-    lanes_axis,
-    parts_for,
-    unrolled_axis,
-    vote,
-)
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
-from smelt.machine.tiling import ReducedAxis, Tiling, split_axis
+from smelt.machine.tiling import Tiling
+from smelt.ops.contract import bare_axis
 from smelt.ops.cost import MOVE_COST
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
@@ -67,13 +63,14 @@ class ScheduleModel:
         )
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.reduced_axes if units.unit(u).trace.dots]
-        self.split = self._choose_split() if region.reduced_axes and not products else 0
-        self.parts = parts_for(self, self.split.bit_length() - 1) if self.split else 1
+        plain = bool(region.reduced_axes) and not region.scanned and not products
+        self.split = self._choose_split() if plain else 0
+        self.parts = self.part_count(self.split.bit_length() - 1) if self.split else 1
         self.vector = self._choose_vector_axis()
-        self.lane_axis = 0 if products else lanes_axis(self)
+        self.lane_axis = 1 << self.space.lane_axis() if plain and self.space.lane_axis() >= 0 else 0
         """The grid axis that vectors run along because rows are short, as a mask."""
         self.vector = self.lane_axis or self.vector
-        self.unrolled_axes = unrolled_axis(self)
+        self.unrolled_axes = self._choose_unrolled_axis()
         self.has_contractions = bool(products)
         self.pointwise, self.depthwise = (
             fused_depthwise(units, region)
@@ -333,12 +330,26 @@ class ScheduleModel:
         score = [0.0] * len(region.axes)
         for v, positions in region.loads.items():
             for position, mask in zip(positions, region.load_masks[v], strict=True):
-                vote(score, position, mask, 1.0)
+                _vote(score, position, mask, 1.0)
         for u in bits(region.stored):
-            vote(score, region.positions[u][0], region.masks[u][0], 1.5)
+            _vote(score, region.positions[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
             score[a] *= self.tiling.part_score if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
+
+    def _choose_unrolled_axis(self) -> int:
+        """Return the axis that an elementwise kernel unrolls besides the vector axis, as a mask.
+
+        All results have it (`smelt.codegen.llvm.loops.unroll_columns`). 0 if there is none.
+        """
+        region = self.region
+        if region.reduced_axes or region.scanned or region.grid != region.all_axes:
+            return 0
+        for a in bits(region.grid & ~self.vector):
+            n = self.units.extents[region.axes[a]]
+            if isinstance(n, int) and 1 < n <= self.tiling.unroll_results:
+                return 1 << a
+        return 0
 
     def _collapse(self) -> None:
         """Collapse neighbouring axes that every array has next to each other.
@@ -390,19 +401,37 @@ class ScheduleModel:
             count = max(count, -(-self.volume(grid) // self.block))
         return count * self.parts if self.split else count
 
+    @cached_property
+    def space(self) -> IterationSpace:
+        """The facts from which lowering assigns roles to the axes."""
+        region = self.region
+        stored = region.positions[region.stored.bit_length() - 1][0]
+        order = [t for t in stored if isinstance(t, int) and t >= 0]
+        order += [a for a in bits(region.grid) if a not in order]
+        return IterationSpace(
+            self.tiling,
+            self.volume,
+            [a for a in order if region.grid >> a & 1],
+            [[_axes_at(t) for t in p] for positions in region.loads.values() for p in positions],
+            [m | region.reduced_axes.get(u, 0) for u, masks in region.masks.items() for m in masks],
+            [
+                ReductionAxes(over, self.units.values[u].type.dtype == f64)
+                for u, over in region.reduced_axes.items()
+            ],
+            region.all_reduced,
+        )
+
+    def part_count(self, axis: int) -> int:
+        """Return into how many parts an axis would be split."""
+        space, size = self.space, self.sizes[axis]
+        elements = self.volume(space.visited_with(axis))
+        return int(evaluate(space.parts(axis, size, elements, space.rows_per_step(axis)), {}))
+
     def _choose_split(self) -> int:
         """Return the reduced axis that is split over the grid, as a mask, or 0."""
-        region = self.region
-        if region.scanned or self._grid_tasks() >= self.tiling.min_tasks:
-            return 0
-        candidates = [a for a in splittable_axes(self.units, region) if self.is_one_pass(a)]
-        if not candidates:
-            return 0
-        best = self._split_axis(candidates)
-        work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
-        if work < self.tiling.split_elements:
-            return 0
-        return 1 << best if parts_for(self, best) > 1 else 0
+        axes = (a for a in splittable_axes(self.units, self.region) if self.is_one_pass(a))
+        best = self.space.split(axes)
+        return 1 << best if best >= 0 and self.part_count(best) > 1 else 0
 
     def _is_rowwise(self) -> bool:
         """Return whether reductions along rows depend on one another.
@@ -417,39 +446,6 @@ class ScheduleModel:
         ):
             return False
         return max((region.levels[u] for u in region.reduced_axes if u not in split), default=0) > 1
-
-    def _grid_tasks(self) -> int:
-        """Return the number of tasks of the grid; blocks of contiguous positions are one task."""
-        contiguous = self._contiguous_axes()
-        count = self.volume(self.region.grid & ~contiguous)
-        for a in bits(self.region.grid & contiguous):
-            count *= -(-self.sizes[a] // self.block)
-        return count
-
-    def _contiguous_axes(self) -> int:
-        """Return the axes of the last dimension of arrays of the highest rank."""
-        positions = [
-            [t for t in position if t != AT_ZERO]
-            for positions in self.region.loads.values()
-            for position in positions
-        ]
-        rank = max(map(len, positions), default=0)
-        last = {a for p in positions if rank and len(p) == rank for a in axis_numbers(p[-1])}
-        return sum(1 << a for a in last)
-
-    def _split_axis(self, candidates: Sequence[int]) -> int:
-        """Return the reduced axis of some that lowering splits."""
-        contiguous, depths = self._contiguous_axes(), dict[int, int]()
-        for positions in self.region.loads.values():
-            for position in positions:
-                for k, t in enumerate(position):
-                    for a in axis_numbers(t):
-                        depths[a] = min(k, depths.get(a, k))
-        axes = [
-            ReducedAxis(self.sizes[a], depths.get(a, 0), bool(contiguous >> a & 1))
-            for a in candidates
-        ]
-        return candidates[split_axis(axes, self.tiling)]
 
     def is_one_pass(self, a: int) -> bool:
         """Return whether nothing along axis `a` waits for a reduction over `a`."""
@@ -504,6 +500,22 @@ class ScheduleModel:
                             count = min(count, self._packed_once(u, mask))
                         total_ns += unit_ns * count
         return total_ns
+
+    def short_sums(self) -> list[int]:
+        """Return the sums of few single-precision terms, each added in double precision.
+
+        Vectors run along the results, whose lanes meet the terms one after another: always beside
+        contractions, which have an axis of results for vectors.
+        """
+        return [
+            u
+            for u, over in self.region.reduced_axes.items()
+            if self.units.ordered >> u & 1
+            and (self.has_contractions or not over & self.vector)
+            and self.volume(over) <= self.tiling.short_row
+            and not self.units.unit(u).trace.dots
+            and self.units.values[u].type.dtype.itemsize < 8
+        ]
 
     def lane_overhead(self, lanes: int) -> float:
         """Return the computed lanes per useful lane where few columns are reduced.
@@ -613,6 +625,12 @@ class ScheduleModel:
         return self.costs[u]
 
 
+@lru_cache(maxsize=4096)
+def _axes_at(t: Term) -> int | None:
+    """Return the axes along which a dimension is read; None at position 0."""
+    return None if t == AT_ZERO else sum(1 << a for a in axis_numbers(t))
+
+
 def splittable_axes(units: Units, region: Region) -> Iterator[int]:
     """Iterate over reduced axes that may be split into parts.
 
@@ -641,3 +659,28 @@ def members_before(units: Units, region: Region, split: int) -> int:
         members |= new
         pending += bits(new)
     return members
+
+
+@lru_cache(maxsize=4096)
+def _contiguous_axis(term: Term) -> int:
+    """Return the contiguous axis of a last dimension, -1 for none or several.
+
+    A remainder (%) of a longer axis counts as that axis.
+    """
+    if isinstance(term, int):
+        return term
+    while len(term.terms) == 1 and term.terms[0][1] == 1 and len(term.terms[0][0]) == 1:
+        (atom,) = term.terms[0][0]
+        if atom.kind != "%" or isinstance(atom.args[0], int):
+            break
+        term = atom.args[0]
+    name = bare_axis(term)
+    return -1 if name is None else int(name[1:])
+
+
+def _vote(score: list[float], position: Position, mask: int, weight: float) -> None:
+    """Count an access for its stride-1 axis, and against its other axes."""
+    contiguous = _contiguous_axis(position[-1]) if position else -1
+    weight *= 64.0 ** mask.bit_count()
+    for a in bits(mask):
+        score[a] += 2 * weight if contiguous == a else -weight

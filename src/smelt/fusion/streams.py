@@ -19,19 +19,24 @@ from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State, state_row_bytes
 from smelt.fusion.cascade.term import Term, width
-from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
-from smelt.fusion.cost import OVERLAP, Model
+from smelt.fusion.contraction_cost import UNBLOCKED_COST, edge_axes, unblocked_contractions
+from smelt.fusion.cost import (
+    OVERLAP,
+    SHORT_ROW_LANE_NS,
+    TRANSPOSED_LANE_NS,
+    WIDE_SUM_COST,
+    Model,
+)
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.derived_stream import DerivedStream, derive_stream
 from smelt.fusion.device_cost import DeviceModel
 from smelt.fusion.gather_cost import GATHERED_NS, gathered_reads
-from smelt.fusion.lane_utilization import LaneUse
 from smelt.fusion.mask_coverage import MaskCoverage
 from smelt.fusion.packing_cost import summed_axes
-from smelt.fusion.region import Region
+from smelt.fusion.region import Position, Region
+from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import STEP_COST
-from smelt.fusion.vectorization_cost import parts_for
 from smelt.fusion.window_recompute import is_window_term
 from smelt.machine.target import Level
 from smelt.machine.tiling import rows_axis
@@ -39,19 +44,13 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import may_overlap
-from smelt.types.expr import Expr, axes_of, evaluate
+from smelt.types.expr import Expr, evaluate
 
 MASKING = 0.1
 """Share of the cost of masks and positions that remains in a stream.
 
 Blocks that they rule out are not visited; in others they are mostly not computed. Parts that do not
 vary along the rows cost nothing.
-"""
-WIDE_SUM_COST = 3.0
-"""Cost of reducing a single-precision element in double precision.
-
-It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
-does not have.
 """
 PACKED_STREAM_FACTOR = 1.04
 """Factor on the cost of streamed contractions, whose blocks are packed one by one."""
@@ -157,7 +156,7 @@ class _Prediction:
         self.visits = -(-self.sizes[self.name] // self.block)
         blocks = {**self.cut, self.name: self.block}
         self.in_task = {n: min(size, blocks.get(n, size)) for n, size in self.sizes.items()}
-        self.lanes = LaneUse(model, region, a, self.block)
+        self.lanes = _LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
         self.is_columns = (
             bool(self.cut) and self.block == model.tiling.column_rows and self.parts == 1
@@ -193,7 +192,7 @@ class _Prediction:
         work += self.lanes.transposed_ns(len(passes))
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
-        threads = self.cpu.stream_threads(work, floor, task_count)
+        threads = self.cpu.threads(work, floor, task_count)
         touch = rereads = 0.0
         read_values: set[int] = set()
         for terms, share in zip((*passes, outside), (*visited, 1.0), strict=True):
@@ -295,7 +294,7 @@ class _Prediction:
             or work < tiling.split_elements
         ):
             return 1
-        return parts_for(self.lanes.order, self.a)
+        return self.lanes.order.part_count(self.a)
 
     # ---- blocks --------------------------------------------------------------------------------
 
@@ -334,24 +333,15 @@ class _Prediction:
 
     def _row_axes(self) -> Iterator[set[str]]:
         """Iterate over axes of only one operand, in contractions along the streamed axis."""
-        region, units = self.region, self.model.units
-        for u in region.reduced_axes:
-            unit = units.unit(u)
+        region, streamed = self.region, 1 << self.a
+        for u, over in region.reduced_axes.items():
+            unit = self.model.units.unit(u)
             if not unit.trace.dots or len(unit.edges) != 2:
                 continue
-            full_position = (*region.positions[u][0], *region.reduced_axis_order.get(u, ()))
-            sides: list[set[str]] = []
-            for edge in unit.edges:
-                axis_numbers = [
-                    t if isinstance(t, int) else int(x[1:])
-                    for t in edge.terms
-                    for x in (axes_of(t) if not isinstance(t, int) else "_")
-                ]
-                sides.append({f"a{full_position[k]}" for k in axis_numbers if k >= 0})
-            is_reduced = self.a in region.reduced_axis_order.get(u, ())
+            sides = [edge_axes(region, u, edge) for edge in unit.edges]
             for one, other in (sides, sides[::-1]):
-                if self.name in one | other and (is_reduced or self.name not in one):
-                    yield one - other - {self.name}
+                if over & streamed or other & ~one & streamed:
+                    yield {f"a{k}" for k in bits(one & ~other & ~streamed)}
 
     def _task_elements(self, axes: Iterable[str]) -> int:
         """Return the elements along axes that one task holds at a time."""
@@ -500,6 +490,7 @@ class _Prediction:
                     reduction, axes = COMBINES.get(t.value[1]), axes | set(t.value[2])
                     step = UNBLOCKED_COST if t in self.slow else STEP_COST
                     cost = step if reduction is None else SCALARS[reduction.scalar].cost
+                    cost += WIDE_SUM_COST if self._is_short_sum(t) else 0.0
                 case _:
                     pass
             if cost:
@@ -514,6 +505,18 @@ class _Prediction:
                     cost *= SLOW_COLUMNS
                 total_ns += self.cpu.target.compute_ns(cost, times(axes), itemsize)
         return total_ns * share
+
+    def _is_short_sum(self, t: Term) -> bool:
+        """Return whether a term sums few terms, each in double precision, in every lane."""
+        _, combine, over = t.value
+        return (
+            combine in COMBINES
+            and COMBINES[combine].wide
+            and t.args[0].dtype.is_float
+            and t.args[0].dtype.itemsize < 8
+            and (self.lanes.order.has_contractions or self.lanes.along not in over)
+            and prod(self.sizes[n] for n in over) <= self.model.tiling.short_row
+        )
 
     def _unblocked(self) -> set[Term]:
         """Return the contractions that run as plain reductions instead of blocked."""
@@ -572,3 +575,66 @@ class _Prediction:
         if level == "dram":
             return 0.0, reread_ns + model.read_ns(v, nbytes, threads)
         return 0.0, reread_ns + nbytes * model.ns_per_byte(level, "read", threads)
+
+
+class _LaneUse:
+    """The vector lanes in blocks of `block` positions of a region's axis `a`.
+
+    Vectors run along the axis of most contiguous accesses. If that axis is short, or the block is,
+    most lanes are idle, and arrays that are contiguous along another axis are accessed with a cache
+    line per lane.
+    """
+
+    def __init__(self, model: CostModel, region: Region, a: int, block: int) -> None:
+        self.model, self.region, self.a, self.block = model, region, a, block
+        self.order = ScheduleModel(model.units, region, model.extents, model.tiling)
+        self.along = f"a{self.order.vector.bit_length() - 1}"
+        """The axis that vectors run along."""
+
+    def lane_overhead(self, task_elements: int) -> float:
+        """Return the lanes per lane that has an element, without contractions.
+
+        `task_elements` are the elements of the axis that a task holds at once.
+        """
+        if self.order.has_contractions or self.order.lane_axis:
+            return 1.0
+        size, lanes = max(task_elements, 1), self.model.lanes
+        return -(-size // lanes) * lanes / size
+
+    def transposed_ns(self, passes: int) -> float:
+        """Return the nanoseconds of elements that lanes load or store with a cache line each."""
+        if self.order.has_contractions:
+            return 0.0  # packing transposes operands anyway
+        model, region = self.model, self.region
+        if self.order.lane_axis:  # lanes run along the streamed axis: tasks take one position of it
+            return (
+                SHORT_ROW_LANE_NS
+                * passes
+                * sum(
+                    self.order.volume(mask | region.grid)
+                    for v, positions in region.loads.items()
+                    for position, mask in zip(positions, region.load_masks[v], strict=True)
+                    if self.a in position[:-1]
+                )
+            )
+        loaded = sum(
+            self.order.volume(mask)
+            for v, positions in region.loads.items()
+            for position, mask in zip(positions, region.load_masks[v], strict=True)
+            if self._is_far(position)
+        )
+        stored = [u for u in bits(region.stored) if self._is_far(region.positions[u][0])]
+        return TRANSPOSED_LANE_NS * (loaded * passes + sum(model.elements[u] for u in stored))
+
+    def _is_far(self, position: Position) -> bool:
+        """Return whether each lane accesses a cache line of its own.
+
+        Vectors run along another axis than the position's last, or each block has too few positions
+        of that one to fill a vector.
+        """
+        order = self.order
+        if not order.vector >> self.a & 1 or self.block >= self.model.lanes:
+            return order.is_transposed(position)
+        others = self.region.all_axes & ~self.region.grid & ~order.vector
+        other_terms = [t for t in position if isinstance(t, int) and t >= 0 and others >> t & 1]
+        return position[-1:] == (self.a,) and bool(other_terms)

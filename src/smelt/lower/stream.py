@@ -125,13 +125,10 @@ class _Streamed:
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh_name("part")
-            rows = assign_axes.rows_per_step(
-                d, d.axes[self.axis], self.read.facts, hints, self.tiling
-            )
+            space = assign_axes.space_of(d, self.read.facts, grid, hints, self.tiling)
+            rows = assign_axes.rows_per_step(d, space, d.axes[self.axis])
             self.part_block = Block(self.axis, rows, None, part)
-            parts = assign_axes.part_count(
-                d, self.read.facts, grid, d.axes[self.axis], rows, self.tiling
-            )
+            parts = assign_axes.part_count(d, space, d.axes[self.axis], rows)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
         self.shared = self.tiling.splits_stream(
             (self._block_count(b) for b in cut), self._block_count(Block(self.axis, size))
@@ -490,7 +487,8 @@ class _Streamed:
             carried = state_row_bytes(self.cascade.states, sizes, names)
             cut, size = tiling.stream_block(carried, is_contracted=has_contraction)
             return [Block(a, cut if a == rows else 1) for a in names], size
-        contiguous = assign_axes.fastest_axes(self.d)
+        space = assign_axes.space_of(self.d, self.read.facts, grid, hints, tiling)
+        contiguous = {a for k, a in enumerate(self.d.axes) if space.fastest >> k & 1}
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if self.d.bound(Dot):
             return [Block(a, 1) for a in names], tiling.stream_task_rows(width)

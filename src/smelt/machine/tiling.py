@@ -226,10 +226,6 @@ class Tiling:
 
     # ---- rows and products ---------------------------------------------------------------------
 
-    def map_tasks(self, elements: int) -> int:
-        """Return the tasks of an elementwise kernel that takes all elements in one order."""
-        return max(-(-elements // self.map_block), 1)
-
     def rows_per_task(self, columns: Index) -> Index:
         """Return the rows of `columns` positions that one task of an elementwise kernel takes."""
         return blocks.rows_per_task(columns)

@@ -11,21 +11,24 @@ NotImplemented
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.aliasing import own
+from smelt.frontends.array.aliasing import own, writeable_elements
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.at_once import REQUESTED, Account, Purse, pay, view_of
+from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
-from smelt.frontends.array.value import is_at_once, leaf, recorded
+from smelt.frontends.array.evaluate_pending import evaluate
+from smelt.frontends.array.recycle import Recycled, recycled
+from smelt.frontends.array.value import intern, is_at_once, leaf, recorded
 from smelt.numpy import small
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, counterpart
 
-__all__ = ["call_at_once"]
+__all__ = ["call_at_once", "compute_into"]
 
 _LARGE: Final = 1 << 16
 """Smallest argument, in bytes, of calls that pay into an account."""
@@ -34,6 +37,8 @@ _DTYPES: Final = frozenset("?bBhHiIlLqQefd")
 _WAITS: Final = object()
 _ACCOUNTS: dict[Hashable, Account] = {}
 _ACCOUNTS_LIMIT: Final = 4096
+_MEMORY: dict[Hashable, Recycled] = {}
+"""Memory for large results by ufunc and types of its arguments."""
 
 
 def call_at_once(
@@ -71,7 +76,7 @@ def call_at_once(
             options = dict(zip(kwargs, values[len(args) :], strict=True))
             result = theirs(*values[: len(args)], **options)
         else:
-            result = theirs(*values)
+            result = _computed(theirs, values)
     except Exception as error:
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
@@ -90,6 +95,55 @@ def call_at_once(
     return result
 
 
+def compute_into(theirs: Any, args: Sequence[Any], out: Any, where: Any) -> bool:
+    """Compute a masked ufunc into an array of ours; return whether NumPy did."""
+    if isinstance(out, tuple):
+        (out,) = out
+    if out.__class__ is not Array or not is_at_once():
+        return False
+    target = writeable_elements(out)
+    values = [] if target is None else [_elements(x, []) for x in (*args, where)]
+    if not values or any(x is _WAITS for x in values):
+        return False
+    try:
+        theirs(*values[:-1], out=target, where=values[-1])
+    except (TypeError, ValueError):
+        return False  # ours is raised
+    return True
+
+
+def _computed(theirs: Any, values: list[Any]) -> Any:
+    """Return a function's result; large ones of ufuncs go to memory of dropped results."""
+    if theirs is operator.pow and values[1].__class__ is int and values[1] == 2:
+        theirs, values = np.square, values[:1]  # as NumPy's operator
+    if theirs.__class__ is not np.ufunc:
+        return theirs(*values)
+    key: list[Any] = [theirs]
+    for x in values:
+        if x.__class__ is np.ndarray:
+            if not x.flags.c_contiguous:
+                return theirs(*values)
+            key += x.dtype.char, x.shape
+        else:
+            key.append(x.__class__)
+    memory = _MEMORY.get(tuple(key))
+    data = None if memory is None else memory.take()
+    if memory is not None and data is not None:
+        theirs(*values, data)
+        memory.buffers.append(data)
+        return data
+    result = theirs(*values)
+    if result.__class__ is np.ndarray and result.nbytes > small.limit:
+        row = counterpart(result.dtype)
+        memory = None if row is None else recycled(intern(row, result.shape), result.nbytes)
+        if memory is not None and result.flags.c_contiguous:
+            if len(_MEMORY) >= _ACCOUNTS_LIMIT:
+                _MEMORY.clear()
+            _MEMORY[tuple(key)] = memory
+            memory.add(result)
+    return result
+
+
 def _elements(x: Any, buffers: list[Any]) -> Any:
     """Return an argument for NumPy, our arrays read-only; `_WAITS` for what only ours takes."""
     kind = x.__class__
@@ -98,7 +152,9 @@ def _elements(x: Any, buffers: list[Any]) -> Any:
         if place is not None and place.memory.order is not None:
             return _WAITS  # NumPy would see another order in memory
         node = x.node if place is None else place.memory.node
-        data = view_of(node) if node.data is None else node.current_buffer()
+        data = node.current_buffer()
+        if data is None and is_view(node):
+            data = evaluate(node)  # NumPy's view of a constant would be a copy
         if data is None or data.dtype.char not in _DTYPES:
             return _WAITS
         buffers.append(data)

@@ -18,6 +18,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy import small
+from smelt.numpy.at_once import compute_into
 from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
 from smelt.types.dtype import DType, bool_, counterpart
@@ -127,6 +128,9 @@ class Ufunc:
         out, where, dtype = (
             kwargs.pop(n, d) for n, d in (("out", None), ("where", True), ("dtype", None))
         )
+        if where is not True and dtype is None and not kwargs and self.nout == 1:
+            if compute_into(self._theirs, args, out, where):
+                return next(iter(out)) if isinstance(out, tuple) else out
         if isinstance(out, tuple) and len(out) > 1:
             results = self._call(*args, **kwargs)
             return tuple(calls.store(r, o) for r, o in zip(results, out, strict=True))

@@ -14,7 +14,8 @@ constants it comes from (so that 4-bit weights stay 4-bit weights).  Values that
 compute must not take more together, as both halves of each byte would.  Views cost nothing and
 stay in the graph, unless they interleave elements (the taps of a transposed convolution).  Values
 that depend on symbolic sizes are never hoisted, nor those in `refused`, for which there is no room;
-their own constant operands may still be.
+their own constant operands may still be. Operands of loops and calls are arrays, so that a view of
+them would be written in every call: it is hoisted too.
 """
 
 from __future__ import annotations
@@ -110,6 +111,14 @@ class _ConstantValues:
                     for m in masks:
                         mask |= m
                     self.masks[node] = mask
+        self.stored = {
+            x
+            for node in graph.nodes()
+            if node not in self.masks and not node.op.fusible
+            for x in node.inputs
+            if x.op.is_view
+        }
+        """Views that are written to memory for their reader."""
 
     def held(self) -> list[Node]:
         """Return the values to hoist, such that together they do not grow what is read."""
@@ -136,6 +145,7 @@ class _ConstantValues:
         growing: set[Node] = set()
         for mask, members in groups:
             before = sum(_nbytes(x.type) for x in self._inputs(mask))
+            members = [x for x in members if x not in self.stored]  # in memory in any case
             if sum(_nbytes(x.type) for x in members) > max(before, SMALL_BYTES):
                 growing.update(x for x in members if self._is_cheap(x))
         return growing
@@ -165,7 +175,7 @@ class _ConstantValues:
                 continue
             seen.add(node)
             if (
-                not _costs_nothing(node)
+                (node in self.stored or not _costs_nothing(node))
                 and node not in recomputed
                 and self._fits(node)
                 and self.work(node) >= MIN_WORK_ELEMENTS
@@ -197,7 +207,7 @@ class _ConstantValues:
             value = pending.pop()
             if not value.op.fusible and value.inputs:
                 return MIN_WORK_ELEMENTS
-            if value.inputs and not _costs_nothing(value):
+            if value.inputs and (value in self.stored or not _costs_nothing(value)):
                 total += _count(value.type) + sum(_count(x.type) for x in value.inputs)
             unseen = [x for x in value.inputs if x not in seen]
             seen.update(unseen)

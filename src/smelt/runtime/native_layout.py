@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "1e0191e02b3072156d20c60becd83bfd0eab601a74f33c77b0382202bcea20d1"
+DIGEST: Final = "6928e63af77180f7cd0a2b813bfec49f5c5212abf5f9760ba041ef8273c888ca"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {
@@ -301,8 +301,12 @@ LIB_PROGRAM: Final = {
     "RECORDING_COUNT": 24,
     "ARGUMENT_COUNT": 32,
     "RESULT_COUNT": 40,
-    "PARAMETER_COUNT": 48,
-    "NODE_COUNT": 56,
+    "CALLER_ARGUMENT_COUNT": 48,
+    "CALLER_RESULT_COUNT": 56,
+    "ARGUMENT_PARTS": 64,
+    "RESULT_PARTS": 72,
+    "PARAMETER_COUNT": 80,
+    "NODE_COUNT": 88,
 }
 
 LIB_RECORDING: Final = {
@@ -505,6 +509,8 @@ SMELT_F16: Final = 9
 SMELT_BF16: Final = 10
 SMELT_F32: Final = 11
 SMELT_F64: Final = 12
+SMELT_C64: Final = 13
+SMELT_C128: Final = 14
 
 SMELT_OK: Final = 0
 SMELT_ERROR_ARGUMENT: Final = 1
@@ -645,7 +651,7 @@ SIZES: Final = {
     "DEVICE_PATCH": 24,
     "DEVICE_CALL": 160,
     "LIB_TABLES": 56,
-    "LIB_PROGRAM": 64,
+    "LIB_PROGRAM": 96,
     "LIB_RECORDING": 56,
     "LIB_ARGUMENT": 40,
     "LIB_RESULT": 48,

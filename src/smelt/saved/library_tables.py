@@ -150,6 +150,10 @@ class Tables:
             recording_count=len(recordings),
             argument_count=len(first.leaves),
             result_count=len(first.recording.outcomes),
+            caller_argument_count=len(first.leaves) - sum(first.argument_parts),
+            caller_result_count=len(first.recording.outcomes) - sum(first.result_parts),
+            argument_parts=self.add(first.argument_parts or [0]),
+            result_parts=self.add(first.result_parts or [0]),
             parameter_count=max(r.parameter_count for r in recordings),
             node_count=max(len(r.rows.table) for r in recordings),
         )
@@ -168,6 +172,10 @@ class _Recording:
         self.numbers = {leaf: k for k, leaf in enumerate(passed)}
         """Positions of leaves among the arguments in C, which has no static ones."""
         self.leaves = [r.leaves[k] for k in passed]
+        parts = _real_parts(r.call, len(r.leaves))
+        self.argument_parts = [parts[k] for k in passed]
+        """Whether a leaf is the real part of a complex array, whose imaginary part follows."""
+        self.result_parts = _real_parts(r.result, len(r.outcomes))
         self.dims: list[list[Number]] = []
         accepted, self.sizes = self._match()
         self.accepted = self.rows.number(accepted)
@@ -194,8 +202,9 @@ class _Recording:
             "operators that NumPy computes": any(map(_calls, self.recipes)),
             "an array in another order than by rows": transposed,
             "an array of too many axes": max(ranks, default=0) > layout.SMELT_MAX_RANK,
-            "a complex number": any(x.number == "complex" for x in r.leaves)
-            or any(x.dtype is not None and x.dtype not in _DTYPES for x in r.leaves),
+            "a complex argument that is not two real arrays": any(
+                x.number == "complex" or (x.dtype or i64) not in _DTYPES for x in r.leaves
+            ),
         }.items():
             if is_there:
                 raise LibraryError(name=self.name, part=part)
@@ -281,8 +290,14 @@ class _Recording:
 
     def _arguments_text(self) -> str:
         names = [self.recording.names[k] for k in self.numbers]
-        pairs = zip(names, self.leaves, strict=True)
-        return ", ".join(f"{n}: {_NUMBERS[x.number].name if x.number else x}" for n, x in pairs)
+        types = [_NUMBERS[x.number].name if x.number else str(x) for x in self.leaves]
+        texts = [
+            f"{name.removesuffix('.real') if is_real else name}: {text}"
+            for name, text, is_real in zip(
+                names, _join_parts(types, self.argument_parts), self.argument_parts, strict=True
+            )
+        ]
+        return ", ".join(_without_imaginary(texts, self.argument_parts))
 
     def _results_text(self) -> str:
         texts = [
@@ -295,7 +310,40 @@ class _Recording:
             else f"{dtype_of(np.asarray(x.value).dtype).name}[{shape_text(np.shape(x.value))}]"
             for x in self.recording.outcomes
         ]
-        return "; ".join(texts) or "nothing"
+        texts = _join_parts(texts, self.result_parts)
+        return "; ".join(_without_imaginary(texts, self.result_parts)) or "nothing"
+
+
+def _real_parts(nest: Any, count: int) -> list[int]:
+    """Return by leaf of a nest whether it is a complex array's real part.
+
+    >>> _real_parts(["sequence", "tuple", None, ["leaf", ["pair", ["leaf", "leaf"]]]], 3)
+    [0, 1, 0]
+    """
+    flags: list[int] = []
+
+    def walk(x: Any) -> None:
+        if isinstance(x, str):
+            flags.append(0)
+        elif x[0] == "pair":
+            flags.extend((1, 0))
+        elif x[0] not in ("none", "constant"):
+            for item in x[-1]:
+                walk(item)
+
+    walk(nest)
+    return flags if len(flags) == count else [0] * count
+
+
+def _join_parts(types: Sequence[str], parts: Sequence[int]) -> list[str]:
+    """Return the texts of types, those of real parts as of the complex arrays."""
+    names = {"f32": "c64", "f64": "c128"}
+    return [names[t[:3]] + t[3:] if p else t for t, p in zip(types, parts, strict=True)]
+
+
+def _without_imaginary(texts: Sequence[str], parts: Sequence[int]) -> list[str]:
+    before = [0, *parts]
+    return [t for t, is_imaginary in zip(texts, before, strict=False) if not is_imaginary]
 
 
 def _argument(tables: Tables, x: SavedArgument) -> dict[str, Word]:

@@ -15,10 +15,12 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 
 from smelt.codegen.build import asm_text, build, select_variant
+from smelt.codegen.llvm.loopir.items import Apply
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.kernel.text import parse
 from smelt.machine.blocks import GEMV, UNPACKED
 from smelt.machine.target import Target
 from smelt.runtime.loader import load
@@ -359,3 +361,27 @@ def test_two_numbers_of_a_byte(isa: str, half: int) -> None:
         s = rng.integers(1, 3, n).astype("f4")
         (actual,) = run_guarded(kernel, [x, w, s], at_end=True)
         assert np.array_equal(actual, kernel.expected(x, w, s)[0]), (m, n)
+
+
+def test_a_stream_computes_the_operand_of_a_gemv_once() -> None:
+    """Weights that a product and a sum read are stored by the nest of the sum."""
+    source = """kernel k(x: f32[m,3], z: f32[n,3], v: f32[n]) -> y: f32[m]
+  axis m, n, d in 3
+  grid m/64
+  stream n/512 with total = 0 [m], s = f64(0) [m]
+    a = x[m,d] - z[n,d]
+    w = exp(-sum(square(a) over d))
+    total' = total + dot(w, v[n] over n)
+    s' = s + sum(w over n as f64)
+  y[m] = total / f32(s)
+"""
+    (phase,) = program(parse(source)).phases
+    nests = schedule(phase, Target.for_isa("avx512")).nests
+    computed = [i for n in nests for x in (n, *n.packs) for i in x.items if isinstance(i, Apply)]
+    assert [i.op for i in computed].count("exp") == 1
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal((n, 3), dtype=np.float32) for n in (70, 1030))
+    v = rng.standard_normal(1030, dtype=np.float32)
+    weights = np.exp(-np.square(x[:, None] - z[None].astype(np.float64)).sum(-1))
+    y = native(source)({"x": x, "z": z, "v": v})["y"]
+    np.testing.assert_allclose(y, weights @ v / weights.sum(-1), rtol=1e-4, atol=1e-5)

@@ -57,7 +57,7 @@ def test_the_bits_are_those_of_nests(
         patch.setattr(nest, "run_as_loops", lambda *_: False)
         old = compiled(kernel, isa, streaming=streaming)
     rng = np.random.default_rng(0)
-    for m, n, d in ((1, 1, 3), (3, 17, 5), (5, 64, 2), (50, 290, 9)):
+    for m, n, d in ((1, 1, 3), (3, 17, 5), (5, 64, 2), (50, 290, 9), (2, 1100, 2)):
         sizes = {"m": m, "n": n, "d": d}
         shapes = {p.name: [int(evaluate(e, sizes)) for e in p.shape] for p in kernel.inputs}
         arrays = {
@@ -77,5 +77,8 @@ def test_the_last_nest_is_printed_from_its_loops(name: str) -> None:
 def test_sums_of_rows_are_printed_from_their_loops() -> None:
     s = schedule(program(kernel_of("norm")).phases[0], Target.for_isa("avx512"))
     assert [why_not_nest(s, n, streaming=False) for n in s.nests] == ["", ""]
+    s = schedule(program(kernel_of("softmax")).phases[0], Target.for_isa("avx512"))
+    assert any(n.stages for n in s.nests)
+    assert [why_not_nest(s, n, streaming=False) for n in s.nests] == ["", "", ""]
     wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
     assert any("more than a number" in why_not_nest(wide, n, streaming=False) for n in wide.nests)

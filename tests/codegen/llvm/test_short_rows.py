@@ -13,7 +13,8 @@ from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 from smelt.compiler import driver
-from smelt.fusion import plan_single, schedule_model
+from smelt.fusion import plan_single
+from smelt.fusion.schedule_model import ScheduleModel
 from smelt.graph.text import parse
 from smelt.kernel.ir import Block, Kernel
 
@@ -136,13 +137,13 @@ def test_planner_and_lowering_agree(
 ) -> None:
     """Both see that rows are short, from the sizes alone."""
     seen: list[int] = []
-    result = schedule_model.lanes_axis
+    assign_nests = ScheduleModel.assign_nests
 
-    def spy(one: schedule_model.ScheduleModel) -> int:
-        seen.append(result(one))
-        return seen[-1]
+    def spy(one: ScheduleModel) -> None:
+        seen.append(one.lane_axis)
+        assign_nests(one)
 
-    monkeypatch.setattr(schedule_model, "lanes_axis", spy)
+    monkeypatch.setattr(ScheduleModel, "assign_nests", spy)
     monkeypatch.setattr(plan_single, "larger_sizes", lambda *_: None)
     text = FEW[name].format(dtype) if name in FEW else source(name, dtype)
     compiled = driver.compile(parse(text), hints={"m": m, "k": k, "n": 3})

@@ -293,6 +293,47 @@ def test_the_limit_is_where_fusion_begins_to_gain() -> None:
     assert traffic == pytest.approx(PREDICTED.recorded_operator, rel=0.01)
 
 
+def test_large_complex_results_take_memory_of_dropped_ones() -> None:
+    z = np.asarray(numpy.ones((200, 200), complex))
+    kept = [z * k + z for k in range(6)]
+    places: set[int] = set()
+    x: Any = z
+    for _ in range(9):
+        x = z**2 + z
+        places.add(x.whole.ctypes.data)
+    assert len(places) < 6
+    for k, y in enumerate(kept):
+        numpy.testing.assert_array_equal(numpy.asarray(y), k + 1)
+    numpy.testing.assert_array_equal(numpy.asarray(x), 2)
+
+
+def test_products_with_small_results_are_those_of_numpy() -> None:
+    a = numpy.arange(60.0).reshape(6, 10)
+    x, v = np.asarray(a.copy()), numpy.ones(10)
+    assert x.__class__ is Array
+    for ours, theirs in (
+        (x @ v, a @ v),
+        (v[:6] @ x, v[:6] @ a),
+        (x.T @ v[:6], a.T @ v[:6]),
+        (v @ x[2], v @ a[2]),
+        (x[:, :4] @ v[:4], a[:, :4] @ v[:4]),
+    ):
+        assert type(ours) is type(theirs)
+        numpy.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="shape mismatch"):
+        np.matmul(x, v[:3])
+
+
+def test_masked_ufuncs_write_into_memory() -> None:
+    a = numpy.arange(60.0).reshape(6, 10)
+    x, out = np.asarray(a.copy()), np.asarray(a + 5)
+    before, memory = out + 0, id(out.node.data)
+    assert np.divide(x, 2.0, out=out, where=a > 30) is out
+    assert id(out.node.data) == memory
+    numpy.testing.assert_array_equal(numpy.asarray(out), numpy.where(a > 30, a / 2, a + 5))
+    numpy.testing.assert_array_equal(numpy.asarray(before), a + 5)
+
+
 def test_complex_arrays_are_whole_until_parts_are_needed() -> None:
     def program(np: Any) -> list[Any]:
         a = np.linspace(-1, 1, 60)

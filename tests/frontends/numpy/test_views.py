@@ -22,10 +22,15 @@ from smelt.frontends.array.aliasing import kept_order
 from smelt.frontends.array.at_once import Account
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
 @settings(max_examples=12)
 @given(st.integers(0, 10**6))
-def test_random_programs_are_those_of_numpy(seed: int) -> None:
-    run(Random(seed))
+def test_random_programs_are_those_of_numpy(is_recorded: bool, seed: int) -> None:
+    """Operators are computed at once, or wait for their readers."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_recorded:
+            patch.setattr(Account, "is_recorded", True)
+        run(Random(seed))
 
 
 @pytest.mark.nightly
@@ -50,6 +55,13 @@ def _overlapping(xp: Any) -> Any:
     a[1:] += a[:-1]
     a[:-2] = a[2:]
     a[::-1].sort()
+    return a
+
+
+def _filled(xp: Any) -> Any:
+    a = xp.zeros((2, 3))
+    a.fill(4)
+    xp.ravel(a)[0] = 1
     return a
 
 
@@ -97,7 +109,7 @@ def _orders(xp: Any) -> Any:
 
 
 PROGRAMS: dict[str, Program] = {
-    f.__name__: f for f in (_slices, _overlapping, _rows, _functions, _complex, _orders)
+    f.__name__: f for f in (_slices, _overlapping, _filled, _rows, _functions, _complex, _orders)
 }
 
 
@@ -111,8 +123,11 @@ def plain(x: Any) -> Any:
     )
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_views_are_views(name: str) -> None:
+def test_views_are_views(name: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_recorded:
+        monkeypatch.setattr(Account, "is_recorded", True)
     assert plain(PROGRAMS[name](np)) == plain(PROGRAMS[name](numpy))
 
 

@@ -54,7 +54,7 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
             return accumulate(func)
         case ["distribute"]:
             at = int(random.integers(1, max(len(loop.body), 2)))
-            return distribute(func, loop.var, at, 4)
+            return distribute(func, loop.var, (at,), 4)
         case ["prefetch"]:
             return prefetch(func, loop.var, "ab"[random.integers(2)], 7)
         case ["hoist"]:

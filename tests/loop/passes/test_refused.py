@@ -23,6 +23,7 @@ from smelt.loop.passes.prefetch import (
     prefetch,
     prefetch_page,
     prefetch_share,
+    prefetch_strips,
     prefetch_written,
 )
 from smelt.loop.passes.unroll import promote, unroll
@@ -99,7 +100,7 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     ),
     "p would have to wait as a vector or a position": (
         ROW + "p = i64(x[i])\n    y[i] = x[p]",
-        lambda f: distribute(f, "i", 1, 4),
+        lambda f: distribute(f, "i", (1,), 4),
     ),
     "the range of i is not constant": (
         HEAD + "unroll i in 0 .. n\n    y[i] = 1.0",
@@ -159,7 +160,15 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "distribute": (
         HEAD + "each i in 0 .. n with s = sum 0.0\n    p = n - 1 - i\n    a = x[p] * 2.0\n"
         "    q = p * 1\n    s <- a\n    y[q] = a + x[q]\n  y[0] add = s",
-        lambda f: distribute(f, "i", 4, 4),
+        lambda f: distribute(f, "i", (4,), 4),
+    ),
+    "distribute, vectors in three parts": (
+        HEAD + "alloc e: f32[n] in task\n  each i in 0 .. n with s = sum:f64 0.0\n"
+        "    a = x[i]\n    b = exp(a)\n    e[i] = b\n    c = b * a\n    s <- c * b\n"
+        "    y[i] = e[i]\n  y[0] add = f32(s)",
+        lambda f: prefetch_strips(
+            distribute(vectorize(f, "i", 4, "mask"), "i_1", (3, 4), 8), 8, {"x"}
+        ),
     ),
     "vectorize, pairs": (
         HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"

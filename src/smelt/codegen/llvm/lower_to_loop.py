@@ -21,7 +21,7 @@ Not lowered: contractions, windows, and parts of transposed tiles (`refusal`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.reductions import CompensatedSum, PlainAccumulator
@@ -130,6 +130,8 @@ class Lowering:
         """Lanes that some loops take at once, by their variable."""
         self.loops: dict[str, str] = {}
         """Variables of the loops that were lowered last, by axis."""
+        self.cuts: tuple[int, ...] = ()
+        """Where the later stages of the last body begin: statements, without index expressions."""
         self.values: dict[Item, loop.Value] = {}
         """Values without loops, of this task and of the regions around."""
         self.dtypes: Mapping[str, DType] = {}
@@ -143,6 +145,10 @@ class Lowering:
         """Note the variables of loops, and how many positions the schedule takes at once."""
         self.loops |= variables
         self.lanes |= lanes
+
+    def take_cuts(self, cuts: Iterable[int]) -> None:
+        """Note where the later stages of a body begin."""
+        self.cuts = tuple(cuts)
 
     def fresh(self, stem: str) -> str:
         """Return a name that nothing has: the stem, with a number if it is taken."""
@@ -489,7 +495,14 @@ class _Loops:
         """Operators inside of an item's value; those of bound ones are not."""
         self.running: dict[Item, str] = {}
         """Names of the values of scans, before they are rounded."""
-        self.items = self._needed()
+        stages = () if alone else nest.stages
+        self.stage_of = {i: k for k, x in reversed([*enumerate(stages)]) for i in x.items}
+        self.early = {i for x in stages[:-1] for i in x.saves}
+        """What is stored before the last stage, which reads it from there."""
+        self.crossing = self.early.union(*(x.keeps for x in stages))
+        self.stages: list[int] = []
+        """The stage of each statement of the innermost loop but of index expressions."""
+        self.items = sorted(self._needed(), key=lambda i: self.stage_of.get(i, 0))
         self.uses = self._uses()
 
     def run(self) -> _Body:
@@ -500,7 +513,10 @@ class _Loops:
             return ()
         if not self.order:
             return (*self._enter(0), *self._body())
-        return (*self._enter(0), *self._loops(0))
+        body = (*self._enter(0), *self._loops(0))
+        cuts = {sum(at < k for at in self.stages) for k in range(1, len(self.nest.stages))}
+        self.lowering.take_cuts(sorted(cuts - {0}))
+        return body
 
     # ---- what is computed where ----------------------------------------------------------------
 
@@ -552,7 +568,7 @@ class _Loops:
             isinstance(item, (ssa.IndexValue, ssa.BlockEdge)) and item.dtype == i64
         ):
             return False
-        if isinstance(item, ssa.Position) or self.uses[item] > 1:
+        if isinstance(item, ssa.Position) or self.uses[item] > 1 or item in self.crossing:
             return True
         if len(self.stores) + len(self.updates) > 1 and isinstance(item, (ssa.Load, ssa.StateRead)):
             return True  # before anything is stored
@@ -572,6 +588,7 @@ class _Loops:
                 yield loop.Let(name, register)
                 register = _read(name, inner)
                 register = register if inner == item.dtype else loop.Cast(register, item.dtype)
+            is_index = loop.as_index(register) is not None
             nesting = 1 + max((self.nesting.get(a, 0) for a in item.args), default=0)
             if is_bound := self._is_bound(item) or nesting > _MAX_NESTING:
                 name = self.lowering.fresh("v")
@@ -581,6 +598,10 @@ class _Loops:
             self.values[item] = register
             if depth == 0:
                 self.lowering.keep(item, register)
+            if item in self.early:
+                yield loop.Store(self._element(item), register)
+            if depth == len(self.order) and not is_index:
+                self.stages += [self.stage_of.get(item, 0)] * (is_bound + (item in self.early))
 
     # ---- loops ---------------------------------------------------------------------------------
 
@@ -651,8 +672,9 @@ class _Loops:
 
     def _body(self) -> _Body:
         """Return the statements at the innermost position."""
+        late_saves = [item for item in self.saves if item not in self.early]
         body: list[loop.Statement] = [
-            loop.Store(self._element(item), self.value(item)) for item in self.saves
+            loop.Store(self._element(item), self.value(item)) for item in late_saves
         ]
         for r in self.reductions:
             element, position = self.value(r.args[0]), None

@@ -48,6 +48,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
             nest,
             var,
             shares,
+            lowering.cuts,
             storage=env.storage,
             vector_bytes=env.frame.target.vector_bytes,
             streaming=env.frame.streaming,

@@ -5,13 +5,13 @@
 
 A nest is a map, or reduces rows along its vectors; its arrays are read and written element by
 element along them.  `why_not_nest` says what else keeps its own emission: what is tested, strided
-or gathered, tiles, stages, sums across loops or that a stream continues, and rows of few vectors.
+or gathered, tiles, and sums across loops or that a stream continues.
 Which passes run follows from the schedule, and each of them is a function from loops to loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,6 +19,7 @@ from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS, PlainAccumulator
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
+from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import has_few_tasks
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
@@ -31,11 +32,13 @@ from smelt.loop import ir as loop
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import CACHE_LINE, align_stores
 from smelt.loop.passes.batch_rows import batch_rows
+from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.prefetch import (
     prefetch_page,
     prefetch_rows,
     prefetch_share,
+    prefetch_strips,
     prefetch_written,
 )
 from smelt.loop.passes.unroll import unroll
@@ -44,7 +47,7 @@ from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Index, minimum, mul, sub
+from smelt.types.expr import Index, add, minimum, mul, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
@@ -83,8 +86,10 @@ def why_not_nest(
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
-    if nest.transposed or nest.stages or nest.store_range:
-        return "tiles, stages, or ranges"
+    if nest.transposed or nest.store_range:
+        return "tiles, or ranges"
+    if nest.stages and streaming and nest.stores:
+        return "stages that store past the caches"
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
@@ -178,6 +183,7 @@ def in_vectors(
     nest: Nest,
     var: str,
     shares: Collection[Share] = (),
+    cuts: Sequence[int] = (),
     *,
     storage: Storage,
     vector_bytes: int,
@@ -185,7 +191,7 @@ def in_vectors(
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
-    `shares` are parts of the next row that are prefetched meanwhile.
+    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin.
     """
     lanes, row, walk = s.lanes, loop_around(func.body, var), loop_over(func.body, var)
     streaming = streaming and not nest.reductions
@@ -199,9 +205,12 @@ def in_vectors(
         for step in (wide, lanes):
             func = vectorize(func, aligned.lines, step, "scalar")
         func = vectorize(func, aligned.lines, lanes, "masked")
-    before = {*_variables(func)} - {var}
+    before = {t.var for t in _loops(func)} - {var}
     func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
-    short = [v for v in _variables(func) if v not in before] if is_short else []
+    short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
+    full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    for name in full if cuts and not is_short else ():
+        func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
         func = batch_rows(func, row.var, count, vector_bytes)
     if row is not None and row.kind == "each" and nest.vector in s.block:
@@ -209,10 +218,13 @@ def in_vectors(
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
         func = prefetch_rows(func, row.var, count, length)
-    main = (t.var for t in statements(func.body) if isinstance(t, loop.For) and t.step == wide)
-    for full in [*main] if shares and not is_short else ():
+    if cuts and not is_short and not shares:
+        func = prefetch_strips(func, STRIP_ELEMENTS, {*_streamed(nest)})
+    if shares and not is_short:
         for x in shares:
-            func = prefetch_share(func, full, x.buffer, x.first, x.share, x.before)
+            for name, before in _walks(func, wide):
+                before = add(x.before, before)
+                func = prefetch_share(func, name, x.buffer, x.first, x.share, before)
     if nest.reductions and not shares:
         full, masked = (
             {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
@@ -227,8 +239,26 @@ def in_vectors(
     return hoist_offsets(unroll(func) if short else func)
 
 
-def _variables(func: loop.Func) -> Iterator[str]:
-    return (t.var for t in statements(func.body) if isinstance(t, loop.For))
+def _loops(func: loop.Func) -> Iterator[loop.For]:
+    return (t for t in statements(func.body) if isinstance(t, loop.For))
+
+
+def _streamed(nest: Nest) -> Iterator[str]:
+    """Yield the arrays that a nest loads element by element along its vectors."""
+    return (identifier(a.buffer) for a in accesses_of(nest.items) if _step(a, nest.vector) == 1)
+
+
+def _walks(func: loop.Func, wide: int) -> list[tuple[str, Index]]:
+    """Return the loops over full vectors, and what a row has before each of them.
+
+    Of the stages of a strip only the first.
+    """
+    strips = [t for t in _loops(func) if t.step == STRIP_ELEMENTS]
+    stages = [[s for s in t.body if isinstance(s, loop.For)] for t in strips]
+    inner = {s.var: sub(s.low, t.low) for t, x in zip(strips, stages, strict=True) for s in x[:1]}
+    others = {s.var for x in stages for s in x[1:]}
+    full = (t.var for t in _loops(func) if t.step == wide and t.var not in others)
+    return [(name, inner.get(name, 0)) for name in full]
 
 
 def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:

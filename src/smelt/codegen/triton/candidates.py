@@ -280,7 +280,7 @@ def _of_launch(
         work = launch_work(launch, sizes, policy)
         every = (
             (launch, v)
-            for s in _schedules(launch, base, extents, work)
+            for s in _schedules(launch, base, extents, device, work)
             for v in _product_forms(launch, s, extents, of_call, device, work)
         )
         batches = matrix_batches(launch, base, extents, work, device.limits.lanes)
@@ -334,11 +334,15 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
 
 
 def _schedules(
-    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+    launch: Kernel,
+    base: Schedule,
+    extents: Mapping[str, int],
+    device: DeviceRates,
+    work: LaunchWork,
 ) -> Iterator[Schedule]:
     """Yield schedules of a launch with its loops, without the one by fixed rules."""
     if base.has_matrices:
-        yield from _tiles(launch, base, extents, work)
+        yield from _tiles(launch, base, extents, device, work)
     elif dots_of(launch.body) or (any(s.join for s in stores(launch)) and not is_atomic(launch)):
         return
     elif base.streams:
@@ -554,9 +558,16 @@ FLOAT32_STREAMS: Sequence[Tile] = (
 
 
 def _tiles(
-    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+    launch: Kernel,
+    base: Schedule,
+    extents: Mapping[str, int],
+    device: DeviceRates,
+    work: LaunchWork,
 ) -> Iterator[Schedule]:
-    """Yield the tiles of a launch whose contractions are of matrices."""
+    """Yield the tiles of a launch whose contractions are of matrices.
+
+    Matrix units take steps of 128 bytes along the summed axis: half as many elements of tf32.
+    """
     rows = base.blocked
     summed, columns = _streamed(work, base)
     is_product = _is_product(work, base)
@@ -566,7 +577,8 @@ def _tiles(
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
-    tiles = lists[work.operand_bytes < 4]
+    is_tf32 = is_product and device.tf32_tflops > 0 and all(c.is_tf32 for c in work.contractions)
+    tiles = lists[work.operand_bytes < 4 or is_tf32]
     if is_product and len(rows) == 1:
         tiles = tuple(
             _row_tiles(math.prod(replace(base, grid={}, streams={}).lanes(extents).values()))
@@ -576,7 +588,7 @@ def _tiles(
             if m * n > DOUBLE_ELEMENTS * 32 * warps:
                 continue
             k = MIN_DOT
-        k *= 2 if work.operand_bytes == 1 else 1
+        k = k * 2 if work.operand_bytes == 1 else k // 2 if is_tf32 else k
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {
             a: max(min(b, power_of_two(extents[a])), least.get(a, MIN_DOT))
@@ -653,7 +665,12 @@ def _product_forms(
         schedule = replace(schedule, group=GROUPED_ROWS)
     plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
     lanes = schedule.lanes(extents)
-    copied = copied_loads(launch, of_call, lanes) if device.limits.has_tensor_copies else {}
+    takes_tf32 = schedule.policy.products == "narrow" and all(c.is_tf32 for c in work.contractions)
+    copied = (
+        copied_loads(launch, of_call, lanes, takes_tf32=takes_tf32)
+        if device.limits.has_tensor_copies
+        else {}
+    )
     yield plain
     walk = f"{schedule.reason}, {count} blocks one after another"
     walking = replace(schedule, programs=device.processors, reason=f"{walk}, nothing overlaps")

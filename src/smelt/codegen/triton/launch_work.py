@@ -47,7 +47,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import loads, positions_of, statements, stores, visit_body
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
-from smelt.types.expr import Index, axes_of, evaluate, product, terms_of
+from smelt.types.expr import Index, axes_of, bounds, evaluate, terms_of
 
 MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
@@ -148,7 +148,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         for x in loads(s.where)
     ]
     accesses: list[Access] = []
-    most: dict[str, int] = {}
+    indices: dict[str, dict[tuple[Index, ...], Axes]] = {}
     for x in (*loads(launch), *stores(launch)):
         axes = axes_of_index(x.index, names)
         param = params[x.param]
@@ -165,9 +165,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             aligned = _aligned_elements(known_offset(param, x.index), sizes)
             access = access._replace(aligned=aligned)
         accesses.append(access)
-        elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
-        count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
-        most[x.param] = max(most.get(x.param, 0), count)
+        indices.setdefault(x.param, {})[x.index] = axes
     values = [*visit_body(launch)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
@@ -181,7 +179,10 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     }
     return LaunchWork(
         extents=extents,
-        bytes_of=most,
+        bytes_of={
+            p: _distinct_elements(params[p], at, extents, sizes) * params[p].dtype.itemsize
+            for p, at in indices.items()
+        },
         accesses=tuple(accesses),
         stored=tuple(accesses[len(list(loads(launch))) :]),
         operands=tuple(
@@ -213,6 +214,36 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
         ),
     )
+
+
+def _distinct_elements(
+    param: Param,
+    indices: Mapping[tuple[Index, ...], Axes],
+    extents: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> int:
+    """Return the elements of an array that accesses touch at most, each once.
+
+    Slices side by side add up; windows that overlap have no more than the box around them.
+    """
+    if param.each:
+        return 1
+    last = [int(evaluate(n, sizes)) - 1 for n in param.shape]
+    boxes: dict[tuple[tuple[int, int], ...], int] = {}
+    for index, axes in indices.items():
+        ends = [bounds(e) or (0, n) for e, n in zip(index, last, strict=True)]
+        box = tuple(
+            (max(int(evaluate(low, sizes)), 0), min(int(evaluate(high, sizes)), n))
+            for (low, high), n in zip(ends, last, strict=True)
+        )
+        visited = min(math.prod(extents[a] for a in axes), _volume(box))
+        boxes[box] = max(boxes.get(box, 0), visited)
+    around = tuple((min(low), max(high)) for low, high in (zip(*e) for e in zip(*boxes)))
+    return min(sum(boxes.values()), _volume(around))
+
+
+def _volume(box: Iterable[tuple[int, int]]) -> int:
+    return math.prod(max(high - low + 1, 0) for low, high in box)
 
 
 def _visited_elements(

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.narrow_products import operand_loads
-from smelt.kernel.axes import axes_of_body, axes_of_index
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import Kernel, Load, Param, Store, Stream
 from smelt.kernel.walk import statements
 from smelt.ops.contract import bare_axis
@@ -26,7 +27,7 @@ COPY_BYTES = 16
 MAX_BLOCK_EXTENT = 256
 MAX_COPY_RANK = 5
 MAX_OPERAND_BYTES = 2
-"""Bytes of an element of an operand: tensor cores read wider ones from registers."""
+"""Bytes of an element of an operand in any order: wider ones are contiguous along the sum."""
 
 
 def row_strides(param: Param) -> list[Index]:
@@ -35,18 +36,30 @@ def row_strides(param: Param) -> list[Index]:
 
 
 def copied_loads(
-    launch: Kernel, sizes: Mapping[str, int], lanes: Mapping[str, int]
+    launch: Kernel,
+    sizes: Mapping[str, int],
+    lanes: Mapping[str, int],
+    *,
+    takes_tf32: bool = False,
 ) -> dict[Load, tuple[str | None, ...]]:
     """Return the operands of contractions that descriptors copy at these sizes.
 
-    Each has the axis of every dimension of its array; None for those with one index.
+    Each has the axis of every dimension of its array; None for those with one index. Tensor cores
+    of tf32 (`takes_tf32`) read operands that are contiguous along the summed axis from shared
+    memory; another one is copied element by element, and no copy of a descriptor beside it.
     """
+    loads = operand_loads(launch)
+    narrow = [x for x in loads if launch.param(x.param).dtype.itemsize <= MAX_OPERAND_BYTES]
     every = {
         x: _copied_axes(launch, x, sizes, lanes)
-        for x in operand_loads(launch)
-        if x.other is None and launch.param(x.param).dtype.itemsize <= MAX_OPERAND_BYTES
+        for x in (loads if takes_tf32 else narrow)
+        if x.other is None
     }
-    return {load: axes for load, axes in every.items() if axes is not None}
+    result = {load: axes for load, axes in every.items() if axes is not None}
+    if not takes_tf32:
+        return result
+    summed = Axes(a for d in dots_of(launch.body) for a in d.over)
+    return result if all(x in result and result[x][-1] in summed for x in loads) else {}
 
 
 def copied_stores(

@@ -552,6 +552,13 @@ def own(x: Operators) -> Place:
     return place
 
 
+def writeable_elements(x: Operators) -> Buffer | None:
+    """Return elements that NumPy may write, None if others need the present ones."""
+    place = x.place
+    evaluate(x.node if place is None else place.memory.node)
+    return private_data(x.node, 1) if place is None else place.writeable()
+
+
 def hold(x: Operators, is_writeable: bool = True) -> None:
     """Note that other code sees an array's memory: writes have to go there, by NumPy's rules."""
     place = own(x)

@@ -58,7 +58,13 @@ from smelt.frontends.array.masked_select import (
 )
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
-from smelt.frontends.array.operators import Operators, apply_ufunc, is_complex, operand
+from smelt.frontends.array.operators import (
+    Operators,
+    apply_ufunc,
+    is_complex,
+    operand,
+    small_product,
+)
 from smelt.frontends.array.promote import default_value, number
 from smelt.frontends.array.small_results import numpys_own
 from smelt.frontends.array.subscript import (
@@ -341,10 +347,15 @@ class Array(Operators):
             plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+                is_product = ufunc is np.matmul and inputs[0].__class__ is np.ndarray
+                product = small_product(inputs[0], self, caller) if is_product else None
+                if product is not None:
+                    return product
                 result = apply_ufunc(ufunc, *inputs)
                 if result is None:
                     result = OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
-                return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+                return _for_caller(result, caller)
             if is_in_place(ufunc, inputs, options) and self._has_no_values():
                 use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:

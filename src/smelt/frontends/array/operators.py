@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
+from smelt.frontends.array.at_once import pay
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import operand_of_numpy
 from smelt.frontends.array.evaluate_pending import evaluate
@@ -32,6 +33,7 @@ __all__ = [
     "keep_order",
     "list_operand",
     "operand",
+    "small_product",
 ]
 
 _ADD = BINARY["add"]
@@ -235,6 +237,11 @@ class Operators:
         return _forward(_GREATER_EQUAL, self, other)
 
     def __matmul__(self, other: Any) -> Self:
+        if other.__class__ is self.__class__ or other.__class__ is np.ndarray:
+            caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            product = small_product(self, other, caller)
+            if product is not None:
+                return product
         if is_complex(other):
             return finished(call_complex("matmul", self, other))
         is_array = other.__class__ is self.__class__ or other.__class__ is np.ndarray
@@ -356,6 +363,35 @@ _OF_UFUNC: dict[Any, Any] = {
     **{getattr(np, what): family for what, family in BINARY.items() if hasattr(np, what)},
 }
 """Functions of values by NumPy's ufunc."""
+
+
+def small_product(x: Any, y: Any, frame: Any) -> Any:
+    """Return a small product of matrices in memory as NumPy's own, None for others.
+
+    Both are real arrays of ours, or arrays of NumPy.  `frame` runs the code that asks.
+    """
+    if not (STATE.small_elements and is_at_once() and follows_numpy(frame.f_globals)):
+        return None
+    a, b = _elements_in_memory(x), _elements_in_memory(y)
+    if a is None or b is None or a.dtype is not b.dtype or a.dtype.char not in "fd":
+        return None
+    if not (0 < a.ndim < 3 and 0 < b.ndim < 3 and a.shape[-1] == b.shape[0] and a.size and b.size):
+        return None
+    rows, columns = a.size // a.shape[-1], b.size // b.shape[0]
+    if rows * columns * a.itemsize > 8 * STATE.small_elements:
+        return None
+    pay(tuple([v.node for v in (x, y) if isinstance(v, Operators) and v.place is None]))
+    return np.matmul(a, b)
+
+
+def _elements_in_memory(x: Any) -> Any:
+    """Return the elements of an array if they are computed, else None."""
+    if x.__class__ is np.ndarray:
+        return x
+    place = x.place
+    if place is None:
+        return x.node.current_buffer()
+    return place.elements() if place.memory.order is None else None
 
 
 def _is_native(x: Any) -> bool:

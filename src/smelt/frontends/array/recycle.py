@@ -25,7 +25,7 @@ from smelt.frontends.array.layouts import Buffer
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
 
-__all__ = ["Recycled", "f64", "is_recycled", "recycled", "release"]
+__all__ = ["Recycled", "f64", "is_recycled", "keep_above", "recycled", "release"]
 
 _PER_TYPE: Final = 4
 _MIN_BYTES: Final = 1 << 17
@@ -79,15 +79,22 @@ class Recycled:
 _RECYCLED: Final[dict[int, Recycled]] = {}
 _FRESH: Final = [0]
 """Bytes of fresh memory since the lists were emptied."""
+_LEAST: Final = [_MIN_BYTES]
+"""Bytes of the smallest results that are kept now."""
 
 
 def recycled(type: TensorType, nbytes: int) -> Recycled | None:
     """Return the memory for results of a type; None for sizes that are not kept."""
-    if not _MIN_BYTES <= nbytes <= _LIMIT_BYTES // _PER_TYPE:
+    if not _LEAST[0] <= nbytes <= _LIMIT_BYTES // _PER_TYPE:
         return None
     if len(_RECYCLED) >= _TYPES_LIMIT:
         return _RECYCLED.get(id(type))
     return _RECYCLED.get(id(type)) or _RECYCLED.setdefault(id(type), Recycled(type))
+
+
+def keep_above(nbytes: int) -> None:
+    """Keep larger results only: others are handed to NumPy's users."""
+    _LEAST[0] = max(_MIN_BYTES, nbytes + 1)
 
 
 def is_recycled(type: TensorType, data: Buffer) -> bool:

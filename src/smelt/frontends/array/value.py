@@ -27,7 +27,7 @@ from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.frontends.array.loops import Loop
-from smelt.frontends.array.recycle import is_recycled, release
+from smelt.frontends.array.recycle import is_recycled, keep_above, release
 from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
@@ -583,6 +583,7 @@ def set_default_tier(tier: str) -> None:
 def set_small_elements(elements: int) -> None:
     """Set the size of the largest result that is NumPy's own, in all threads."""
     State.small_elements = elements
+    keep_above(8 * elements)
 
 
 def is_at_once() -> bool:

@@ -50,6 +50,7 @@ from smelt.loop.walk import (
     loads,
     place_indices,
     replace_loop,
+    statements,
     substitute_index,
     values,
     with_body,
@@ -66,6 +67,7 @@ __all__ = [
     "prefetch_page",
     "prefetch_rows",
     "prefetch_share",
+    "prefetch_strips",
     "prefetch_written",
 ]
 
@@ -165,6 +167,43 @@ def prefetch_share(
         return (with_body(s, (*s.body, at, *_lines(place, 0, 1, {buffer: size}))),)
 
     return replace_loop(func, var, change)
+
+
+def prefetch_strips(func: ir.Func, strip: int, arrays: Collection[str]) -> ir.Func:
+    """Prefetch what the loops inside of each loop by `strip` load in the next strip.
+
+    Their prefetches are spread over the loops, as many for an array as a vector has cache lines.
+    """
+    sizes = {p.name: p.dtype.itemsize for p in func.params if p.name in arrays}
+
+    def change(head: ir.For) -> Body:
+        loops = [s for s in head.body if isinstance(s, ir.For)]
+        start = ir.variable(head)
+        begins: dict[ir.Place, None] = {}
+        for s in loops:
+            for load in loads(*(v for t in s.body for v in values(t))):
+                p = load.place
+                if p.buffer in sizes and p.lanes == s.step and isinstance(p.at, Expr):
+                    begins[replace(p, at=substitute_index(p.at, {s.var: start}))] = None
+        hints: list[list[ir.Prefetch]] = [[] for _ in loops]
+        turn = 0
+        for place in begins:
+            parts = min(len(loops), max(place.lanes * sizes[place.buffer] // CACHE_LINE, 1))
+            for part in range(parts):
+                at = (turn + part) % len(loops)
+                done = expr.floordiv(expr.sub(ir.variable(loops[at]), start), parts)
+                ahead = expr.add(done, strip * (parts + part) // parts)
+                some = replace(place, lanes=place.lanes // parts)
+                hints[at] += _lines(some, ahead, 1, sizes)
+            turn += parts
+        new = {s.var: with_body(s, (*hints[k], *s.body)) for k, s in enumerate(loops)}
+        body = (new[s.var] if isinstance(s, ir.For) else s for s in head.body)
+        return (with_body(head, tuple(body)),)
+
+    for s in [*statements(func.body)]:
+        if isinstance(s, ir.For) and s.step == strip:
+            func = replace_loop(func, s.var, change)
+    return func
 
 
 def prefetch_written(func: ir.Func, buffer: str) -> ir.Func:

@@ -107,12 +107,13 @@ static NOINLINE i32 well(smelt_error *error)
 
 /* Names of element types, of four bytes each. */
 static const char DTYPE_NAMES[] = "bool\0\0i8\0\0\0\0i16\0\0\0i32\0\0\0i64\0\0\0u8\0\0\0\0u16\0\0\0"
-                                  "u32\0\0\0u64\0\0\0f16\0\0\0bf16\0\0f32\0\0\0f64\0\0";
+                                  "u32\0\0\0u64\0\0\0f16\0\0\0bf16\0\0f32\0\0\0f64\0\0\0"
+                                  "c64\0\0\0c128\0";
 enum { NAME_BYTES = 6 };
 
 static NOINLINE void say_type(smelt_error *error, const smelt_tensor *x)
 {
-    bool known = x->dtype >= SMELT_BOOL && x->dtype <= SMELT_F64;
+    bool known = x->dtype >= SMELT_BOOL && x->dtype <= SMELT_C128;
     say(error, known ? DTYPE_NAMES + NAME_BYTES * x->dtype : "an unknown type");
     say(error, "[");
     if (x->rank < 0 || x->rank > SMELT_MAX_RANK) {
@@ -545,6 +546,19 @@ static NOINLINE bool read_parameters(const struct lib_recording *r, i64 count, c
     return changed;
 }
 
+/* Say what arguments should be, and what they are. */
+static NOINLINE i32 say_call(const smelt_program *program, i32 code, const smelt_tensor *inputs,
+                             i64 count, smelt_error *error)
+{
+    fail(error, code, text_at(program->row->text));
+    say(error, " was called with ");
+    for (i64 k = 0; k < count; k++) {
+        say(error, k ? ", " : "");
+        say_type(error, &inputs[k]);
+    }
+    return code;
+}
+
 /* Say which argument is of another type, or that all sizes together are refused. */
 static NOINLINE i32 refuse(const smelt_program *program, const smelt_tensor *inputs, smelt_error *error)
 {
@@ -556,13 +570,7 @@ static NOINLINE i32 refuse(const smelt_program *program, const smelt_tensor *inp
     for (i64 k = 0; k < count; k++)
         if (inputs[k].dtype != rows[k].dtype || inputs[k].rank != rows[k].rank)
             code = SMELT_ERROR_TYPE;
-    fail(error, code, text_at(row->text));
-    say(error, " was called with ");
-    for (i64 k = 0; k < count; k++) {
-        say(error, k ? ", " : "");
-        say_type(error, &inputs[k]);
-    }
-    return code;
+    return say_call(program, code, inputs, count, error);
 }
 
 /* Whether a pointer to elements may be used. */
@@ -1201,12 +1209,12 @@ static NOINLINE i32 check_call(const smelt_program *program, const smelt_tensor 
     if (!program)
         return fail(error, SMELT_ERROR_ARGUMENT, "no program: a null pointer");
     const struct lib_program *row = program->row;
-    if (input_count != row->argument_count || output_count != row->result_count) {
+    if (input_count != row->caller_argument_count || output_count != row->caller_result_count) {
         fail(error, SMELT_ERROR_ARGUMENT, text_at(row->text));
         say(error, " takes ");
-        say_number(error, row->argument_count);
+        say_number(error, row->caller_argument_count);
         say(error, " arguments and ");
-        say_number(error, row->result_count);
+        say_number(error, row->caller_result_count);
         say(error, " results, not ");
         say_number(error, input_count);
         say(error, " and ");
@@ -1215,36 +1223,45 @@ static NOINLINE i32 check_call(const smelt_program *program, const smelt_tensor 
     }
     if ((input_count && !inputs) || (output_count && !outputs))
         return fail(error, SMELT_ERROR_ARGUMENT, "no arguments or results: a null pointer");
+    return SMELT_OK;
+}
+
+/* Check the numbers that are read before the sizes are known. */
+static NOINLINE i32 check_numbers(const smelt_program *program, const smelt_tensor *inputs,
+                                  smelt_error *error)
+{
+    const struct lib_program *row = program->row;
     const struct lib_argument *rows
         = ROWS(lib_argument, ROWS(lib_recording, row->recordings)->arguments);
-    for (i32 k = 0; k < input_count; k++)
+    for (i64 k = 0; k < row->argument_count; k++)
         if (rows[k].is_number && !inputs[k].data)
             return check_data(&inputs[k], 8, "argument ", k, error);
     return SMELT_OK;
 }
 
-EXPORT int smelt_library_shapes(smelt_program *program, const smelt_tensor *inputs,
-                                int32_t input_count, smelt_tensor *outputs, int32_t output_count,
-                                smelt_error *error)
+/* Write types and shapes of a program's arrays. */
+static NOINLINE i32 find_shapes(smelt_program *program, const smelt_tensor *inputs,
+                                smelt_tensor *outputs, smelt_error *error)
 {
-    i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
+    i32 code = check_numbers(program, inputs, error);
     if (code)
         return code;
     struct workspace *w = take_workspace(program);
     if (!w)
         return no_memory(error, sizeof *w);
     code = match(program, w, inputs, error);
-    for (i32 k = 0; !code && k < output_count; k++)
+    for (i64 k = 0; !code && k < program->row->result_count; k++)
         describe(w, ROWS(lib_result, w->recording->results) + k, &outputs[k]);
     keep_workspace(program, w);
     return code ? code : well(error);
 }
 
-EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
-                             int32_t input_count, smelt_tensor *outputs, int32_t output_count,
-                             smelt_error *error)
+/* Compute a program's arrays. */
+static NOINLINE i32 run_arrays(smelt_program *program, const smelt_tensor *inputs,
+                               smelt_tensor *outputs, smelt_error *error)
 {
-    i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
+    const struct lib_program *row = program->row;
+    i32 code = check_numbers(program, inputs, error);
     if (code)
         return code;
     struct workspace *w = take_workspace(program);
@@ -1254,10 +1271,10 @@ EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
         && !(code = check_memory(program, w, inputs, outputs, error))
         && (w->plan || !(code = prepare(program, w, error)))) {
         const struct lib_body *body = ROWS(lib_body, w->plan->body);
-        for (i64 k = 0; k < input_count; k++)
+        for (i64 k = 0; k < row->argument_count; k++)
             w->places[k] = inputs[k].data;
-        for (i64 k = 0; k < output_count; k++)
-            w->places[input_count + k] = outputs[k].data;
+        for (i64 k = 0; k < row->result_count; k++)
+            w->places[row->argument_count + k] = outputs[k].data;
         char *flag = w->plan->flag < 0 ? NULL : address_of(w, body, w->plan->flag, w->arena);
         if (flag)
             *flag = 0;
@@ -1270,4 +1287,134 @@ EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
     }
     keep_workspace(program, w);
     return code ? code : well(error);
+}
+
+/* ---- complex arrays: of pairs for the caller, two arrays in a program ------------------------ */
+
+static i64 part_bytes(const smelt_tensor *x)
+{
+    return x->dtype == SMELT_C64 ? 4 : 8;
+}
+
+/* Copy elements of 4 or 8 bytes. */
+static NOINLINE void copy_parts(char *to, i64 to_step, const char *from, i64 from_step, i64 nbytes,
+                                i64 item)
+{
+    for (i64 at = 0; at < nbytes; at += item, to += to_step, from += from_step)
+        if (item == 4)
+            *(i32 *)to = *(const i32 *)from;
+        else
+            *(i64 *)to = *(const i64 *)from;
+}
+
+/* Make the arrays of a program, of parts without memory; return the bytes that parts need. */
+static NOINLINE i64 split(const i64 *parts, i64 count, const smelt_tensor *from, smelt_tensor *to)
+{
+    i64 total = 0;
+    for (i64 k = 0; k < count; k++, from++) {
+        to[k] = *from;
+        if (!parts[k])
+            continue;
+        bool known = (from->dtype == SMELT_C64 || from->dtype == SMELT_C128) && from->rank >= 0
+                  && from->rank <= SMELT_MAX_RANK;
+        to[k].dtype = !known ? -1 : from->dtype == SMELT_C64 ? SMELT_F32 : SMELT_F64;
+        i64 nbytes = known ? bytes_of(from->shape, from->rank, 2 * part_bytes(from)) : 0;
+        total += nbytes < 0 || total >> 62 ? 0 : nbytes + 128;
+        to[k + 1] = to[k];
+        k++;
+    }
+    return total;
+}
+
+/* Give parts memory, and copy elements from, or to, the caller's arrays. */
+static NOINLINE void place_parts(const i64 *parts, i64 count, const smelt_tensor *caller,
+                                 smelt_tensor *arrays, char **memory, bool reads, bool writes)
+{
+    for (i64 k = 0; k < count; k++, caller++) {
+        i64 item = part_bytes(caller);
+        i64 nbytes = !parts[k] || arrays[k].dtype < 0
+                       ? -1
+                       : bytes_of(caller->shape, caller->rank, item);
+        for (i64 part = 0; parts[k] && part < 2; part++) {
+            smelt_tensor *x = &arrays[k + part];
+            char *pairs = (char *)caller->data + part * item;
+            bool usable = caller->data && nbytes >= 0 && !((u64)caller->data & (u64)(item - 1));
+            if (!writes && usable) {
+                x->data = *memory;
+                *memory += up(nbytes);
+            }
+            if (usable && reads)
+                copy_parts(x->data, item, pairs, 2 * item, nbytes, item);
+            if (usable && writes)
+                copy_parts(pairs, 2 * item, x->data, item, nbytes, item);
+        }
+        k += parts[k] ? 1 : 0;
+    }
+}
+
+/* Call a program whose arrays are parts of the caller's. */
+static NOINLINE i32 call_with_parts(smelt_program *program, const smelt_tensor *inputs,
+                                    smelt_tensor *outputs, bool runs, smelt_error *error)
+{
+    const struct lib_program *row = program->row;
+    const i64 *in_parts = smelt_tables + row->argument_parts;
+    const i64 *out_parts = smelt_tables + row->result_parts;
+    i64 tensors = row->argument_count + row->result_count, nbytes = tensors * (i64)sizeof(smelt_tensor);
+    smelt_tensor *in = program->alloc((size_t)nbytes + 64, 64, program->user), *out;
+    char *memory = NULL, *at;
+    i32 code = SMELT_OK;
+    if (!in)
+        return no_memory(error, nbytes);
+    out = in + row->argument_count;
+    nbytes = split(in_parts, row->argument_count, inputs, in);
+    nbytes += split(out_parts, row->result_count, outputs, out);
+    if (!runs) {
+        code = find_shapes(program, in, out, error);
+        for (i64 k = 0, n = 0; !code && k < row->result_count; k += out_parts[k] ? 2 : 1, n++) {
+            void *data = outputs[n].data;
+            outputs[n] = out[k];
+            outputs[n].data = data;
+            if (out_parts[k])
+                outputs[n].dtype = out[k].dtype == SMELT_F32 ? SMELT_C64 : SMELT_C128;
+        }
+    } else if (!(at = memory = program->alloc((size_t)nbytes + 64, 64, program->user))) {
+        code = no_memory(error, nbytes);
+    } else {
+        place_parts(in_parts, row->argument_count, inputs, in, &at, true, false);
+        place_parts(out_parts, row->result_count, outputs, out, &at, false, false);
+        if (!(code = run_arrays(program, in, out, error)))
+            place_parts(out_parts, row->result_count, outputs, out, &at, false, true);
+    }
+    if (code == SMELT_ERROR_TYPE || code == SMELT_ERROR_SIZE)
+        say_call(program, code, inputs, row->caller_argument_count, error);
+    if (memory)
+        program->release(memory, program->user);
+    program->release(in, program->user);
+    return code;
+}
+
+EXPORT int smelt_library_shapes(smelt_program *program, const smelt_tensor *inputs,
+                                int32_t input_count, smelt_tensor *outputs, int32_t output_count,
+                                smelt_error *error)
+{
+    i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
+    if (code)
+        return code;
+    const struct lib_program *row = program->row;
+    if (input_count == row->argument_count && output_count == row->result_count)
+        return find_shapes(program, inputs, outputs, error);
+    return call_with_parts(program, inputs, outputs, false, error);
+}
+
+EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
+                             int32_t input_count, smelt_tensor *outputs, int32_t output_count,
+                             smelt_error *error)
+{
+    i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
+    if (code)
+        return code;
+    const struct lib_program *row = program->row;
+    if (input_count == row->argument_count && output_count == row->result_count)
+        return run_arrays(program, inputs, outputs, error);
+    return call_with_parts(program, inputs, outputs, true, error);
 }

@@ -25,6 +25,10 @@ struct lib_program {
     i64 recording_count;
     i64 argument_count;
     i64 result_count;
+    i64 caller_argument_count; /* of the caller, whose complex arrays are two of these */
+    i64 caller_result_count;
+    i64 argument_parts; /* a number each: whether it is a real part, which the other one follows */
+    i64 result_parts;
     i64 parameter_count; /* most of a recording */
     i64 node_count; /* most of a recording */
 };

@@ -9,7 +9,7 @@ enum smelt_limits {
     SMELT_TEXT_BYTES = 508,
 };
 
-/* Types of elements. */
+/* Types of elements. Complex numbers are pairs: a real part, and the imaginary one behind it. */
 enum smelt_dtype {
     SMELT_BOOL,
     SMELT_I8,
@@ -24,6 +24,8 @@ enum smelt_dtype {
     SMELT_BF16,
     SMELT_F32,
     SMELT_F64,
+    SMELT_C64,
+    SMELT_C128,
 };
 
 /* What functions return. */

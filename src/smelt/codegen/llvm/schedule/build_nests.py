@@ -41,6 +41,7 @@ from smelt.codegen.llvm.loops.unroll_factor import (
     lanes_of_runs,
     limit_unroll_to_runs,
 )
+from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
 from smelt.codegen.llvm.nests.products import Products
@@ -291,7 +292,9 @@ class _Planner:
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], _Group] = {}
         self.separate = self._separate_items()
-        self.direct = {c.left: c for c in products.blocked if c.direct or c.stored_pitch}
+        self.stored = {c.left: c.left_axes for c in products.blocked if c.direct or c.stored_pitch}
+        """Operands that a nest stores for a contraction, with their axes in scratch."""
+        self.stored |= {c.right: c.right_order() for c in products.blocked if self._is_shared(c)}
         self.first: list[int] = []
         self.last: list[int] = []
         self.levels = self._levels()
@@ -364,7 +367,7 @@ class _Planner:
             low = self.last[-1] + 1 if self.last else 0
             high = low
             for item in (i for i in self.phase.items if i.time == time):
-                used = ((a, isinstance(item, ssa.Dot) and a in self.direct) for a in item.args)
+                used = ((a, isinstance(item, ssa.Dot) and a in self.stored) for a in item.args)
                 operand_level = max((levels[a] + before for a, before in used), default=low)
                 is_barrier = isinstance(item, (ssa.Reduce, ssa.Dot)) or item in self.separate
                 is_barrier |= isinstance(item, ssa.WindowRead) and not isinstance(
@@ -375,6 +378,23 @@ class _Planner:
             self.first.append(low)
             self.last.append(high)
         return levels
+
+    def _is_shared(self, c: Contraction) -> bool:
+        """Return whether a stream also reduces the costly right operand of a GEMV, its blocks.
+
+        The product reads it in place: without a copy, both would compute it.
+        """
+        time = c.item.time
+        return (
+            c.is_gemv
+            and isinstance(self.phase.segments[time], ssa.Region)
+            and c.right.axes & self._local_axes(time) == {c.k, c.n}
+            and any(
+                isinstance(i, ssa.Reduce) and i.time == time and c.right in i.args
+                for i in self.phase.items
+            )
+            and self._is_costly(c.right, MAX_PACK_RECOMPUTE_CYCLES)
+        )
 
     def _separate_items(self) -> set[Item]:
         """Return the items that get nests of their own, to be computed once.
@@ -528,7 +548,7 @@ class _Planner:
                 self._materialise(item)
                 self._nest_for(self.levels[item] - 1, self._domain(item)).saves.append(item)
             return
-        if item in self.direct and (item not in nest.saves or nest.packed):
+        if item in self.stored and (item not in nest.saves or nest.packed):
             if item not in self.kept:
                 self._materialise(item)
                 self._nest_for(self.levels[item], self._domain(item)).saves.append(item)
@@ -558,8 +578,8 @@ class _Planner:
         if item in self.products:
             self.kept[item] = self.products[item].axes
             return
-        if item in self.direct:
-            self.kept[item] = self.direct[item].left_axes
+        if item in self.stored:
+            self.kept[item] = self.stored[item]
             return
         axes = item.axes & self._local_axes(item.time)
         self.kept[item] = tuple(
