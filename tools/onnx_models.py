@@ -105,7 +105,7 @@ def measure(name: str, primed: Path) -> list[dict[str, Any]]:
 
 
 def prime(cache: Path) -> None:
-    """Fill a cache with what all programs share, and with modules as an installer compiles them."""
+    """Fill a cache with what all programs share, and with compiled modules."""
     cache.mkdir(mode=0o700)
     _run(cache, "-m", "compileall", "-q", str(ROOT / "src" / "smelt"))
     program = "import numpy, smelt; print(smelt.jit(lambda x: x + 1)(numpy.ones(9)))"

@@ -148,7 +148,7 @@ def test_one_object_can_be_entered_again_and_within_itself():
         assert knobs.OPT_LEVEL.get() == 1
     with twice:
         assert knobs.OPT_LEVEL.get() == 1
-    assert knobs.OPT_LEVEL.get() == 3
+    assert knobs.OPT_LEVEL.get() == 2
 
 
 def test_decorator_keeps_the_function():
@@ -176,9 +176,9 @@ def test_threads_do_not_see_each_other():
                 seen.append(knobs.OPT_LEVEL.get() - level % 4)
         return [*seen, knobs.OPT_LEVEL.get()]
 
-    with config(opt_level=2), ThreadPoolExecutor(8) as pool:
+    with config(opt_level=3), ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(8)))
-    assert results == [[3, *[0] * 50, 3]] * 8, "a new thread begins with the environment's values"
+    assert results == [[2, *[0] * 50, 2]] * 8, "a new thread begins with the environment's values"
 
 
 def test_context_carries_into_a_thread():

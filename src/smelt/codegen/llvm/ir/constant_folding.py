@@ -19,9 +19,10 @@ from functools import lru_cache
 from smelt.codegen.llvm.ir.types import Constant, IntType, Type, Value
 
 _RIGHT_NEUTRAL = {
-    "add": 0, "sub": 0, "mul": 1, "udiv": 1, "sdiv": 1, "shl": 0, "lshr": 0, "ashr": 0, "or": 0,
-    "xor": 0, "and": -1,
-}  # fmt: skip
+    **dict.fromkeys(("add", "sub", "or", "xor", "shl", "lshr", "ashr"), 0),
+    **dict.fromkeys(("mul", "udiv", "sdiv"), 1),
+    "and": -1,
+}
 """Operation -> its right operand that returns the left one."""
 _COMMUTATIVE = frozenset(("add", "mul", "and", "or", "xor"))
 _ABSORBING = {"mul": 0, "and": 0, "or": -1}
