@@ -330,19 +330,14 @@ class _PhaseLowering(Lowering):
 
     def _region(self, region: Region, at: int) -> tuple[_Body, int]:
         """Return a stream's loops over blocks, or a conditional part of a body."""
-        available, ranges, starts, variables = (
-            dict(self.values),
-            self.ranges,
-            self.starts,
-            self.vars,
-        )
+        outside = dict(self.values), self.ranges, self.starts, self.vars
         before: list[loop.Statement] = []
         for visit in region.bounds:
             low, stop = (self._name_in(before, e) for e in self._span(visit, before))
             self.ranges = {**self.ranges, visit.axis: (low, stop)}
         body, after = self._visits(region, region.visits, at)
-        condition = None if region.where is None else available[region.where]
-        self.values, self.ranges, self.starts, self.vars = available, ranges, starts, variables
+        self.values, self.ranges, self.starts, self.vars = outside
+        condition = None if region.where is None else self.values[region.where]
         body = (*before, *body)
         return ((loop.If(condition, body),) if condition is not None else body), after
 
@@ -616,13 +611,11 @@ class _Loops:
         scans = [i for i in scans if name in i.over]
         starts = tuple(self._scan_start(i) for i in scans)
         inner = (*self._enter(depth + 1), *self._loops(depth + 1))
-        inner += tuple(
-            loop.Next(self.carries[i], _read(self.running[i], self._scan_type(i))) for i in scans
-        )
+        ends = {i: _read(self.running[i], self._scan_type(i)) for i in scans}
+        inner += tuple(loop.Next(self.carries[i], end) for i, end in ends.items())
         kind = "for" if scans else "each"
-        body: list[loop.Statement] = [
-            loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
-        ]
+        walk = loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
+        body: list[loop.Statement] = [walk]
         for r, c in zip(opened, carry, strict=True):
             body += self._publish(r, c)
         return tuple(body)
@@ -645,9 +638,8 @@ class _Loops:
         if row.positional:
             position = self.lowering.fresh("p")
             start = loop.Const(0, i64)
-            return loop.Carry(
-                name, loop.identity(row.name, source), row.name, "own", position, start
-            )
+            worst = loop.identity(row.name, source)
+            return loop.Carry(name, worst, row.name, "own", position, start)
         acc = self.lowering.storage.accumulator_of(reduction)
         mode: loop.Mode = "own"
         if isinstance(acc, CompensatedSum):
@@ -672,10 +664,8 @@ class _Loops:
 
     def _body(self) -> _Body:
         """Return the statements at the innermost position."""
-        late_saves = [item for item in self.saves if item not in self.early]
-        body: list[loop.Statement] = [
-            loop.Store(self._element(item), self.value(item)) for item in late_saves
-        ]
+        saves = (i for i in self.saves if i not in self.early)
+        body: list[loop.Statement] = [loop.Store(self._element(i), self.value(i)) for i in saves]
         for r in self.reductions:
             element, position = self.value(r.args[0]), None
             if r.row.positional:
@@ -696,9 +686,8 @@ class _Loops:
 
         for s in self.stores:
             where = None if s.where is None else self.value(s.where)
-            place = loop.Place(
-                identifier(s.access.buffer), self._index(s.access.offset), mask=where
-            )
+            at = self._index(s.access.offset)
+            place = loop.Place(identifier(s.access.buffer), at, mask=where)
             late.append(loop.Store(place, ready(s.value)))
         late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
         for item in self.scalars:
