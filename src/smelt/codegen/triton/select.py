@@ -33,7 +33,7 @@ from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
 
 SPILL_TIME = 1.1
-"""Most time of a program without spills in that of one with few around its loops."""
+"""Maximum time of a program without spills, in that of one with few around its loops."""
 
 
 class Dropped(NamedTuple):
@@ -200,7 +200,7 @@ def _best(
 def _unless_much_slower(
     launch: SelectedLaunch, spilling: Iterable[SelectedLaunch]
 ) -> SelectedLaunch:
-    """Return a launch that spills nothing, or a faster one that spills around its loops alone."""
+    """Return a launch without spills, or a faster one that spills around its loops."""
     around = next((x for x in spilling if not _spills(x)[0]), None)
     if around is None or launch.chosen.predicted_ns <= SPILL_TIME * around.chosen.predicted_ns:
         return launch
