@@ -594,7 +594,7 @@ class _Composer:
         self.clusters.append(replace(cluster, body=body_only))
 
     def _in_full_waves(self, cluster: Cluster) -> Cluster:
-        """Return a cluster in as many chunks, or a few more, as are predicted to be fastest.
+        """Return a cluster in the number of chunks that is predicted to be fastest.
 
         A device's last wave of programs may be nearly empty, and is a large part of short chunks.
         """
