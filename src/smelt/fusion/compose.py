@@ -23,7 +23,6 @@ from smelt.fusion.chunking import (
     ChunkedGraph,
     ChunkedValue,
     NarrowSums,
-    chunk_graph,
     chunk_rows,
     rows_that_fit,
 )
@@ -31,13 +30,12 @@ from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import chunked_cost, costs
 from smelt.fusion.recompute import MAX_SLOWER
-from smelt.fusion.rematerialize import rematerialize_cheap
+from smelt.fusion.split_graph import split_graph, with_wide_sums
 from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import trace
 from smelt.fusion.traffic import chunked_traffic
 from smelt.fusion.units import is_free
 from smelt.fusion.verify import verify
-from smelt.fusion.widen_accumulators import widen_sums
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal.facts import Decision, Journal
@@ -294,7 +292,7 @@ def _plan_chunks(
     def composed(axes: Sequence[int] | None) -> tuple[Plan, ChunkedGraph] | None:
         graph, values = unchunked.graph, list(large)
         while True:
-            split = _split_graph(
+            split = split_graph(
                 graph, values, target, hints, room[0], axes, saves_memory=fills, widens=widens
             )
             if split is None:
@@ -305,7 +303,7 @@ def _plan_chunks(
             except NarrowSums as narrow:  # those of a part that runs before or after
                 if not widens:
                     raise
-                graph, values = _with_wide_sums(graph, narrow, values)
+                graph, values = with_wide_sums(graph, narrow, values)
 
     chosen = composed(None)
     if chosen is None:
@@ -325,54 +323,6 @@ def _plan_chunks(
             continue
     plans = [p for p in plans if p is first or _objective_ns(p, target, hints) <= most_ns]
     return min(plans, key=lambda p: total_kept_bytes(p, hints))
-
-
-def _split_graph(
-    graph: Graph,
-    large: Sequence[Node],
-    target: Machine,
-    hints: Hints,
-    value_bytes: int,
-    axes: Sequence[int] | None,
-    *,
-    saves_memory: bool,
-    widens: bool,
-) -> tuple[Graph, ChunkedGraph, list[Node]] | None:
-    """Split a graph around `large` values, with wider sums or cheap values computed again.
-
-    Returns the graph that was split, its parts, and its large values. None or CannotChunk as in
-    `chunk_graph`; NarrowSums unless it `widens` sums.
-    """
-    values, may_rematerialize = list(large), True
-    multiple = target.tiling.chunk_multiples[0]
-    while True:
-        try:
-            cut = chunk_graph(
-                graph, values, hints, value_bytes, multiple, axes, saves_memory=saves_memory
-            )
-            if cut is None:
-                return None
-            return graph, cut, values
-        except NarrowSums as narrow:
-            if not widens:
-                raise
-            graph, values = _with_wide_sums(graph, narrow, values)
-        except CannotChunk:
-            elements = at_hints(values[0].type.elements, hints)
-            rematerialized = rematerialize_cheap(graph, hints, elements)
-            nodes = {*rematerialized.nodes()}
-            if not may_rematerialize or rematerialized is graph or not {*values} & nodes:
-                raise
-            graph, may_rematerialize = rematerialized, False
-            values = [n for n in values if n in nodes]
-
-
-def _with_wide_sums(
-    graph: Graph, narrow: NarrowSums, values: Sequence[Node]
-) -> tuple[Graph, list[Node]]:
-    """Return a graph with sums in their accumulator types, and its nodes for some `values`."""
-    graph, renamed = widen_sums(graph, narrow.sums)
-    return graph, [renamed.get(n, n) for n in values]
 
 
 def _compose(
@@ -594,7 +544,7 @@ class _Composer:
         self.clusters.append(replace(cluster, body=body_only))
 
     def _in_full_waves(self, cluster: Cluster) -> Cluster:
-        """Return a cluster in as many chunks, or a few more, as are predicted to be fastest.
+        """Return a cluster in the number of chunks that is predicted to be fastest.
 
         A device's last wave of programs may be nearly empty, and is a large part of short chunks.
         """
