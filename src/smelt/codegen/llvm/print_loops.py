@@ -191,7 +191,7 @@ class LoopPrinter:
 
     def _alloc(self, name: str, dtype: DType, elements: int) -> None:
         """Give an array of constant length a place on the stack, at cache lines."""
-        kind = self.machine(CACHE_LINE // dtype.itemsize).register_type(dtype)
+        kind = ir.VectorType(ir.IntType(8), CACHE_LINE)  # a register's truth values are bits
         lines = -(-elements * dtype.itemsize // CACHE_LINE)
         with self.b.goto_entry_block():
             self.add_array(name, self.b.alloca(kind, size=ir.IntType(32)(lines)), dtype)
