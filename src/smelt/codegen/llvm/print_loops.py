@@ -40,6 +40,8 @@ from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import CACHE_LINE, skew_of
 from smelt.loop.text_print import statement_text, value_text
+from smelt.loop.walk import loads as loads_of
+from smelt.loop.walk import places, reads, values
 from smelt.machine.target import Target
 from smelt.ops.cast import cast
 from smelt.ops.combine import COMBINES, Combine
@@ -149,6 +151,7 @@ class LoopPrinter:
         b = self.b
         low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
         starts = [self.value(c.init) for c in s.carry]
+        self._broadcast(s.body)
         inside, done = b.append_basic_block("loop"), b.append_basic_block("next")
         before = b.block
         b.cbranch(b.icmp_signed("<", low, high), inside, done)
@@ -173,6 +176,20 @@ class LoopPrinter:
             result.add_incoming(following[c.name].value, latch)
             self.names[c.name] = Typed(result, start.dtype)
 
+    def _broadcast(self, body: Sequence[loop.Statement]) -> None:
+        """Broadcast the scalars that a loop's vectors read before it, for nothing moves them later.
+
+        The builder returns these vectors where the loop broadcasts them again.
+        """
+        loads = (v for s in body for x in values(s) for v in loads_of(x))
+        written = (p for s in body for p in places(s))
+        widths = {p.lanes for p in (*(v.place for v in loads), *written) if p.lanes > 1}
+        for name in sorted(reads(*body)) if widths else ():
+            x = self.names.get(name)
+            if x is not None and x.lanes == 1 and x.dtype != i64:
+                for lanes in widths:
+                    splat(self.b, x.value, lanes)
+
     def _store(self, s: loop.Store) -> None:
         """Print a store: of one element, a vector, or lanes that are apart."""
         place, dtype = s.place, self.dtypes[s.place.buffer]
@@ -193,7 +210,7 @@ class LoopPrinter:
         """Give an array of constant length a place on the stack, at cache lines."""
         kind = ir.VectorType(ir.IntType(8), CACHE_LINE)  # a register's truth values are bits
         lines = -(-elements * dtype.itemsize // CACHE_LINE)
-        with self.b.goto_entry_block():
+        with self.b.goto_block(self.b.function.blocks[0], first=True):  # divisions split the block
             self.add_array(name, self.b.alloca(kind, size=ir.IntType(32)(lines)), dtype)
 
     # ---- values --------------------------------------------------------------------------------
@@ -212,7 +229,7 @@ class LoopPrinter:
     def value(self, v: loop.Value) -> Typed:
         """Print a value."""
         match v:
-            case loop.Const(value, dtype):
+            case loop.Const(value, dtype) | loop.IndexValue(int(value), dtype):
                 return Typed(self.machine(1).const(dtype.compute, value), dtype.compute)
             case loop.IndexValue(index, dtype):
                 m, at = self.machine(1), self.index(index)

@@ -7,12 +7,13 @@ were that short; an axis that is visited one position at a time is a scalar ther
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit
+from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.loops.poll import stream_loop
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
@@ -45,12 +46,10 @@ def _stream(env: Environment, region: Region, at: int) -> int:
 
     Its own first segment is `at`.
     """
-    after = at
 
     def inside(depth: int) -> None:
-        nonlocal after
         if depth == len(region.visits):
-            after = run_segments(env, region, at)
+            run_segments(env, region, at)
         else:
             _visit(env, region, region.visits[depth], lambda: inside(depth + 1))
 
@@ -61,7 +60,8 @@ def _stream(env: Environment, region: Region, at: int) -> int:
         else:
             with _bounded(env, region):
                 inside(0)
-    return after
+    segments = env.s.phase.segments[at:]  # no code is emitted for a loop that never runs
+    return at + sum(1 for _ in takewhile(lambda s: region in enclosing_regions(s), segments))
 
 
 def _bounded(env: Environment, region: Region) -> AbstractContextManager[None]:
