@@ -40,10 +40,17 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a sum and its terms": lambda x: (sm.exp(x), sm.sum(sm.exp(x), axis=-1), sm.max(x, axis=-1)),
     "a product of exponentials": lambda x: sm.prod(sm.exp(x * 0.01), axis=-1),
     "what only rows decide": lambda x: sm.tanh(sm.exp(sm.sin(x)) + sm.sum(x, axis=1)[:, None]),
+    "a quotient that no element changes": lambda x: _with_quotient(
+        sm.tanh(sm.exp(sm.sin(x))), sm.argmax(x[:, :, None], axis=2)
+    ),
 }
 
 
-def nests_of(text: str) -> list[Nest]:
+def _with_quotient(x: sm.Array, zero: sm.Array) -> sm.Array:
+    return sm.where(zero // (zero | 1) <= zero, sm.tanh(x) * sm.cos(x), sm.erf(x))
+
+
+def nests_of(text: str) -> tuple[Nest, ...]:
     return schedule(program(parse(text)).phases[0], Target.host()).nests
 
 

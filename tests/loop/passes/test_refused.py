@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         lambda f: _at_condition(f, mask_range),
     ),
     "p would have to wait as a vector or a position": (
-        ROW + "p = i64(x[i])\n    y[i] = x[p]",
+        ROW + "p = i64(y[i])\n    y[i] = x[p]",
         lambda f: distribute(f, "i", (1,), 4),
     ),
     "the range of i is not constant": (
@@ -161,6 +161,11 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum 0.0\n    p = n - 1 - i\n    a = x[p] * 2.0\n"
         "    q = p * 1\n    s <- a\n    y[q] = a + x[q]\n  y[0] add = s",
         lambda f: distribute(f, "i", (4,), 4),
+    ),
+    "distribute, positions that no index expression is": (
+        HEAD + "each i in 0 .. n\n    p = i64(x[i]) // 2\n    a = x[0] * 2.0\n    q = p + i64(a)\n"
+        "    b = a + f32(q)\n    y[i] = select(q < p, b, a)",
+        lambda f: distribute(f, "i", (2, 4), 4),
     ),
     "distribute, vectors in three parts": (
         HEAD + "alloc e: f32[n] in task\n  each i in 0 .. n with s = sum:f64 0.0\n"

@@ -17,8 +17,8 @@ func f(x: f32[n], y: out f32[n]; n)
     each i_3 in i_1 .. min(i_1 + 512, n)
       y[i_3] = a_1[-i_1 + i_3] / erf(x[i_3])
 
-Loops of few live values need no spills. Index expressions and loads are computed again, and what is
-stored anyway is read from there.
+Loops of few live values need no spills. Positions and loads are computed again, and what is stored
+anyway is read from there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ from smelt.loop import ir
 from smelt.loop.env import INDEX, Env, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import copy_loop
-from smelt.loop.walk import Body, Names, Rewriter, bound, reads, replace_loop
+from smelt.loop.walk import (
+    Body,
+    Names,
+    Rewriter,
+    bound,
+    loads,
+    reads,
+    replace_loop,
+    statements,
+)
 from smelt.types import expr
 from smelt.types.expr import Expr
 
@@ -43,7 +52,7 @@ def distribute(func: ir.Func, var: str, cuts: Sequence[int], strip: int) -> ir.F
     """Run the statements of a loop between cuts one after another, strip by strip.
 
     Raises LoopPassError if iterations are not independent, or an array, a wide vector or a position
-    that is loaded would have to wait.
+    that is loaded from a written array would have to wait.
     """
     env, names = types_in(func), Names(func)
 
@@ -80,7 +89,7 @@ class _Split:
         self.env, self.names = env, names
         self.allocs: list[ir.Statement] = []
         self.again: list[ir.Let] = []
-        """Statements of earlier parts that are cheap to repeat."""
+        """Statements of earlier parts that later ones may repeat, in their order."""
         self.held: dict[str, ir.Value] = {}
         """What waits in arrays, for later parts."""
         self.found: dict[str, ir.Value] = {}
@@ -100,21 +109,21 @@ class _Split:
 
     def stores(self, body: Body, later: Sequence[ir.Statement]) -> Body:
         """Return the stores of what later parts read of one, with their scratch."""
-        out: list[ir.Statement] = []
+        out, again = list[ir.Statement](), list[ir.Let]()
         crossing = set(bound(body)) & reads(*later)
         kept = {
             s.value.name: s.place
             for s in body
-            if isinstance(s, ir.Store) and isinstance(s.value, ir.Ref) and self._is_plain(s.place)
+            if isinstance(s, ir.Store) and isinstance(s.value, ir.Ref) and _is_plain(s)
         }
-        written = {s.place.buffer for s in (*body, *later) if isinstance(s, ir.Store)}
+        written = {s.place.buffer for s in statements((*body, *later)) if isinstance(s, ir.Store)}
         for s in reversed(body):
             if not isinstance(s, ir.Let) or s.name not in crossing:
                 continue
             crossing.discard(s.name)
             dtype, lanes = type_of(s.value, self.env)
-            if _is_cheap(s.value, written):
-                self.again.insert(0, s)
+            if self._is_repeatable(s, written):
+                again.insert(0, s)
                 crossing |= set(bound(body)) & reads(s)
             elif s.name in kept and self.env.arrays[kept[s.name].buffer].dtype == dtype:
                 self.found[s.name] = ir.Load(kept[s.name])
@@ -128,15 +137,20 @@ class _Split:
                 self.found[s.name] = ir.Load(place)
         if crossing:
             raise LoopPassError(f"{', '.join(sorted(crossing))} would have to wait")
+        self.again += again
         return tuple(out)
 
-    def _is_plain(self, place: ir.Place) -> bool:
-        return place.mask is None and isinstance(place.at, Expr) and place.stride == 1
+    def _is_repeatable(self, s: ir.Let, written: set[str]) -> bool:
+        """Return whether a value is a position, or a plain load, from no written array."""
+        v = s.value
+        if isinstance(v, ir.Load):
+            plain = v.place.mask is None and not isinstance(v.place.at, ir.Value)
+        else:  # indices name positions, which therefore cannot wait in arrays
+            plain = self.env.values[s.name] == INDEX
+        return plain and all(x.place.buffer not in written for x in loads(v))
 
 
-def _is_cheap(v: ir.Value, written: set[str]) -> bool:
-    """Return whether a value is an index, or a load from an unwritten array."""
-    if isinstance(v, ir.Load):
-        plain = v.place.mask is None and not isinstance(v.place.at, ir.Value)
-        return plain and v.place.buffer not in written
-    return ir.as_index(v) is not None
+def _is_plain(s: ir.Store) -> bool:
+    return (
+        not s.join and s.place.mask is None and isinstance(s.place.at, Expr) and s.place.stride == 1
+    )
