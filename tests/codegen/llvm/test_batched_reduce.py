@@ -84,6 +84,22 @@ def test_instruction_sets(isa: Isa, combine: str, dtype: str) -> None:
             same(kernel, rows(combine, dtype, m, k))
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_batches_of_narrow_and_wide_results(isa: Isa) -> None:
+    """Wide results of a batch take several vectors, of which the last rows leave some empty."""
+    text = (
+        "graph f(x: f32[m,k]) {\n s = reduce.sum(x) {axes=(1,)}\n"
+        " t = reduce.min(x) {axes=(1,)}\n return s, t\n}"
+    )
+    kernel = fuse(text, isa, m=100, k=28)
+    for m in (*range(1, 20), 33):
+        x = np.random.default_rng(m).integers(-9, 9, (m, 28)).astype("f4")
+        for actual, wanted in zip(
+            run_guarded(kernel, [x], at_end=True), kernel.expected(x), strict=True
+        ):
+            np.testing.assert_array_equal(actual, wanted)
+
+
 @pytest.mark.parametrize("k", [17, 24, 33, 64, 100])
 def test_a_row_does_not_depend_on_those_beside_it(k: int) -> None:
     x = np.random.default_rng(k).standard_normal((203, k)).astype("f4")

@@ -42,9 +42,9 @@ def load_first(
             full_block = b.block
         with part:
             runs: Value = ir.Constant(_run_type(size), None)
-            run = 1
+            run, lanes = 1, _nonnegative(b, mask.lanes)
             while run < kind.count:
-                runs = _load_run(b, address, runs, size, run, mask.lanes)
+                runs = _load_run(b, address, runs, size, run, lanes)
                 run *= 2
             runs = b.bitcast(runs, kind)
             part_block = b.block
@@ -61,10 +61,15 @@ def store_first(
             b.store(vector, address, align=size)
         with part:
             left = b.bitcast(vector, _run_type(count * size))
-            run = count // 2
+            run, lanes = count // 2, _nonnegative(b, mask.lanes)
             while run:
-                left = _store_run(b, address, left, size, run, mask.lanes)
+                left = _store_run(b, address, left, size, run, lanes)
                 run //= 2
+
+
+def _nonnegative(b: ir.IRBuilder, count: Value) -> Value:
+    """Return a number of lanes, 0 for a negative one, whose digits would say otherwise."""
+    return b.select(b.icmp_signed(">", count, number(0)), count, number(0))
 
 
 def _load_run(

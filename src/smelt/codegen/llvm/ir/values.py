@@ -30,7 +30,7 @@ class Instruction(Value):
 
 
 class PrefixMask(Value):
-    """A mask of the first lanes: `lanes` of them (i64), or all if there are fewer."""
+    """A mask of the first lanes: `lanes` of them (i64), at most all, and none if it is negative."""
 
     __slots__ = ("lanes",)
 
