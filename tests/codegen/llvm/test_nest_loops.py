@@ -28,6 +28,8 @@ KERNELS = {
     "argmax": ROWS + "  y[m,n] = x[m,n] * f32(argmax(x[m,n] over n))\n",
     "product": "kernel k(x: f32[m,d], z: f32[n], w: f32[n,d]) -> y: f32[m,n]\n"
     "  grid m/48, n/256\n  s = dot(x[m,d], w[n,d] over d)\n  y[m,n] = exp(s) + z[n]\n",
+    "scan": "kernel k(x: f32[m,n], z: f64[n]) -> y: f64[m,n]\n"
+    "  grid m\n  s = sum(z[n] along n)\n  y[m,n] = s\n",
     "largest product": "kernel k(x: f32[m,d], w: f32[n,d]) -> y: f32[m]\n"
     "  grid m\n  y[m] = max(dot(x[m,d], w[n,d] over d) over n)\n",
 }

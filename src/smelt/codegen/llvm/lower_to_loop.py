@@ -577,7 +577,7 @@ class _Loops:
             if self.depth(item) != depth:
                 continue
             register = self._make(item)
-            if isinstance(item, ssa.Scan):
+            if isinstance(item, ssa.Scan) and not self._is_kept(item):
                 inner = self._scan_type(item)
                 name = self.running[item] = self.lowering.fresh("v")
                 yield loop.Let(name, register)

@@ -279,7 +279,9 @@ class LoopPrinter:
 
         if len(args) == 1:
             return Typed(reduce_halves(m, args[0].value, join), dtype)
-        return Typed(reduce_rows(m, [x.value for x in args], dtype.itemsize, join), dtype)
+        rows = [[x.value] for x in args]
+        (total,) = reduce_rows(m, rows, dtype.itemsize, lambda m, x, y: [join(m, x[0], y[0])])
+        return Typed(total, dtype)
 
     def _prefix(self, v: loop.Prefix) -> Value:
         mask = self.masks.get(v)

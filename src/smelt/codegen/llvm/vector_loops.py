@@ -93,9 +93,6 @@ def why_not_nest(
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
-    scans = (i for i in s.phase.items if isinstance(i, ssa.Scan))  # a nest may compute any again
-    if any(len(storage.accumulator_of(i).parts) > 1 for i in scans):
-        return "a scan whose state is more than a number"
     if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
     return _why_not_lanes(s, nest, storage) or _why_not_stores(s, nest, streaming=streaming)

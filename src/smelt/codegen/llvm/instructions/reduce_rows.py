@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.reductions import State
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 
-Value = ir.Value
 SHUFFLE_BYTES = 16
 """Bytes within which lanes move cheaply: 128-bit shuffles.
 
@@ -29,24 +28,30 @@ concatenated.
 
 def reduce_rows(
     m: LLVMMachine,
-    rows: Sequence[Value],
+    rows: Sequence[State],
     itemsize: int,
-    join: Callable[[LLVMMachine, Value, Value], Value],
-) -> Value:
-    """Reduce each vector to a lane of the result, joining halves with halves."""
+    join: Callable[[LLVMMachine, State, State], State],
+) -> State:
+    """Reduce the vectors of each row to a lane of the result, joining halves with halves.
+
+    There are as many rows as a vector has lanes; `itemsize` is that of the widest elements.
+    """
     lanes = width = len(rows)
     block = min(SHUFFLE_BYTES // itemsize, lanes)
     vectors = [rows[k] for k in row_order(lanes, block)]
     while len(vectors) > 1:
-        starts = row_starts(lanes, block, width)
-        low = [k + i for k in starts for i in range(width // 2)]
-        halves = [lane_numbers([k + at for k in low]) for at in (0, width // 2)]
+        low = [k + i for k in _row_starts(lanes, block, width) for i in range(width // 2)]
+        high = [k + width // 2 for k in low]
         vectors = [
-            join(m, *(m.builder.shuffle_vector(a, b, half) for half in halves))
-            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            join(m, _shuffle(m, pair, low), _shuffle(m, pair, high))
+            for pair in zip(vectors[::2], vectors[1::2], strict=True)
         ]
         width //= 2
     return vectors[0]
+
+
+def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
+    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 
 def row_order(lanes: int, block: int) -> list[int]:
@@ -57,7 +62,7 @@ def row_order(lanes: int, block: int) -> list[int]:
     """
     rows, width = [[k] for k in range(lanes)], lanes
     while len(rows) > 1:
-        starts = row_starts(lanes, block, width)
+        starts = _row_starts(lanes, block, width)
         rows = [
             [(v + w)[k // width] for k in starts]
             for v, w in zip(rows[::2], rows[1::2], strict=True)
@@ -66,7 +71,7 @@ def row_order(lanes: int, block: int) -> list[int]:
     return [rows[0].index(k) for k in range(lanes)]
 
 
-def row_starts(lanes: int, block: int, width: int) -> list[int]:
+def _row_starts(lanes: int, block: int, width: int) -> list[int]:
     """Return the first lane of each row when halves of two vectors are interleaved."""
     if width > block:
         return [*range(0, 2 * lanes, width)]
@@ -78,4 +83,4 @@ def row_starts(lanes: int, block: int, width: int) -> list[int]:
     ]
 
 
-__all__ = ["SHUFFLE_BYTES", "reduce_rows", "row_order", "row_starts"]
+__all__ = ["SHUFFLE_BYTES", "reduce_rows", "row_order"]

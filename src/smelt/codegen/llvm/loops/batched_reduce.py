@@ -16,14 +16,14 @@ other rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, lane_numbers, store_vector
+from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.reduce_rows import SHUFFLE_BYTES, row_order, row_starts
-from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduce_lanes
+from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
+from smelt.codegen.llvm.instructions.reductions import State, reduce_lanes
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Reduction
 from smelt.codegen.llvm.loops.unroll_factor import argreduce_with_value
@@ -123,7 +123,7 @@ def _finish_batch(
         ]
         for r in range(rows)
     ]
-    total = reduce_batch(acc, m, states)
+    total = reduce_rows(m, states, max(d.itemsize for d in acc.parts), acc.join)
     results = {reduction: acc.finish(m, total)} | dict.fromkeys(
         env.reductions.values_of_argreduce(reduction), total[0]
     )
@@ -134,28 +134,4 @@ def _finish_batch(
         store_vector(m, address, value, memory, None)
 
 
-def reduce_batch(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
-    """Reduce the accumulators of a batch of rows to one vector of results.
-
-    The batch has as many rows as a vector has lanes.
-    """
-    lanes = width = len(states)
-    block = min(SHUFFLE_BYTES // max(d.itemsize for d in acc.parts), lanes)
-    vectors = [states[row] for row in row_order(lanes, block)]
-    while len(vectors) > 1:
-        starts = row_starts(lanes, block, width)
-        low = [k + i for k in starts for i in range(width // 2)]
-        high = [k + width // 2 for k in low]
-        vectors = [
-            acc.join(m, _shuffle(m, pair, low), _shuffle(m, pair, high))
-            for pair in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-        width //= 2
-    return vectors[0]
-
-
-def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
-    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
-
-
-__all__ = ["RowBatch", "batchable_rows", "reduce_batch", "run_batched"]
+__all__ = ["RowBatch", "batchable_rows", "run_batched"]
