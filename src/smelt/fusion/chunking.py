@@ -302,7 +302,7 @@ def _split_along(
         if len(early) > MAX_EARLY:
             raise CannotChunk("too many sums of all rows would have to be made before")
         try:
-            grower = _ChunkGrower(graph, readers, hints, least, early, saves_memory=saves_memory)
+            grower = _ChunkGrower(graph, readers, hints, least, early)
             chunked = grower.run(large[0], axis, large)
             more = early | (grower.sums_beside_early() if early and saves_memory else early)
             if more == early or len(more) > MAX_EARLY:
@@ -337,11 +337,9 @@ class _ChunkGrower:
         hints: Hints,
         least: int,
         early: AbstractSet[Node],
-        *,
-        saves_memory: bool,
     ) -> None:
         self.graph, self.readers, self.hints, self.least = graph, readers, hints, least
-        self.early, self.saves_memory = early, saves_memory
+        self.early = early
         """Reductions over rows that are computed before, from what the chunks recompute."""
         self.ahead = {
             n for reduction in early for n in Graph(graph.name, graph.inputs, (reduction,)).nodes()
@@ -639,13 +637,12 @@ class _ChunkGrower:
             if depends and node not in self.axis and node not in self.ahead:
                 after_nodes[node] = None
         for node in reversed(self.order):
-            is_computed_again = is_free(node) or (self.saves_memory and self._is_large(node))
             if (
                 node not in self.axis
-                and is_computed_again
+                and is_free(node)
                 and any(r in after_nodes for r in self.readers[node])
             ):
-                after_nodes[node] = None  # a view goes to its reader, a large value is not kept
+                after_nodes[node] = None  # a view goes to its reader
         after_nodes = dict.fromkeys(n for n in self.order if n in after_nodes)
         loaded = (p.node for p in reads if p.axis != FIRST_ROW)
         before_nodes = dict.fromkeys(n for n in loaded if not isinstance(n.op, Input))
