@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "6928e63af77180f7cd0a2b813bfec49f5c5212abf5f9760ba041ef8273c888ca"
+DIGEST: Final = "2a8705f98b6a2ef56311e9a44765e460db210ccc0a374a5995839340aa0163f1"
 """Compiler, sources and texts that this was made from."""
 
 CHUNK: Final = {

@@ -1393,28 +1393,30 @@ static NOINLINE i32 call_with_parts(smelt_program *program, const smelt_tensor *
     return code;
 }
 
-EXPORT int smelt_library_shapes(smelt_program *program, const smelt_tensor *inputs,
-                                int32_t input_count, smelt_tensor *outputs, int32_t output_count,
-                                smelt_error *error)
+/* Find the shapes of the results, or run the program too. */
+static i32 call_program(smelt_program *program, const smelt_tensor *inputs, i32 input_count,
+                        smelt_tensor *outputs, i32 output_count, bool runs, smelt_error *error)
 {
     i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
     if (code)
         return code;
     const struct lib_program *row = program->row;
-    if (input_count == row->argument_count && output_count == row->result_count)
-        return find_shapes(program, inputs, outputs, error);
-    return call_with_parts(program, inputs, outputs, false, error);
+    if (input_count != row->argument_count || output_count != row->result_count)
+        return call_with_parts(program, inputs, outputs, runs, error);
+    return runs ? run_arrays(program, inputs, outputs, error)
+                : find_shapes(program, inputs, outputs, error);
+}
+
+EXPORT int smelt_library_shapes(smelt_program *program, const smelt_tensor *inputs,
+                                int32_t input_count, smelt_tensor *outputs, int32_t output_count,
+                                smelt_error *error)
+{
+    return call_program(program, inputs, input_count, outputs, output_count, false, error);
 }
 
 EXPORT int smelt_library_run(smelt_program *program, const smelt_tensor *inputs,
                              int32_t input_count, smelt_tensor *outputs, int32_t output_count,
                              smelt_error *error)
 {
-    i32 code = check_call(program, inputs, input_count, outputs, output_count, error);
-    if (code)
-        return code;
-    const struct lib_program *row = program->row;
-    if (input_count == row->argument_count && output_count == row->result_count)
-        return run_arrays(program, inputs, outputs, error);
-    return call_with_parts(program, inputs, outputs, true, error);
+    return call_program(program, inputs, input_count, outputs, output_count, true, error);
 }

@@ -3,14 +3,14 @@
 %struct.slot = type { i32, i32, ptr, ptr, i64, [96 x i8] }
 %struct.lib_program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64 }
 %struct.lib_plan = type { i64, i64, i64, i64, i64, i64, i64, i64 }
-%struct.lib_result = type { i64, i64, i64, i64, i64, i64 }
 %struct.smelt_tensor = type { ptr, i32, i32, [8 x i64] }
+%struct.lib_result = type { i64, i64, i64, i64, i64, i64 }
 %struct.lib_argument = type { i64, i64, i64, i64, i64 }
 %struct.lib_recording = type { i64, i64, i64, i64, i64, i64, i64 }
-%struct.lib_node = type { i64, i64, i64, i64 }
 %struct.lib_value = type { i64, i64, i64 }
 %struct.lib_group = type { i64, i64, i64, i64 }
 %struct.part = type { i64, i64, i64 }
+%struct.lib_node = type { i64, i64, i64, i64 }
 %struct.lib_function = type { i64, i64, i64, i64 }
 %struct.lib_kernel = type { i64, i64 }
 %struct.lib_variant = type { i64, i64, i64, i64, i64, i64 }
@@ -45,18 +45,18 @@
 @.str.14 = private unnamed_addr constant [15 x i8] c" results, not \00", align 1
 @.str.15 = private unnamed_addr constant [6 x i8] c" and \00", align 1
 @.str.16 = private unnamed_addr constant [40 x i8] c"no arguments or results: a null pointer\00", align 1
-@.str.17 = private unnamed_addr constant [10 x i8] c"argument \00", align 1
-@.str.18 = private unnamed_addr constant [14 x i8] c" is too large\00", align 1
-@.str.19 = private unnamed_addr constant [29 x i8] c" has no data: a null pointer\00", align 1
-@.str.20 = private unnamed_addr constant [32 x i8] c" is not aligned to its elements\00", align 1
-@.str.21 = private unnamed_addr constant [18 x i8] c" was called with \00", align 1
+@.str.17 = private unnamed_addr constant [18 x i8] c" was called with \00", align 1
 @DTYPE_NAMES = internal constant [90 x i8] c"bool\00\00i8\00\00\00\00i16\00\00\00i32\00\00\00i64\00\00\00u8\00\00\00\00u16\00\00\00u32\00\00\00u64\00\00\00f16\00\00\00bf16\00\00f32\00\00\00f64\00\00\00c64\00\00\00c128\00\00", align 16
-@.str.22 = private unnamed_addr constant [16 x i8] c"an unknown type\00", align 1
-@.str.23 = private unnamed_addr constant [2 x i8] c"[\00", align 1
-@.str.24 = private unnamed_addr constant [6 x i8] c"rank \00", align 1
-@.str.25 = private unnamed_addr constant [2 x i8] c",\00", align 1
-@.str.26 = private unnamed_addr constant [2 x i8] c"]\00", align 1
-@.str.27 = private unnamed_addr constant [61 x i8] c"an index is out of bounds: of an element that does not exist\00", align 1
+@.str.18 = private unnamed_addr constant [16 x i8] c"an unknown type\00", align 1
+@.str.19 = private unnamed_addr constant [2 x i8] c"[\00", align 1
+@.str.20 = private unnamed_addr constant [6 x i8] c"rank \00", align 1
+@.str.21 = private unnamed_addr constant [2 x i8] c",\00", align 1
+@.str.22 = private unnamed_addr constant [2 x i8] c"]\00", align 1
+@.str.23 = private unnamed_addr constant [61 x i8] c"an index is out of bounds: of an element that does not exist\00", align 1
+@.str.24 = private unnamed_addr constant [10 x i8] c"argument \00", align 1
+@.str.25 = private unnamed_addr constant [14 x i8] c" is too large\00", align 1
+@.str.26 = private unnamed_addr constant [29 x i8] c" has no data: a null pointer\00", align 1
+@.str.27 = private unnamed_addr constant [32 x i8] c" is not aligned to its elements\00", align 1
 @.str.28 = private unnamed_addr constant [8 x i8] c"result \00", align 1
 @.str.29 = private unnamed_addr constant [5 x i8] c" is \00", align 1
 @.str.30 = private unnamed_addr constant [29 x i8] c", and memory was passed for \00", align 1
@@ -795,297 +795,26 @@ define i32 @smelt_library_shapes(ptr noundef %0, ptr noundef %1, i32 noundef %2,
   %12 = getelementptr inbounds i8, ptr %10, i64 32
   %13 = load i64, ptr %12, align 8
   %14 = icmp eq i64 %13, %11
-  br i1 %14, label %15, label %22
+  br i1 %14, label %15, label %20
 
 15:
   %16 = sext i32 %4 to i64
   %17 = getelementptr inbounds i8, ptr %10, i64 40
   %18 = load i64, ptr %17, align 8
   %19 = icmp eq i64 %18, %16
-  br i1 %19, label %20, label %22
+  br i1 %19, label %22, label %20
 
 20:
-  %21 = tail call fastcc i32 @find_shapes(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, ptr noundef %5) #17
+  %21 = tail call fastcc i32 @call_with_parts(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, i1 noundef zeroext false, ptr noundef %5) #17
   br label %24
 
 22:
-  %23 = tail call fastcc i32 @call_with_parts(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, i1 noundef zeroext false, ptr noundef %5) #17
+  %23 = tail call fastcc i32 @find_shapes(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, ptr noundef %5) #17
   br label %24
 
 24:
   %25 = phi i32 [ %7, %6 ], [ %21, %20 ], [ %23, %22 ]
   ret i32 %25
-}
-
-define internal fastcc noundef i32 @check_call(ptr noundef readonly %0, ptr noundef readnone %1, i32 noundef %2, ptr noundef readnone %3, i32 noundef %4, ptr noundef %5) unnamed_addr #4 {
-  %7 = icmp eq ptr %0, null
-  br i1 %7, label %8, label %10
-
-8:
-  %9 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.11) #17
-  br label %39
-
-10:
-  %11 = load ptr, ptr %0, align 8
-  %12 = sext i32 %2 to i64
-  %13 = getelementptr inbounds i8, ptr %11, i64 48
-  %14 = load i64, ptr %13, align 8
-  %15 = icmp eq i64 %14, %12
-  %16 = sext i32 %4 to i64
-  br i1 %15, label %17, label %21
-
-17:
-  %18 = getelementptr inbounds i8, ptr %11, i64 56
-  %19 = load i64, ptr %18, align 8
-  %20 = icmp eq i64 %19, %16
-  br i1 %20, label %29, label %21
-
-21:
-  %22 = getelementptr inbounds i8, ptr %11, i64 8
-  %23 = load i64, ptr %22, align 8
-  %24 = getelementptr i64, ptr @smelt_tables, i64 %23
-  %25 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef %24) #17
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.12) #17
-  %26 = load i64, ptr %13, align 8
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %26) #17
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.13) #17
-  %27 = getelementptr inbounds i8, ptr %11, i64 56
-  %28 = load i64, ptr %27, align 8
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %28) #17
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.14) #17
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %12) #17
-  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.15) #17
-  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %16) #17
-  br label %39
-
-29:
-  %30 = icmp eq i32 %2, 0
-  %31 = icmp ne ptr %1, null
-  %32 = or i1 %31, %30
-  br i1 %32, label %33, label %37
-
-33:
-  %34 = icmp eq i32 %4, 0
-  %35 = icmp ne ptr %3, null
-  %36 = or i1 %35, %34
-  br i1 %36, label %39, label %37
-
-37:
-  %38 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.16) #17
-  br label %39
-
-39:
-  %40 = phi i32 [ 1, %8 ], [ 1, %21 ], [ 1, %37 ], [ 0, %33 ]
-  ret i32 %40
-}
-
-define internal fastcc i32 @find_shapes(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef writeonly %2, ptr noundef %3) unnamed_addr #5 {
-  %5 = tail call fastcc i32 @check_numbers(ptr noundef %0, ptr noundef %1, ptr noundef %3) #17
-  %6 = icmp eq i32 %5, 0
-  br i1 %6, label %7, label %43
-
-7:
-  %8 = tail call fastcc ptr @take_workspace(ptr noundef %0) #17
-  %9 = icmp eq ptr %8, null
-  br i1 %9, label %10, label %11
-
-10:
-  tail call fastcc void @no_memory(ptr noundef %3, i64 noundef 136) #17
-  br label %43
-
-11:
-  %12 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %8, ptr noundef %1, ptr noundef %3) #17
-  %13 = icmp eq i32 %12, 0
-  br i1 %13, label %14, label %32
-
-14:
-  %15 = load ptr, ptr %0, align 8
-  %16 = getelementptr inbounds i8, ptr %15, i64 40
-  %17 = load i64, ptr %16, align 8
-  %18 = icmp sgt i64 %17, 0
-  br i1 %18, label %19, label %37
-
-19:
-  %20 = phi i64 [ %27, %19 ], [ 0, %14 ]
-  %21 = load ptr, ptr %8, align 8
-  %22 = getelementptr inbounds i8, ptr %21, i64 32
-  %23 = load i64, ptr %22, align 8
-  %24 = getelementptr i64, ptr @smelt_tables, i64 %23
-  %25 = getelementptr %struct.lib_result, ptr %24, i64 %20
-  %26 = getelementptr %struct.smelt_tensor, ptr %2, i64 %20
-  tail call fastcc void @describe(ptr noundef nonnull %8, ptr noundef %25, ptr noundef %26) #17
-  %27 = add nuw nsw i64 %20, 1
-  %28 = load ptr, ptr %0, align 8
-  %29 = getelementptr inbounds i8, ptr %28, i64 40
-  %30 = load i64, ptr %29, align 8
-  %31 = icmp slt i64 %27, %30
-  br i1 %31, label %19, label %37
-
-32:
-  %33 = getelementptr inbounds i8, ptr %0, i64 48
-  %34 = ptrtoint ptr %8 to i64
-  %35 = atomicrmw xchg ptr %33, i64 %34 seq_cst, align 8
-  %36 = inttoptr i64 %35 to ptr
-  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %36) #17
-  br label %43
-
-37:
-  %38 = getelementptr inbounds i8, ptr %0, i64 48
-  %39 = ptrtoint ptr %8 to i64
-  %40 = atomicrmw xchg ptr %38, i64 %39 seq_cst, align 8
-  %41 = inttoptr i64 %40 to ptr
-  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %41) #17
-  %42 = tail call fastcc i32 @well(ptr noundef %3) #17
-  br label %43
-
-43:
-  %44 = phi i32 [ %5, %4 ], [ 5, %10 ], [ %42, %37 ], [ %12, %32 ]
-  ret i32 %44
-}
-
-define internal fastcc i32 @call_with_parts(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef %2, i1 noundef zeroext %3, ptr noundef %4) unnamed_addr #5 {
-  %6 = alloca ptr, align 8
-  %7 = load ptr, ptr %0, align 8
-  %8 = getelementptr inbounds i8, ptr %7, i64 64
-  %9 = load i64, ptr %8, align 8
-  %10 = getelementptr i64, ptr @smelt_tables, i64 %9
-  %11 = getelementptr inbounds i8, ptr %7, i64 72
-  %12 = load i64, ptr %11, align 8
-  %13 = getelementptr i64, ptr @smelt_tables, i64 %12
-  %14 = getelementptr inbounds i8, ptr %7, i64 32
-  %15 = load i64, ptr %14, align 8
-  %16 = getelementptr inbounds i8, ptr %7, i64 40
-  %17 = load i64, ptr %16, align 8
-  %18 = add i64 %17, %15
-  %19 = mul i64 %18, 80
-  %20 = getelementptr inbounds i8, ptr %0, i64 24
-  %21 = load ptr, ptr %20, align 8
-  %22 = add i64 %19, 64
-  %23 = getelementptr inbounds i8, ptr %0, i64 40
-  %24 = load ptr, ptr %23, align 8
-  %25 = tail call ptr %21(i64 noundef %22, i64 noundef 64, ptr noundef %24) #19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #18
-  %26 = icmp eq ptr %25, null
-  br i1 %26, label %27, label %28
-
-27:
-  tail call fastcc void @no_memory(ptr noundef %4, i64 noundef %19) #17
-  br label %98
-
-28:
-  %29 = load i64, ptr %14, align 8
-  %30 = getelementptr %struct.smelt_tensor, ptr %25, i64 %29
-  %31 = tail call fastcc i64 @split(ptr noundef %10, i64 noundef %29, ptr noundef %1, ptr noundef nonnull %25) #17
-  %32 = load i64, ptr %16, align 8
-  %33 = tail call fastcc i64 @split(ptr noundef %13, i64 noundef %32, ptr noundef %2, ptr noundef %30) #17
-  %34 = add i64 %33, %31
-  br i1 %3, label %62, label %35
-
-35:
-  %36 = tail call fastcc i32 @find_shapes(ptr noundef nonnull %0, ptr noundef nonnull %25, ptr noundef %30, ptr noundef %4) #17
-  %37 = icmp eq i32 %36, 0
-  br i1 %37, label %38, label %76
-
-38:
-  %39 = load i64, ptr %16, align 8
-  %40 = icmp sgt i64 %39, 0
-  br i1 %40, label %41, label %93
-
-41:
-  %42 = phi i64 [ %58, %56 ], [ 0, %38 ]
-  %43 = phi i64 [ %59, %56 ], [ 0, %38 ]
-  %44 = getelementptr %struct.smelt_tensor, ptr %2, i64 %43
-  %45 = load ptr, ptr %44, align 8
-  %46 = getelementptr %struct.smelt_tensor, ptr %30, i64 %42
-  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %44, ptr noundef nonnull align 8 dereferenceable(80) %46, i64 80, i1 false)
-  store ptr %45, ptr %44, align 8
-  %47 = getelementptr i64, ptr %13, i64 %42
-  %48 = load i64, ptr %47, align 8
-  %49 = icmp eq i64 %48, 0
-  br i1 %49, label %56, label %50
-
-50:
-  %51 = getelementptr inbounds i8, ptr %46, i64 8
-  %52 = load i32, ptr %51, align 8
-  %53 = icmp eq i32 %52, 11
-  %54 = select i1 %53, i32 13, i32 14
-  %55 = getelementptr inbounds i8, ptr %44, i64 8
-  store i32 %54, ptr %55, align 8
-  br label %56
-
-56:
-  %57 = phi i64 [ 2, %50 ], [ 1, %41 ]
-  %58 = add i64 %57, %42
-  %59 = add i64 %43, 1
-  %60 = load i64, ptr %16, align 8
-  %61 = icmp slt i64 %58, %60
-  br i1 %61, label %41, label %93
-
-62:
-  %63 = load ptr, ptr %20, align 8
-  %64 = add i64 %34, 64
-  %65 = load ptr, ptr %23, align 8
-  %66 = tail call ptr %63(i64 noundef %64, i64 noundef 64, ptr noundef %65) #19
-  store ptr %66, ptr %6, align 8
-  %67 = icmp eq ptr %66, null
-  br i1 %67, label %68, label %69
-
-68:
-  tail call fastcc void @no_memory(ptr noundef %4, i64 noundef %34) #17
-  br label %93
-
-69:
-  %70 = load i64, ptr %14, align 8
-  call fastcc void @place_parts(ptr noundef %10, i64 noundef %70, ptr noundef %1, ptr noundef nonnull %25, ptr noundef nonnull %6, i1 noundef zeroext true, i1 noundef zeroext false) #17
-  %71 = load i64, ptr %16, align 8
-  call fastcc void @place_parts(ptr noundef %13, i64 noundef %71, ptr noundef %2, ptr noundef %30, ptr noundef nonnull %6, i1 noundef zeroext false, i1 noundef zeroext false) #17
-  %72 = tail call fastcc i32 @run_arrays(ptr noundef nonnull %0, ptr noundef nonnull %25, ptr noundef %30, ptr noundef %4) #17
-  %73 = icmp eq i32 %72, 0
-  br i1 %73, label %74, label %76
-
-74:
-  %75 = load i64, ptr %16, align 8
-  call fastcc void @place_parts(ptr noundef %13, i64 noundef %75, ptr noundef %2, ptr noundef %30, ptr noundef nonnull %6, i1 noundef zeroext false, i1 noundef zeroext true) #17
-  br label %87
-
-76:
-  %77 = phi ptr [ %66, %69 ], [ null, %35 ]
-  %78 = phi i32 [ %72, %69 ], [ %36, %35 ]
-  %79 = and i32 %78, -2
-  %80 = icmp eq i32 %79, 2
-  br i1 %80, label %81, label %85
-
-81:
-  %82 = getelementptr inbounds i8, ptr %7, i64 48
-  %83 = load i64, ptr %82, align 8
-  %84 = tail call fastcc i32 @say_call(ptr noundef nonnull %0, i32 noundef %78, ptr noundef %1, i64 noundef %83, ptr noundef %4) #17
-  br label %85
-
-85:
-  %86 = icmp eq ptr %77, null
-  br i1 %86, label %93, label %87
-
-87:
-  %88 = phi ptr [ %66, %74 ], [ %77, %85 ]
-  %89 = phi i32 [ 0, %74 ], [ %78, %85 ]
-  %90 = getelementptr inbounds i8, ptr %0, i64 32
-  %91 = load ptr, ptr %90, align 8
-  %92 = load ptr, ptr %23, align 8
-  tail call void %91(ptr noundef nonnull %88, ptr noundef %92) #19
-  br label %93
-
-93:
-  %94 = phi i32 [ %89, %87 ], [ %78, %85 ], [ 5, %68 ], [ 0, %38 ], [ 0, %56 ]
-  %95 = getelementptr inbounds i8, ptr %0, i64 32
-  %96 = load ptr, ptr %95, align 8
-  %97 = load ptr, ptr %23, align 8
-  tail call void %96(ptr noundef nonnull %25, ptr noundef %97) #19
-  br label %98
-
-98:
-  %99 = phi i32 [ %94, %93 ], [ 5, %27 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #18
-  ret i32 %99
 }
 
 define i32 @smelt_library_run(ptr noundef %0, ptr noundef %1, i32 noundef %2, ptr noundef %3, i32 noundef %4, ptr noundef %5) local_unnamed_addr #2 {
@@ -1099,180 +828,26 @@ define i32 @smelt_library_run(ptr noundef %0, ptr noundef %1, i32 noundef %2, pt
   %12 = getelementptr inbounds i8, ptr %10, i64 32
   %13 = load i64, ptr %12, align 8
   %14 = icmp eq i64 %13, %11
-  br i1 %14, label %15, label %22
+  br i1 %14, label %15, label %20
 
 15:
   %16 = sext i32 %4 to i64
   %17 = getelementptr inbounds i8, ptr %10, i64 40
   %18 = load i64, ptr %17, align 8
   %19 = icmp eq i64 %18, %16
-  br i1 %19, label %20, label %22
+  br i1 %19, label %22, label %20
 
 20:
-  %21 = tail call fastcc i32 @run_arrays(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, ptr noundef %5) #17
+  %21 = tail call fastcc i32 @call_with_parts(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, i1 noundef zeroext true, ptr noundef %5) #17
   br label %24
 
 22:
-  %23 = tail call fastcc i32 @call_with_parts(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, i1 noundef zeroext true, ptr noundef %5) #17
+  %23 = tail call fastcc i32 @run_arrays(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3, ptr noundef %5) #17
   br label %24
 
 24:
   %25 = phi i32 [ %7, %6 ], [ %21, %20 ], [ %23, %22 ]
   ret i32 %25
-}
-
-define internal fastcc i32 @run_arrays(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr noundef %3) unnamed_addr #5 {
-  %5 = load ptr, ptr %0, align 8
-  %6 = tail call fastcc i32 @check_numbers(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3) #17
-  %7 = icmp eq i32 %6, 0
-  br i1 %7, label %8, label %100
-
-8:
-  %9 = tail call fastcc ptr @take_workspace(ptr noundef nonnull %0) #17
-  %10 = icmp eq ptr %9, null
-  br i1 %10, label %11, label %12
-
-11:
-  tail call fastcc void @no_memory(ptr noundef %3, i64 noundef 136) #17
-  br label %100
-
-12:
-  %13 = tail call fastcc i32 @match(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %3) #17
-  %14 = icmp eq i32 %13, 0
-  br i1 %14, label %15, label %88
-
-15:
-  %16 = tail call fastcc i32 @check_memory(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %2, ptr noundef %3) #17
-  %17 = icmp eq i32 %16, 0
-  br i1 %17, label %18, label %88
-
-18:
-  %19 = getelementptr inbounds i8, ptr %9, i64 8
-  %20 = load ptr, ptr %19, align 8
-  %21 = icmp eq ptr %20, null
-  br i1 %21, label %22, label %27
-
-22:
-  %23 = tail call fastcc i32 @prepare(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %3) #17
-  %24 = icmp eq i32 %23, 0
-  br i1 %24, label %25, label %88
-
-25:
-  %26 = load ptr, ptr %19, align 8
-  br label %27
-
-27:
-  %28 = phi ptr [ %26, %25 ], [ %20, %18 ]
-  %29 = getelementptr inbounds i8, ptr %28, i64 32
-  %30 = load i64, ptr %29, align 8
-  %31 = getelementptr i64, ptr @smelt_tables, i64 %30
-  %32 = getelementptr inbounds i8, ptr %5, i64 32
-  %33 = load i64, ptr %32, align 8
-  %34 = icmp sgt i64 %33, 0
-  br i1 %34, label %35, label %37
-
-35:
-  %36 = getelementptr inbounds i8, ptr %9, i64 80
-  br label %43
-
-37:
-  %38 = getelementptr inbounds i8, ptr %5, i64 40
-  %39 = load i64, ptr %38, align 8
-  %40 = icmp sgt i64 %39, 0
-  br i1 %40, label %41, label %52
-
-41:
-  %42 = getelementptr inbounds i8, ptr %9, i64 80
-  br label %57
-
-43:
-  %44 = phi i64 [ 0, %35 ], [ %49, %43 ]
-  %45 = getelementptr %struct.smelt_tensor, ptr %1, i64 %44
-  %46 = load ptr, ptr %45, align 8
-  %47 = load ptr, ptr %36, align 8
-  %48 = getelementptr ptr, ptr %47, i64 %44
-  store ptr %46, ptr %48, align 8
-  %49 = add nuw nsw i64 %44, 1
-  %50 = load i64, ptr %32, align 8
-  %51 = icmp slt i64 %49, %50
-  br i1 %51, label %43, label %37
-
-52:
-  %53 = load ptr, ptr %19, align 8
-  %54 = getelementptr inbounds i8, ptr %53, i64 56
-  %55 = load i64, ptr %54, align 8
-  %56 = icmp slt i64 %55, 0
-  br i1 %56, label %74, label %68
-
-57:
-  %58 = phi i64 [ 0, %41 ], [ %65, %57 ]
-  %59 = getelementptr %struct.smelt_tensor, ptr %2, i64 %58
-  %60 = load ptr, ptr %59, align 8
-  %61 = load ptr, ptr %42, align 8
-  %62 = load i64, ptr %32, align 8
-  %63 = getelementptr ptr, ptr %61, i64 %62
-  %64 = getelementptr ptr, ptr %63, i64 %58
-  store ptr %60, ptr %64, align 8
-  %65 = add nuw nsw i64 %58, 1
-  %66 = load i64, ptr %38, align 8
-  %67 = icmp slt i64 %65, %66
-  br i1 %67, label %57, label %52
-
-68:
-  %69 = getelementptr inbounds i8, ptr %9, i64 88
-  %70 = load ptr, ptr %69, align 8
-  %71 = tail call fastcc ptr @address_of(ptr noundef nonnull %9, ptr noundef %31, i64 noundef %55, ptr noundef %70) #17
-  %72 = icmp eq ptr %71, null
-  br i1 %72, label %74, label %73
-
-73:
-  store i8 0, ptr %71, align 1
-  br label %74
-
-74:
-  %75 = phi i1 [ true, %73 ], [ false, %68 ], [ false, %52 ]
-  %76 = phi ptr [ %71, %73 ], [ null, %68 ], [ null, %52 ]
-  %77 = getelementptr inbounds i8, ptr %9, i64 88
-  %78 = load ptr, ptr %77, align 8
-  %79 = tail call fastcc i32 @run_body(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %31, ptr noundef %78, ptr noundef %3) #17
-  %80 = icmp eq i32 %79, 0
-  %81 = and i1 %75, %80
-  br i1 %81, label %82, label %87
-
-82:
-  %83 = load i8, ptr %76, align 1
-  %84 = icmp eq i8 %83, 0
-  br i1 %84, label %94, label %85
-
-85:
-  %86 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 4, ptr noundef nonnull @.str.27) #17
-  br label %88
-
-87:
-  br i1 %80, label %94, label %88
-
-88:
-  %89 = phi i32 [ 4, %85 ], [ %79, %87 ], [ %23, %22 ], [ %16, %15 ], [ %13, %12 ]
-  %90 = getelementptr inbounds i8, ptr %0, i64 48
-  %91 = ptrtoint ptr %9 to i64
-  %92 = atomicrmw xchg ptr %90, i64 %91 seq_cst, align 8
-  %93 = inttoptr i64 %92 to ptr
-  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %93) #17
-  br label %100
-
-94:
-  tail call fastcc void @copy_results(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %2) #17
-  %95 = getelementptr inbounds i8, ptr %0, i64 48
-  %96 = ptrtoint ptr %9 to i64
-  %97 = atomicrmw xchg ptr %95, i64 %96 seq_cst, align 8
-  %98 = inttoptr i64 %97 to ptr
-  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %98) #17
-  %99 = tail call fastcc i32 @well(ptr noundef %3) #17
-  br label %100
-
-100:
-  %101 = phi i32 [ 1, %4 ], [ 5, %11 ], [ %99, %94 ], [ %89, %88 ]
-  ret i32 %101
 }
 
 define internal fastcc void @read_text(ptr noundef %0, ptr noundef %1, i64 noundef %2) unnamed_addr #5 {
@@ -1499,6 +1074,784 @@ declare hidden void @smelt_wake(ptr noundef) local_unnamed_addr #6
 
 declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #6
 
+define internal fastcc noundef i32 @check_call(ptr noundef readonly %0, ptr noundef readnone %1, i32 noundef %2, ptr noundef readnone %3, i32 noundef %4, ptr noundef %5) unnamed_addr #4 {
+  %7 = icmp eq ptr %0, null
+  br i1 %7, label %8, label %10
+
+8:
+  %9 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.11) #17
+  br label %39
+
+10:
+  %11 = load ptr, ptr %0, align 8
+  %12 = sext i32 %2 to i64
+  %13 = getelementptr inbounds i8, ptr %11, i64 48
+  %14 = load i64, ptr %13, align 8
+  %15 = icmp eq i64 %14, %12
+  %16 = sext i32 %4 to i64
+  br i1 %15, label %17, label %21
+
+17:
+  %18 = getelementptr inbounds i8, ptr %11, i64 56
+  %19 = load i64, ptr %18, align 8
+  %20 = icmp eq i64 %19, %16
+  br i1 %20, label %29, label %21
+
+21:
+  %22 = getelementptr inbounds i8, ptr %11, i64 8
+  %23 = load i64, ptr %22, align 8
+  %24 = getelementptr i64, ptr @smelt_tables, i64 %23
+  %25 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef %24) #17
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.12) #17
+  %26 = load i64, ptr %13, align 8
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %26) #17
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.13) #17
+  %27 = getelementptr inbounds i8, ptr %11, i64 56
+  %28 = load i64, ptr %27, align 8
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %28) #17
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.14) #17
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %12) #17
+  tail call fastcc void @say(ptr noundef %5, ptr noundef nonnull @.str.15) #17
+  tail call fastcc void @say_number(ptr noundef %5, i64 noundef %16) #17
+  br label %39
+
+29:
+  %30 = icmp eq i32 %2, 0
+  %31 = icmp ne ptr %1, null
+  %32 = or i1 %31, %30
+  br i1 %32, label %33, label %37
+
+33:
+  %34 = icmp eq i32 %4, 0
+  %35 = icmp ne ptr %3, null
+  %36 = or i1 %35, %34
+  br i1 %36, label %39, label %37
+
+37:
+  %38 = tail call fastcc i32 @fail(ptr noundef %5, i32 noundef 1, ptr noundef nonnull @.str.16) #17
+  br label %39
+
+39:
+  %40 = phi i32 [ 1, %8 ], [ 1, %21 ], [ 1, %37 ], [ 0, %33 ]
+  ret i32 %40
+}
+
+define internal fastcc i32 @call_with_parts(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef %2, i1 noundef zeroext %3, ptr noundef %4) unnamed_addr #5 {
+  %6 = alloca ptr, align 8
+  %7 = load ptr, ptr %0, align 8
+  %8 = getelementptr inbounds i8, ptr %7, i64 64
+  %9 = load i64, ptr %8, align 8
+  %10 = getelementptr i64, ptr @smelt_tables, i64 %9
+  %11 = getelementptr inbounds i8, ptr %7, i64 72
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr i64, ptr @smelt_tables, i64 %12
+  %14 = getelementptr inbounds i8, ptr %7, i64 32
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr inbounds i8, ptr %7, i64 40
+  %17 = load i64, ptr %16, align 8
+  %18 = add i64 %17, %15
+  %19 = mul i64 %18, 80
+  %20 = getelementptr inbounds i8, ptr %0, i64 24
+  %21 = load ptr, ptr %20, align 8
+  %22 = add i64 %19, 64
+  %23 = getelementptr inbounds i8, ptr %0, i64 40
+  %24 = load ptr, ptr %23, align 8
+  %25 = tail call ptr %21(i64 noundef %22, i64 noundef 64, ptr noundef %24) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #18
+  %26 = icmp eq ptr %25, null
+  br i1 %26, label %27, label %28
+
+27:
+  tail call fastcc void @no_memory(ptr noundef %4, i64 noundef %19) #17
+  br label %98
+
+28:
+  %29 = load i64, ptr %14, align 8
+  %30 = getelementptr %struct.smelt_tensor, ptr %25, i64 %29
+  %31 = tail call fastcc i64 @split(ptr noundef %10, i64 noundef %29, ptr noundef %1, ptr noundef nonnull %25) #17
+  %32 = load i64, ptr %16, align 8
+  %33 = tail call fastcc i64 @split(ptr noundef %13, i64 noundef %32, ptr noundef %2, ptr noundef %30) #17
+  %34 = add i64 %33, %31
+  br i1 %3, label %62, label %35
+
+35:
+  %36 = tail call fastcc i32 @find_shapes(ptr noundef nonnull %0, ptr noundef nonnull %25, ptr noundef %30, ptr noundef %4) #17
+  %37 = icmp eq i32 %36, 0
+  br i1 %37, label %38, label %76
+
+38:
+  %39 = load i64, ptr %16, align 8
+  %40 = icmp sgt i64 %39, 0
+  br i1 %40, label %41, label %93
+
+41:
+  %42 = phi i64 [ %58, %56 ], [ 0, %38 ]
+  %43 = phi i64 [ %59, %56 ], [ 0, %38 ]
+  %44 = getelementptr %struct.smelt_tensor, ptr %2, i64 %43
+  %45 = load ptr, ptr %44, align 8
+  %46 = getelementptr %struct.smelt_tensor, ptr %30, i64 %42
+  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %44, ptr noundef nonnull align 8 dereferenceable(80) %46, i64 80, i1 false)
+  store ptr %45, ptr %44, align 8
+  %47 = getelementptr i64, ptr %13, i64 %42
+  %48 = load i64, ptr %47, align 8
+  %49 = icmp eq i64 %48, 0
+  br i1 %49, label %56, label %50
+
+50:
+  %51 = getelementptr inbounds i8, ptr %46, i64 8
+  %52 = load i32, ptr %51, align 8
+  %53 = icmp eq i32 %52, 11
+  %54 = select i1 %53, i32 13, i32 14
+  %55 = getelementptr inbounds i8, ptr %44, i64 8
+  store i32 %54, ptr %55, align 8
+  br label %56
+
+56:
+  %57 = phi i64 [ 2, %50 ], [ 1, %41 ]
+  %58 = add i64 %57, %42
+  %59 = add i64 %43, 1
+  %60 = load i64, ptr %16, align 8
+  %61 = icmp slt i64 %58, %60
+  br i1 %61, label %41, label %93
+
+62:
+  %63 = load ptr, ptr %20, align 8
+  %64 = add i64 %34, 64
+  %65 = load ptr, ptr %23, align 8
+  %66 = tail call ptr %63(i64 noundef %64, i64 noundef 64, ptr noundef %65) #19
+  store ptr %66, ptr %6, align 8
+  %67 = icmp eq ptr %66, null
+  br i1 %67, label %68, label %69
+
+68:
+  tail call fastcc void @no_memory(ptr noundef %4, i64 noundef %34) #17
+  br label %93
+
+69:
+  %70 = load i64, ptr %14, align 8
+  call fastcc void @place_parts(ptr noundef %10, i64 noundef %70, ptr noundef %1, ptr noundef nonnull %25, ptr noundef nonnull %6, i1 noundef zeroext true, i1 noundef zeroext false) #17
+  %71 = load i64, ptr %16, align 8
+  call fastcc void @place_parts(ptr noundef %13, i64 noundef %71, ptr noundef %2, ptr noundef %30, ptr noundef nonnull %6, i1 noundef zeroext false, i1 noundef zeroext false) #17
+  %72 = tail call fastcc i32 @run_arrays(ptr noundef nonnull %0, ptr noundef nonnull %25, ptr noundef %30, ptr noundef %4) #17
+  %73 = icmp eq i32 %72, 0
+  br i1 %73, label %74, label %76
+
+74:
+  %75 = load i64, ptr %16, align 8
+  call fastcc void @place_parts(ptr noundef %13, i64 noundef %75, ptr noundef %2, ptr noundef %30, ptr noundef nonnull %6, i1 noundef zeroext false, i1 noundef zeroext true) #17
+  br label %87
+
+76:
+  %77 = phi ptr [ %66, %69 ], [ null, %35 ]
+  %78 = phi i32 [ %72, %69 ], [ %36, %35 ]
+  %79 = and i32 %78, -2
+  %80 = icmp eq i32 %79, 2
+  br i1 %80, label %81, label %85
+
+81:
+  %82 = getelementptr inbounds i8, ptr %7, i64 48
+  %83 = load i64, ptr %82, align 8
+  %84 = tail call fastcc i32 @say_call(ptr noundef nonnull %0, i32 noundef %78, ptr noundef %1, i64 noundef %83, ptr noundef %4) #17
+  br label %85
+
+85:
+  %86 = icmp eq ptr %77, null
+  br i1 %86, label %93, label %87
+
+87:
+  %88 = phi ptr [ %66, %74 ], [ %77, %85 ]
+  %89 = phi i32 [ 0, %74 ], [ %78, %85 ]
+  %90 = getelementptr inbounds i8, ptr %0, i64 32
+  %91 = load ptr, ptr %90, align 8
+  %92 = load ptr, ptr %23, align 8
+  tail call void %91(ptr noundef nonnull %88, ptr noundef %92) #19
+  br label %93
+
+93:
+  %94 = phi i32 [ %89, %87 ], [ %78, %85 ], [ 5, %68 ], [ 0, %38 ], [ 0, %56 ]
+  %95 = getelementptr inbounds i8, ptr %0, i64 32
+  %96 = load ptr, ptr %95, align 8
+  %97 = load ptr, ptr %23, align 8
+  tail call void %96(ptr noundef nonnull %25, ptr noundef %97) #19
+  br label %98
+
+98:
+  %99 = phi i32 [ %94, %93 ], [ 5, %27 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #18
+  ret i32 %99
+}
+
+define internal fastcc i32 @run_arrays(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr noundef %3) unnamed_addr #5 {
+  %5 = load ptr, ptr %0, align 8
+  %6 = tail call fastcc i32 @check_numbers(ptr noundef nonnull %0, ptr noundef %1, ptr noundef %3) #17
+  %7 = icmp eq i32 %6, 0
+  br i1 %7, label %8, label %100
+
+8:
+  %9 = tail call fastcc ptr @take_workspace(ptr noundef nonnull %0) #17
+  %10 = icmp eq ptr %9, null
+  br i1 %10, label %11, label %12
+
+11:
+  tail call fastcc void @no_memory(ptr noundef %3, i64 noundef 136) #17
+  br label %100
+
+12:
+  %13 = tail call fastcc i32 @match(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %3) #17
+  %14 = icmp eq i32 %13, 0
+  br i1 %14, label %15, label %88
+
+15:
+  %16 = tail call fastcc i32 @check_memory(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %2, ptr noundef %3) #17
+  %17 = icmp eq i32 %16, 0
+  br i1 %17, label %18, label %88
+
+18:
+  %19 = getelementptr inbounds i8, ptr %9, i64 8
+  %20 = load ptr, ptr %19, align 8
+  %21 = icmp eq ptr %20, null
+  br i1 %21, label %22, label %27
+
+22:
+  %23 = tail call fastcc i32 @prepare(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %3) #17
+  %24 = icmp eq i32 %23, 0
+  br i1 %24, label %25, label %88
+
+25:
+  %26 = load ptr, ptr %19, align 8
+  br label %27
+
+27:
+  %28 = phi ptr [ %26, %25 ], [ %20, %18 ]
+  %29 = getelementptr inbounds i8, ptr %28, i64 32
+  %30 = load i64, ptr %29, align 8
+  %31 = getelementptr i64, ptr @smelt_tables, i64 %30
+  %32 = getelementptr inbounds i8, ptr %5, i64 32
+  %33 = load i64, ptr %32, align 8
+  %34 = icmp sgt i64 %33, 0
+  br i1 %34, label %35, label %37
+
+35:
+  %36 = getelementptr inbounds i8, ptr %9, i64 80
+  br label %43
+
+37:
+  %38 = getelementptr inbounds i8, ptr %5, i64 40
+  %39 = load i64, ptr %38, align 8
+  %40 = icmp sgt i64 %39, 0
+  br i1 %40, label %41, label %52
+
+41:
+  %42 = getelementptr inbounds i8, ptr %9, i64 80
+  br label %57
+
+43:
+  %44 = phi i64 [ 0, %35 ], [ %49, %43 ]
+  %45 = getelementptr %struct.smelt_tensor, ptr %1, i64 %44
+  %46 = load ptr, ptr %45, align 8
+  %47 = load ptr, ptr %36, align 8
+  %48 = getelementptr ptr, ptr %47, i64 %44
+  store ptr %46, ptr %48, align 8
+  %49 = add nuw nsw i64 %44, 1
+  %50 = load i64, ptr %32, align 8
+  %51 = icmp slt i64 %49, %50
+  br i1 %51, label %43, label %37
+
+52:
+  %53 = load ptr, ptr %19, align 8
+  %54 = getelementptr inbounds i8, ptr %53, i64 56
+  %55 = load i64, ptr %54, align 8
+  %56 = icmp slt i64 %55, 0
+  br i1 %56, label %74, label %68
+
+57:
+  %58 = phi i64 [ 0, %41 ], [ %65, %57 ]
+  %59 = getelementptr %struct.smelt_tensor, ptr %2, i64 %58
+  %60 = load ptr, ptr %59, align 8
+  %61 = load ptr, ptr %42, align 8
+  %62 = load i64, ptr %32, align 8
+  %63 = getelementptr ptr, ptr %61, i64 %62
+  %64 = getelementptr ptr, ptr %63, i64 %58
+  store ptr %60, ptr %64, align 8
+  %65 = add nuw nsw i64 %58, 1
+  %66 = load i64, ptr %38, align 8
+  %67 = icmp slt i64 %65, %66
+  br i1 %67, label %57, label %52
+
+68:
+  %69 = getelementptr inbounds i8, ptr %9, i64 88
+  %70 = load ptr, ptr %69, align 8
+  %71 = tail call fastcc ptr @address_of(ptr noundef nonnull %9, ptr noundef %31, i64 noundef %55, ptr noundef %70) #17
+  %72 = icmp eq ptr %71, null
+  br i1 %72, label %74, label %73
+
+73:
+  store i8 0, ptr %71, align 1
+  br label %74
+
+74:
+  %75 = phi i1 [ true, %73 ], [ false, %68 ], [ false, %52 ]
+  %76 = phi ptr [ %71, %73 ], [ null, %68 ], [ null, %52 ]
+  %77 = getelementptr inbounds i8, ptr %9, i64 88
+  %78 = load ptr, ptr %77, align 8
+  %79 = tail call fastcc i32 @run_body(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %31, ptr noundef %78, ptr noundef %3) #17
+  %80 = icmp eq i32 %79, 0
+  %81 = and i1 %75, %80
+  br i1 %81, label %82, label %87
+
+82:
+  %83 = load i8, ptr %76, align 1
+  %84 = icmp eq i8 %83, 0
+  br i1 %84, label %94, label %85
+
+85:
+  %86 = tail call fastcc i32 @fail(ptr noundef %3, i32 noundef 4, ptr noundef nonnull @.str.23) #17
+  br label %88
+
+87:
+  br i1 %80, label %94, label %88
+
+88:
+  %89 = phi i32 [ 4, %85 ], [ %79, %87 ], [ %23, %22 ], [ %16, %15 ], [ %13, %12 ]
+  %90 = getelementptr inbounds i8, ptr %0, i64 48
+  %91 = ptrtoint ptr %9 to i64
+  %92 = atomicrmw xchg ptr %90, i64 %91 seq_cst, align 8
+  %93 = inttoptr i64 %92 to ptr
+  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %93) #17
+  br label %100
+
+94:
+  tail call fastcc void @copy_results(ptr noundef nonnull %0, ptr noundef nonnull %9, ptr noundef %1, ptr noundef %2) #17
+  %95 = getelementptr inbounds i8, ptr %0, i64 48
+  %96 = ptrtoint ptr %9 to i64
+  %97 = atomicrmw xchg ptr %95, i64 %96 seq_cst, align 8
+  %98 = inttoptr i64 %97 to ptr
+  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %98) #17
+  %99 = tail call fastcc i32 @well(ptr noundef %3) #17
+  br label %100
+
+100:
+  %101 = phi i32 [ 1, %4 ], [ 5, %11 ], [ %99, %94 ], [ %89, %88 ]
+  ret i32 %101
+}
+
+define internal fastcc i32 @find_shapes(ptr nocapture noundef %0, ptr nocapture noundef readonly %1, ptr nocapture noundef writeonly %2, ptr noundef %3) unnamed_addr #5 {
+  %5 = tail call fastcc i32 @check_numbers(ptr noundef %0, ptr noundef %1, ptr noundef %3) #17
+  %6 = icmp eq i32 %5, 0
+  br i1 %6, label %7, label %43
+
+7:
+  %8 = tail call fastcc ptr @take_workspace(ptr noundef %0) #17
+  %9 = icmp eq ptr %8, null
+  br i1 %9, label %10, label %11
+
+10:
+  tail call fastcc void @no_memory(ptr noundef %3, i64 noundef 136) #17
+  br label %43
+
+11:
+  %12 = tail call fastcc i32 @match(ptr noundef %0, ptr noundef nonnull %8, ptr noundef %1, ptr noundef %3) #17
+  %13 = icmp eq i32 %12, 0
+  br i1 %13, label %14, label %32
+
+14:
+  %15 = load ptr, ptr %0, align 8
+  %16 = getelementptr inbounds i8, ptr %15, i64 40
+  %17 = load i64, ptr %16, align 8
+  %18 = icmp sgt i64 %17, 0
+  br i1 %18, label %19, label %37
+
+19:
+  %20 = phi i64 [ %27, %19 ], [ 0, %14 ]
+  %21 = load ptr, ptr %8, align 8
+  %22 = getelementptr inbounds i8, ptr %21, i64 32
+  %23 = load i64, ptr %22, align 8
+  %24 = getelementptr i64, ptr @smelt_tables, i64 %23
+  %25 = getelementptr %struct.lib_result, ptr %24, i64 %20
+  %26 = getelementptr %struct.smelt_tensor, ptr %2, i64 %20
+  tail call fastcc void @describe(ptr noundef nonnull %8, ptr noundef %25, ptr noundef %26) #17
+  %27 = add nuw nsw i64 %20, 1
+  %28 = load ptr, ptr %0, align 8
+  %29 = getelementptr inbounds i8, ptr %28, i64 40
+  %30 = load i64, ptr %29, align 8
+  %31 = icmp slt i64 %27, %30
+  br i1 %31, label %19, label %37
+
+32:
+  %33 = getelementptr inbounds i8, ptr %0, i64 48
+  %34 = ptrtoint ptr %8 to i64
+  %35 = atomicrmw xchg ptr %33, i64 %34 seq_cst, align 8
+  %36 = inttoptr i64 %35 to ptr
+  tail call fastcc void @free_workspace(ptr noundef %0, ptr noundef %36) #17
+  br label %43
+
+37:
+  %38 = getelementptr inbounds i8, ptr %0, i64 48
+  %39 = ptrtoint ptr %8 to i64
+  %40 = atomicrmw xchg ptr %38, i64 %39 seq_cst, align 8
+  %41 = inttoptr i64 %40 to ptr
+  tail call fastcc void @free_workspace(ptr noundef nonnull %0, ptr noundef %41) #17
+  %42 = tail call fastcc i32 @well(ptr noundef %3) #17
+  br label %43
+
+43:
+  %44 = phi i32 [ %5, %4 ], [ 5, %10 ], [ %42, %37 ], [ %12, %32 ]
+  ret i32 %44
+}
+
+define internal fastcc i64 @split(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3) unnamed_addr #9 {
+  %5 = icmp sgt i64 %1, 0
+  br i1 %5, label %8, label %6
+
+6:
+  %7 = phi i64 [ 0, %4 ], [ %50, %48 ]
+  ret i64 %7
+
+8:
+  %9 = phi ptr [ %52, %48 ], [ %2, %4 ]
+  %10 = phi i64 [ %50, %48 ], [ 0, %4 ]
+  %11 = phi i64 [ %51, %48 ], [ 0, %4 ]
+  %12 = getelementptr %struct.smelt_tensor, ptr %3, i64 %11
+  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %12, ptr noundef nonnull align 8 dereferenceable(80) %9, i64 80, i1 false)
+  %13 = getelementptr i64, ptr %0, i64 %11
+  %14 = load i64, ptr %13, align 8
+  %15 = icmp eq i64 %14, 0
+  br i1 %15, label %48, label %16
+
+16:
+  %17 = getelementptr inbounds i8, ptr %9, i64 8
+  %18 = load i32, ptr %17, align 8
+  %19 = add i32 %18, -13
+  %20 = icmp ult i32 %19, 2
+  br i1 %20, label %21, label %36
+
+21:
+  %22 = getelementptr inbounds i8, ptr %9, i64 12
+  %23 = load i32, ptr %22, align 4
+  %24 = icmp ult i32 %23, 9
+  br i1 %24, label %25, label %36
+
+25:
+  %26 = icmp eq i32 %18, 13
+  %27 = select i1 %26, i32 11, i32 12
+  %28 = getelementptr inbounds i8, ptr %12, i64 8
+  store i32 %27, ptr %28, align 8
+  %29 = getelementptr inbounds i8, ptr %9, i64 16
+  %30 = load i32, ptr %22, align 4
+  %31 = sext i32 %30 to i64
+  %32 = load i32, ptr %17, align 8
+  %33 = icmp eq i32 %32, 13
+  %34 = select i1 %33, i64 8, i64 16
+  %35 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %29, i64 noundef %31, i64 noundef %34) #17
+  br label %38
+
+36:
+  %37 = getelementptr inbounds i8, ptr %12, i64 8
+  store i32 -1, ptr %37, align 8
+  br label %38
+
+38:
+  %39 = phi i64 [ %35, %25 ], [ 0, %36 ]
+  %40 = icmp sgt i64 %39, -1
+  %41 = icmp ult i64 %10, 4611686018427387904
+  %42 = select i1 %40, i1 %41, i1 false
+  %43 = add nuw i64 %39, 128
+  %44 = select i1 %42, i64 %43, i64 0
+  %45 = add i64 %44, %10
+  %46 = add nsw i64 %11, 1
+  %47 = getelementptr %struct.smelt_tensor, ptr %3, i64 %46
+  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %47, ptr noundef nonnull align 8 dereferenceable(80) %12, i64 80, i1 false)
+  br label %48
+
+48:
+  %49 = phi i64 [ %46, %38 ], [ %11, %8 ]
+  %50 = phi i64 [ %45, %38 ], [ %10, %8 ]
+  %51 = add i64 %49, 1
+  %52 = getelementptr i8, ptr %9, i64 80
+  %53 = icmp slt i64 %51, %1
+  br i1 %53, label %8, label %6
+}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #10
+
+define internal fastcc void @place_parts(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3, ptr nocapture noundef %4, i1 noundef zeroext %5, i1 noundef zeroext %6) unnamed_addr #9 {
+  %8 = icmp sgt i64 %1, 0
+  br i1 %8, label %9, label %12
+
+9:
+  %10 = xor i1 %5, true
+  %11 = xor i1 %6, true
+  br label %13
+
+12:
+  ret void
+
+13:
+  %14 = phi ptr [ %2, %9 ], [ %47, %42 ]
+  %15 = phi i64 [ 0, %9 ], [ %46, %42 ]
+  %16 = getelementptr inbounds i8, ptr %14, i64 8
+  %17 = load i32, ptr %16, align 8
+  %18 = icmp eq i32 %17, 13
+  %19 = select i1 %18, i64 4, i64 8
+  %20 = getelementptr i64, ptr %0, i64 %15
+  %21 = load i64, ptr %20, align 8
+  %22 = icmp eq i64 %21, 0
+  br i1 %22, label %42, label %23
+
+23:
+  %24 = getelementptr %struct.smelt_tensor, ptr %3, i64 %15, i32 1
+  %25 = load i32, ptr %24, align 8
+  %26 = icmp slt i32 %25, 0
+  br i1 %26, label %33, label %27
+
+27:
+  %28 = getelementptr inbounds i8, ptr %14, i64 16
+  %29 = getelementptr inbounds i8, ptr %14, i64 12
+  %30 = load i32, ptr %29, align 4
+  %31 = sext i32 %30 to i64
+  %32 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %28, i64 noundef %31, i64 noundef %19) #17
+  br label %33
+
+33:
+  %34 = phi i64 [ -1, %23 ], [ %32, %27 ]
+  %35 = getelementptr %struct.smelt_tensor, ptr %3, i64 %15
+  %36 = select i1 %18, i64 2, i64 3
+  %37 = icmp sgt i64 %34, -1
+  %38 = add nsw i64 %19, -1
+  %39 = add nuw i64 %34, 63
+  %40 = and i64 %39, -64
+  %41 = shl nuw nsw i64 %19, 1
+  br label %49
+
+42:
+  %43 = phi i1 [ false, %13 ], [ %76, %74 ]
+  %44 = zext i1 %43 to i64
+  %45 = add i64 %15, 1
+  %46 = add i64 %45, %44
+  %47 = getelementptr i8, ptr %14, i64 80
+  %48 = icmp slt i64 %46, %1
+  br i1 %48, label %13, label %12
+
+49:
+  %50 = phi i1 [ true, %33 ], [ false, %74 ]
+  %51 = phi i64 [ 0, %33 ], [ 1, %74 ]
+  %52 = getelementptr %struct.smelt_tensor, ptr %35, i64 %51
+  %53 = load ptr, ptr %14, align 8
+  %54 = shl nuw nsw i64 %51, %36
+  %55 = getelementptr i8, ptr %53, i64 %54
+  %56 = icmp ne ptr %53, null
+  %57 = select i1 %56, i1 %37, i1 false
+  br i1 %57, label %58, label %74
+
+58:
+  %59 = ptrtoint ptr %53 to i64
+  %60 = and i64 %38, %59
+  %61 = icmp ne i64 %60, 0
+  %62 = select i1 %6, i1 true, i1 %61
+  br i1 %62, label %66, label %63
+
+63:
+  %64 = load ptr, ptr %4, align 8
+  store ptr %64, ptr %52, align 8
+  %65 = getelementptr i8, ptr %64, i64 %40
+  store ptr %65, ptr %4, align 8
+  br label %66
+
+66:
+  %67 = or i1 %61, %10
+  br i1 %67, label %70, label %68
+
+68:
+  %69 = load ptr, ptr %52, align 8
+  tail call fastcc void @copy_parts(ptr noundef %69, i64 noundef %19, ptr noundef %55, i64 noundef %41, i64 noundef %34, i64 noundef %19) #17
+  br label %70
+
+70:
+  %71 = or i1 %61, %11
+  br i1 %71, label %74, label %72
+
+72:
+  %73 = load ptr, ptr %52, align 8
+  tail call fastcc void @copy_parts(ptr noundef %55, i64 noundef %41, ptr noundef %73, i64 noundef %19, i64 noundef %34, i64 noundef %19) #17
+  br label %74
+
+74:
+  %75 = load i64, ptr %20, align 8
+  %76 = icmp ne i64 %75, 0
+  %77 = and i1 %76, %50
+  br i1 %77, label %49, label %42
+}
+
+define internal fastcc noundef i32 @say_call(ptr nocapture noundef readonly %0, i32 noundef returned %1, ptr nocapture noundef readonly %2, i64 noundef %3, ptr noundef %4) unnamed_addr #4 {
+  %6 = load ptr, ptr %0, align 8
+  %7 = getelementptr inbounds i8, ptr %6, i64 8
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  %10 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef %1, ptr noundef %9) #17
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.17) #17
+  %11 = icmp sgt i64 %3, 0
+  br i1 %11, label %13, label %12
+
+12:
+  ret i32 %1
+
+13:
+  %14 = phi i64 [ %18, %13 ], [ 0, %5 ]
+  %15 = icmp eq i64 %14, 0
+  %16 = select i1 %15, ptr @.str, ptr @.str.5
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %16) #17
+  %17 = getelementptr %struct.smelt_tensor, ptr %2, i64 %14
+  tail call fastcc void @say_type(ptr noundef %4, ptr noundef %17) #17
+  %18 = add nuw nsw i64 %14, 1
+  %19 = icmp eq i64 %18, %3
+  br i1 %19, label %12, label %13
+}
+
+define internal fastcc i64 @bytes_of(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2) unnamed_addr #11 {
+  %4 = icmp sgt i64 %1, 0
+  br i1 %4, label %5, label %8
+
+5:
+  %6 = load i64, ptr %0, align 8
+  %7 = icmp slt i64 %6, 0
+  br i1 %7, label %30, label %19
+
+8:
+  %9 = icmp ult i64 %2, 4611686018427387904
+  %10 = select i1 %9, i64 %2, i64 -1
+  br label %36
+
+11:
+  %12 = add nuw nsw i64 %22, 1
+  %13 = icmp slt i64 %12, %1
+  %14 = icmp eq i64 %12, %1
+  br i1 %14, label %27, label %15
+
+15:
+  %16 = getelementptr i64, ptr %0, i64 %12
+  %17 = load i64, ptr %16, align 8
+  %18 = icmp slt i64 %17, 0
+  br i1 %18, label %27, label %19
+
+19:
+  %20 = phi i64 [ %17, %15 ], [ %6, %5 ]
+  %21 = phi i64 [ %26, %15 ], [ %2, %5 ]
+  %22 = phi i64 [ %12, %15 ], [ 0, %5 ]
+  %23 = phi i1 [ %13, %15 ], [ true, %5 ]
+  %24 = tail call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %21, i64 %20)
+  %25 = extractvalue { i64, i1 } %24, 1
+  %26 = extractvalue { i64, i1 } %24, 0
+  br i1 %25, label %27, label %11
+
+27:
+  %28 = phi i1 [ %13, %15 ], [ %23, %19 ], [ %13, %11 ]
+  %29 = freeze i1 %28
+  br label %30
+
+30:
+  %31 = phi i1 [ true, %5 ], [ %29, %27 ]
+  %32 = phi i64 [ %2, %5 ], [ %26, %27 ]
+  %33 = icmp ult i64 %32, 4611686018427387904
+  %34 = select i1 %33, i64 %32, i64 -1
+  %35 = select i1 %31, i64 -1, i64 %34
+  br label %36
+
+36:
+  %37 = phi i64 [ %10, %8 ], [ %35, %30 ]
+  ret i64 %37
+}
+
+declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64) #12
+
+define internal fastcc void @copy_parts(ptr nocapture noundef writeonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, i64 noundef %3, i64 noundef %4, i64 noundef %5) unnamed_addr #9 {
+  %7 = icmp sgt i64 %4, 0
+  br i1 %7, label %8, label %10
+
+8:
+  %9 = icmp eq i64 %5, 4
+  br label %11
+
+10:
+  ret void
+
+11:
+  %12 = phi i64 [ 0, %8 ], [ %20, %19 ]
+  %13 = phi ptr [ %0, %8 ], [ %21, %19 ]
+  %14 = phi ptr [ %2, %8 ], [ %22, %19 ]
+  br i1 %9, label %15, label %17
+
+15:
+  %16 = load i32, ptr %14, align 4
+  store i32 %16, ptr %13, align 4
+  br label %19
+
+17:
+  %18 = load i64, ptr %14, align 8
+  store i64 %18, ptr %13, align 8
+  br label %19
+
+19:
+  %20 = add i64 %12, %5
+  %21 = getelementptr i8, ptr %13, i64 %1
+  %22 = getelementptr i8, ptr %14, i64 %3
+  %23 = icmp slt i64 %20, %4
+  br i1 %23, label %11, label %10
+}
+
+define internal fastcc void @say_type(ptr noundef %0, ptr nocapture noundef readonly %1) unnamed_addr #4 {
+  %3 = getelementptr inbounds i8, ptr %1, i64 8
+  %4 = load i32, ptr %3, align 8
+  %5 = icmp ult i32 %4, 15
+  %6 = mul nuw nsw i32 %4, 6
+  %7 = zext nneg i32 %6 to i64
+  %8 = getelementptr i8, ptr @DTYPE_NAMES, i64 %7
+  %9 = select i1 %5, ptr %8, ptr @.str.18
+  tail call fastcc void @say(ptr noundef %0, ptr noundef %9) #17
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.19) #17
+  %10 = getelementptr inbounds i8, ptr %1, i64 12
+  %11 = load i32, ptr %10, align 4
+  %12 = icmp ugt i32 %11, 8
+  br i1 %12, label %13, label %17
+
+13:
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.20) #17
+  %14 = load i32, ptr %10, align 4
+  %15 = sext i32 %14 to i64
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %15) #17
+  %16 = load i32, ptr %10, align 4
+  br label %17
+
+17:
+  %18 = phi i32 [ %11, %2 ], [ %16, %13 ]
+  %19 = add i32 %18, -1
+  %20 = icmp ult i32 %19, 8
+  br i1 %20, label %21, label %23
+
+21:
+  %22 = getelementptr inbounds i8, ptr %1, i64 16
+  br label %24
+
+23:
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.22) #17
+  ret void
+
+24:
+  %25 = phi i64 [ 0, %21 ], [ %30, %24 ]
+  %26 = icmp eq i64 %25, 0
+  %27 = select i1 %26, ptr @.str, ptr @.str.21
+  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull %27) #17
+  %28 = getelementptr [8 x i64], ptr %22, i64 0, i64 %25
+  %29 = load i64, ptr %28, align 8
+  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %29) #17
+  %30 = add nuw nsw i64 %25, 1
+  %31 = load i32, ptr %10, align 4
+  %32 = sext i32 %31 to i64
+  %33 = icmp slt i64 %30, %32
+  %34 = icmp slt i32 %31, 9
+  %35 = and i1 %33, %34
+  br i1 %35, label %24, label %23
+}
+
 define internal fastcc i32 @check_numbers(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #4 {
   %4 = load ptr, ptr %0, align 8
   %5 = getelementptr inbounds i8, ptr %4, i64 16
@@ -1525,7 +1878,7 @@ define internal fastcc i32 @check_numbers(ptr nocapture noundef readonly %0, ptr
   br i1 %21, label %22, label %24
 
 22:
-  %23 = tail call fastcc i32 @check_data(ptr noundef nonnull %19, i64 noundef 8, ptr noundef nonnull @.str.17, i64 noundef %14, ptr noundef %2) #17
+  %23 = tail call fastcc i32 @check_data(ptr noundef nonnull %19, i64 noundef 8, ptr noundef nonnull @.str.24, i64 noundef %14, ptr noundef %2) #17
   br label %27
 
 24:
@@ -1693,903 +2046,6 @@ define internal fastcc noundef i32 @match(ptr nocapture noundef readonly %0, ptr
   ret i32 %62
 }
 
-define internal fastcc void @describe(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #4 {
-  %4 = getelementptr inbounds i8, ptr %1, i64 40
-  %5 = load i64, ptr %4, align 8
-  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
-  %7 = getelementptr inbounds i8, ptr %1, i64 16
-  %8 = load i64, ptr %7, align 8
-  %9 = trunc i64 %8 to i32
-  %10 = getelementptr inbounds i8, ptr %2, i64 8
-  store i32 %9, ptr %10, align 8
-  %11 = getelementptr inbounds i8, ptr %1, i64 32
-  %12 = load i64, ptr %11, align 8
-  %13 = trunc i64 %12 to i32
-  %14 = getelementptr inbounds i8, ptr %2, i64 12
-  store i32 %13, ptr %14, align 4
-  %15 = load i64, ptr %11, align 8
-  %16 = icmp sgt i64 %15, 0
-  br i1 %16, label %17, label %20
-
-17:
-  %18 = getelementptr inbounds i8, ptr %0, i64 24
-  %19 = getelementptr inbounds i8, ptr %2, i64 16
-  br label %21
-
-20:
-  ret void
-
-21:
-  %22 = phi i64 [ 0, %17 ], [ %29, %21 ]
-  %23 = load ptr, ptr %18, align 8
-  %24 = getelementptr i64, ptr %6, i64 %22
-  %25 = load i64, ptr %24, align 8
-  %26 = getelementptr i64, ptr %23, i64 %25
-  %27 = load i64, ptr %26, align 8
-  %28 = getelementptr [8 x i64], ptr %19, i64 0, i64 %22
-  store i64 %27, ptr %28, align 8
-  %29 = add nuw nsw i64 %22, 1
-  %30 = load i64, ptr %11, align 8
-  %31 = icmp slt i64 %29, %30
-  br i1 %31, label %21, label %20
-}
-
-define internal fastcc range(i32 0, 2) i32 @check_data(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, i64 noundef %3, ptr noundef %4) unnamed_addr #4 {
-  %6 = getelementptr inbounds i8, ptr %0, i64 16
-  %7 = getelementptr inbounds i8, ptr %0, i64 12
-  %8 = load i32, ptr %7, align 4
-  %9 = sext i32 %8 to i64
-  %10 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %6, i64 noundef %9, i64 noundef %1) #17
-  %11 = icmp slt i64 %10, 0
-  br i1 %11, label %22, label %12
-
-12:
-  %13 = icmp ne i64 %10, 0
-  %14 = load ptr, ptr %0, align 8
-  %15 = icmp eq ptr %14, null
-  %16 = select i1 %13, i1 %15, i1 false
-  br i1 %16, label %22, label %17
-
-17:
-  %18 = ptrtoint ptr %14 to i64
-  %19 = add i64 %1, -1
-  %20 = and i64 %19, %18
-  %21 = icmp eq i64 %20, 0
-  br i1 %21, label %25, label %22
-
-22:
-  %23 = phi ptr [ @.str.20, %17 ], [ @.str.18, %5 ], [ @.str.19, %12 ]
-  %24 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef %2) #17
-  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %3) #17
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %23) #17
-  br label %25
-
-25:
-  %26 = phi i32 [ 1, %22 ], [ 0, %17 ]
-  ret i32 %26
-}
-
-define internal fastcc i64 @bytes_of(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2) unnamed_addr #10 {
-  %4 = icmp sgt i64 %1, 0
-  br i1 %4, label %5, label %8
-
-5:
-  %6 = load i64, ptr %0, align 8
-  %7 = icmp slt i64 %6, 0
-  br i1 %7, label %30, label %19
-
-8:
-  %9 = icmp ult i64 %2, 4611686018427387904
-  %10 = select i1 %9, i64 %2, i64 -1
-  br label %36
-
-11:
-  %12 = add nuw nsw i64 %22, 1
-  %13 = icmp slt i64 %12, %1
-  %14 = icmp eq i64 %12, %1
-  br i1 %14, label %27, label %15
-
-15:
-  %16 = getelementptr i64, ptr %0, i64 %12
-  %17 = load i64, ptr %16, align 8
-  %18 = icmp slt i64 %17, 0
-  br i1 %18, label %27, label %19
-
-19:
-  %20 = phi i64 [ %17, %15 ], [ %6, %5 ]
-  %21 = phi i64 [ %26, %15 ], [ %2, %5 ]
-  %22 = phi i64 [ %12, %15 ], [ 0, %5 ]
-  %23 = phi i1 [ %13, %15 ], [ true, %5 ]
-  %24 = tail call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %21, i64 %20)
-  %25 = extractvalue { i64, i1 } %24, 1
-  %26 = extractvalue { i64, i1 } %24, 0
-  br i1 %25, label %27, label %11
-
-27:
-  %28 = phi i1 [ %13, %15 ], [ %23, %19 ], [ %13, %11 ]
-  %29 = freeze i1 %28
-  br label %30
-
-30:
-  %31 = phi i1 [ true, %5 ], [ %29, %27 ]
-  %32 = phi i64 [ %2, %5 ], [ %26, %27 ]
-  %33 = icmp ult i64 %32, 4611686018427387904
-  %34 = select i1 %33, i64 %32, i64 -1
-  %35 = select i1 %31, i64 -1, i64 %34
-  br label %36
-
-36:
-  %37 = phi i64 [ %10, %8 ], [ %35, %30 ]
-  ret i64 %37
-}
-
-declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64) #11
-
-define internal fastcc zeroext i1 @read_parameters(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #4 {
-  %6 = load i64, ptr %0, align 8
-  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
-  store i8 0, ptr %4, align 1
-  %8 = icmp sgt i64 %1, 0
-  br i1 %8, label %10, label %84
-
-9:
-  br i1 %8, label %49, label %84
-
-10:
-  %11 = phi i64 [ %47, %46 ], [ 0, %5 ]
-  %12 = getelementptr %struct.lib_argument, ptr %7, i64 %11
-  %13 = getelementptr %struct.smelt_tensor, ptr %2, i64 %11
-  %14 = getelementptr inbounds i8, ptr %12, i64 24
-  %15 = load i64, ptr %14, align 8
-  %16 = getelementptr i64, ptr @smelt_tables, i64 %15
-  %17 = getelementptr inbounds i8, ptr %13, i64 8
-  %18 = load i32, ptr %17, align 8
-  %19 = sext i32 %18 to i64
-  %20 = load i64, ptr %12, align 8
-  %21 = icmp eq i64 %20, %19
-  br i1 %21, label %22, label %113
-
-22:
-  %23 = getelementptr inbounds i8, ptr %13, i64 12
-  %24 = load i32, ptr %23, align 4
-  %25 = sext i32 %24 to i64
-  %26 = getelementptr inbounds i8, ptr %12, i64 16
-  %27 = load i64, ptr %26, align 8
-  %28 = icmp eq i64 %27, %25
-  br i1 %28, label %29, label %113
-
-29:
-  %30 = getelementptr inbounds i8, ptr %13, i64 16
-  %31 = icmp slt i32 %24, 1
-  br i1 %31, label %46, label %32
-
-32:
-  %33 = phi i64 [ %44, %43 ], [ 0, %29 ]
-  %34 = getelementptr i64, ptr %16, i64 %33
-  %35 = load i64, ptr %34, align 8
-  %36 = icmp slt i64 %35, 0
-  %37 = getelementptr [8 x i64], ptr %30, i64 0, i64 %33
-  %38 = load i64, ptr %37, align 8
-  br i1 %36, label %39, label %41
-
-39:
-  %40 = icmp slt i64 %38, 2
-  br i1 %40, label %113, label %43
-
-41:
-  %42 = icmp eq i64 %38, %35
-  br i1 %42, label %43, label %113
-
-43:
-  %44 = add nuw nsw i64 %33, 1
-  %45 = icmp eq i64 %44, %25
-  br i1 %45, label %46, label %32
-
-46:
-  %47 = add nuw nsw i64 %11, 1
-  %48 = icmp eq i64 %47, %1
-  br i1 %48, label %9, label %10
-
-49:
-  %50 = phi i64 [ %60, %57 ], [ 0, %9 ]
-  %51 = phi i64 [ %59, %57 ], [ 0, %9 ]
-  %52 = phi i8 [ %58, %57 ], [ 0, %9 ]
-  %53 = getelementptr %struct.lib_argument, ptr %7, i64 %50, i32 2
-  %54 = load i64, ptr %53, align 8
-  %55 = icmp sgt i64 %54, 0
-  br i1 %55, label %62, label %57
-
-56:
-  br i1 %8, label %87, label %84
-
-57:
-  %58 = phi i8 [ %52, %49 ], [ %79, %76 ]
-  %59 = phi i64 [ %51, %49 ], [ %82, %76 ]
-  %60 = add nuw nsw i64 %50, 1
-  %61 = icmp eq i64 %60, %1
-  br i1 %61, label %56, label %49
-
-62:
-  %63 = phi i64 [ %81, %76 ], [ 0, %49 ]
-  %64 = phi i64 [ %82, %76 ], [ %51, %49 ]
-  %65 = phi i8 [ %79, %76 ], [ %52, %49 ]
-  %66 = trunc nuw i8 %65 to i1
-  br i1 %66, label %67, label %70
-
-67:
-  %68 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
-  %69 = load i64, ptr %68, align 8
-  br label %76
-
-70:
-  %71 = getelementptr i64, ptr %3, i64 %64
-  %72 = load i64, ptr %71, align 8
-  %73 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
-  %74 = load i64, ptr %73, align 8
-  %75 = icmp ne i64 %72, %74
-  br label %76
-
-76:
-  %77 = phi i64 [ %69, %67 ], [ %74, %70 ]
-  %78 = phi i1 [ true, %67 ], [ %75, %70 ]
-  %79 = zext i1 %78 to i8
-  %80 = getelementptr i64, ptr %3, i64 %64
-  store i64 %77, ptr %80, align 8
-  %81 = add nuw nsw i64 %63, 1
-  %82 = add i64 %64, 1
-  %83 = icmp eq i64 %81, %54
-  br i1 %83, label %57, label %62
-
-84:
-  %85 = phi i8 [ %58, %56 ], [ 0, %9 ], [ 0, %5 ], [ %109, %108 ]
-  store i8 1, ptr %4, align 1
-  %86 = trunc nuw i8 %85 to i1
-  br label %113
-
-87:
-  %88 = phi i64 [ %111, %108 ], [ 0, %56 ]
-  %89 = phi i64 [ %110, %108 ], [ %59, %56 ]
-  %90 = phi i8 [ %109, %108 ], [ %58, %56 ]
-  %91 = getelementptr %struct.lib_argument, ptr %7, i64 %88, i32 4
-  %92 = load i64, ptr %91, align 8
-  %93 = icmp eq i64 %92, 0
-  br i1 %93, label %108, label %94
-
-94:
-  %95 = getelementptr %struct.smelt_tensor, ptr %2, i64 %88
-  %96 = load ptr, ptr %95, align 8
-  %97 = load i64, ptr %96, align 8
-  %98 = trunc nuw i8 %90 to i1
-  br i1 %98, label %103, label %99
-
-99:
-  %100 = getelementptr i64, ptr %3, i64 %89
-  %101 = load i64, ptr %100, align 8
-  %102 = icmp ne i64 %101, %97
-  br label %103
-
-103:
-  %104 = phi i1 [ true, %94 ], [ %102, %99 ]
-  %105 = zext i1 %104 to i8
-  %106 = add i64 %89, 1
-  %107 = getelementptr i64, ptr %3, i64 %89
-  store i64 %97, ptr %107, align 8
-  br label %108
-
-108:
-  %109 = phi i8 [ %105, %103 ], [ %90, %87 ]
-  %110 = phi i64 [ %106, %103 ], [ %89, %87 ]
-  %111 = add nuw nsw i64 %88, 1
-  %112 = icmp eq i64 %111, %1
-  br i1 %112, label %84, label %87
-
-113:
-  %114 = phi i1 [ %86, %84 ], [ true, %41 ], [ true, %39 ], [ true, %22 ], [ true, %10 ]
-  ret i1 %114
-}
-
-define internal fastcc void @compute(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2, ptr nocapture noundef readonly %3, ptr nocapture noundef %4) unnamed_addr #12 {
-  %6 = icmp slt i64 %1, %2
-  br i1 %6, label %8, label %7
-
-7:
-  ret void
-
-8:
-  %9 = phi i64 [ %174, %171 ], [ %1, %5 ]
-  %10 = getelementptr %struct.lib_node, ptr %0, i64 %9
-  %11 = getelementptr inbounds i8, ptr %10, i64 8
-  %12 = load i64, ptr %11, align 8
-  %13 = getelementptr inbounds i8, ptr %10, i64 16
-  %14 = load i64, ptr %13, align 8
-  %15 = load i64, ptr %10, align 8
-  switch i64 %15, label %171 [
-    i64 0, label %16
-    i64 1, label %17
-    i64 2, label %20
-    i64 3, label %26
-    i64 4, label %32
-    i64 5, label %38
-    i64 6, label %56
-    i64 7, label %78
-    i64 8, label %92
-    i64 9, label %99
-    i64 10, label %106
-    i64 11, label %113
-    i64 12, label %124
-    i64 13, label %129
-    i64 14, label %136
-    i64 15, label %143
-    i64 16, label %150
-    i64 17, label %157
-    i64 18, label %164
-  ]
-
-16:
-  br label %171
-
-17:
-  %18 = getelementptr i64, ptr %3, i64 %12
-  %19 = load i64, ptr %18, align 8
-  br label %171
-
-20:
-  %21 = getelementptr i64, ptr %4, i64 %12
-  %22 = load i64, ptr %21, align 8
-  %23 = getelementptr i64, ptr %4, i64 %14
-  %24 = load i64, ptr %23, align 8
-  %25 = add i64 %24, %22
-  br label %171
-
-26:
-  %27 = getelementptr i64, ptr %4, i64 %12
-  %28 = load i64, ptr %27, align 8
-  %29 = getelementptr i64, ptr %4, i64 %14
-  %30 = load i64, ptr %29, align 8
-  %31 = sub i64 %28, %30
-  br label %171
-
-32:
-  %33 = getelementptr i64, ptr %4, i64 %12
-  %34 = load i64, ptr %33, align 8
-  %35 = getelementptr i64, ptr %4, i64 %14
-  %36 = load i64, ptr %35, align 8
-  %37 = mul i64 %36, %34
-  br label %171
-
-38:
-  %39 = getelementptr i64, ptr %4, i64 %12
-  %40 = load i64, ptr %39, align 8
-  %41 = getelementptr i64, ptr %4, i64 %14
-  %42 = load i64, ptr %41, align 8
-  %43 = icmp eq i64 %42, 0
-  br i1 %43, label %171, label %44
-
-44:
-  %45 = icmp eq i64 %42, -1
-  %46 = icmp eq i64 %40, -9223372036854775808
-  %47 = and i1 %46, %45
-  br i1 %47, label %171, label %48
-
-48:
-  %49 = sdiv i64 %40, %42
-  %50 = srem i64 %40, %42
-  %51 = icmp eq i64 %50, 0
-  %52 = xor i64 %50, %42
-  %53 = ashr i64 %52, 63
-  %54 = select i1 %51, i64 0, i64 %53
-  %55 = add i64 %54, %49
-  br label %171
-
-56:
-  %57 = getelementptr i64, ptr %4, i64 %12
-  %58 = load i64, ptr %57, align 8
-  %59 = getelementptr i64, ptr %4, i64 %14
-  %60 = load i64, ptr %59, align 8
-  %61 = icmp eq i64 %60, 0
-  br i1 %61, label %74, label %62
-
-62:
-  %63 = icmp eq i64 %60, -1
-  %64 = icmp eq i64 %58, -9223372036854775808
-  %65 = and i1 %64, %63
-  br i1 %65, label %74, label %66
-
-66:
-  %67 = sdiv i64 %58, %60
-  %68 = srem i64 %58, %60
-  %69 = icmp eq i64 %68, 0
-  %70 = xor i64 %68, %60
-  %71 = ashr i64 %70, 63
-  %72 = select i1 %69, i64 0, i64 %71
-  %73 = add i64 %72, %67
-  br label %74
-
-74:
-  %75 = phi i64 [ %73, %66 ], [ 0, %62 ], [ 0, %56 ]
-  %76 = mul i64 %75, %60
-  %77 = sub i64 %58, %76
-  br label %171
-
-78:
-  %79 = getelementptr i64, ptr %4, i64 %12
-  %80 = load i64, ptr %79, align 8
-  %81 = getelementptr i64, ptr %4, i64 %14
-  %82 = load i64, ptr %81, align 8
-  %83 = icmp eq i64 %82, 0
-  br i1 %83, label %89, label %84
-
-84:
-  %85 = phi i64 [ %86, %84 ], [ %80, %78 ]
-  %86 = phi i64 [ %87, %84 ], [ %82, %78 ]
-  %87 = srem i64 %85, %86
-  %88 = icmp eq i64 %87, 0
-  br i1 %88, label %89, label %84
-
-89:
-  %90 = phi i64 [ %80, %78 ], [ %86, %84 ]
-  %91 = tail call i64 @llvm.abs.i64(i64 %90, i1 false)
-  br label %171
-
-92:
-  %93 = getelementptr i64, ptr %4, i64 %12
-  %94 = load i64, ptr %93, align 8
-  %95 = getelementptr i64, ptr %4, i64 %14
-  %96 = load i64, ptr %95, align 8
-  %97 = icmp eq i64 %94, %96
-  %98 = zext i1 %97 to i64
-  br label %171
-
-99:
-  %100 = getelementptr i64, ptr %4, i64 %12
-  %101 = load i64, ptr %100, align 8
-  %102 = getelementptr i64, ptr %4, i64 %14
-  %103 = load i64, ptr %102, align 8
-  %104 = icmp slt i64 %101, %103
-  %105 = zext i1 %104 to i64
-  br label %171
-
-106:
-  %107 = getelementptr i64, ptr %4, i64 %12
-  %108 = load i64, ptr %107, align 8
-  %109 = getelementptr i64, ptr %4, i64 %14
-  %110 = load i64, ptr %109, align 8
-  %111 = icmp sle i64 %108, %110
-  %112 = zext i1 %111 to i64
-  br label %171
-
-113:
-  %114 = getelementptr i64, ptr %4, i64 %12
-  %115 = load i64, ptr %114, align 8
-  %116 = icmp eq i64 %115, 0
-  br i1 %116, label %117, label %120
-
-117:
-  %118 = getelementptr inbounds i8, ptr %10, i64 24
-  %119 = load i64, ptr %118, align 8
-  br label %120
-
-120:
-  %121 = phi i64 [ %119, %117 ], [ %14, %113 ]
-  %122 = getelementptr i64, ptr %4, i64 %121
-  %123 = load i64, ptr %122, align 8
-  br label %171
-
-124:
-  %125 = getelementptr i64, ptr %4, i64 %12
-  %126 = load i64, ptr %125, align 8
-  %127 = sitofp i64 %126 to double
-  %128 = bitcast double %127 to i64
-  br label %171
-
-129:
-  %130 = getelementptr i64, ptr %4, i64 %12
-  %131 = load double, ptr %130, align 8
-  %132 = getelementptr i64, ptr %4, i64 %14
-  %133 = load double, ptr %132, align 8
-  %134 = fadd double %131, %133
-  %135 = bitcast double %134 to i64
-  br label %171
-
-136:
-  %137 = getelementptr i64, ptr %4, i64 %12
-  %138 = load double, ptr %137, align 8
-  %139 = getelementptr i64, ptr %4, i64 %14
-  %140 = load double, ptr %139, align 8
-  %141 = fsub double %138, %140
-  %142 = bitcast double %141 to i64
-  br label %171
-
-143:
-  %144 = getelementptr i64, ptr %4, i64 %12
-  %145 = load double, ptr %144, align 8
-  %146 = getelementptr i64, ptr %4, i64 %14
-  %147 = load double, ptr %146, align 8
-  %148 = fmul double %145, %147
-  %149 = bitcast double %148 to i64
-  br label %171
-
-150:
-  %151 = getelementptr i64, ptr %4, i64 %12
-  %152 = load double, ptr %151, align 8
-  %153 = getelementptr i64, ptr %4, i64 %14
-  %154 = load double, ptr %153, align 8
-  %155 = fdiv double %152, %154
-  %156 = bitcast double %155 to i64
-  br label %171
-
-157:
-  %158 = getelementptr i64, ptr %4, i64 %12
-  %159 = load double, ptr %158, align 8
-  %160 = getelementptr i64, ptr %4, i64 %14
-  %161 = load double, ptr %160, align 8
-  %162 = fcmp olt double %159, %161
-  %163 = zext i1 %162 to i64
-  br label %171
-
-164:
-  %165 = getelementptr i64, ptr %4, i64 %12
-  %166 = load double, ptr %165, align 8
-  %167 = getelementptr i64, ptr %4, i64 %14
-  %168 = load double, ptr %167, align 8
-  %169 = fcmp ole double %166, %168
-  %170 = zext i1 %169 to i64
-  br label %171
-
-171:
-  %172 = phi i64 [ 0, %8 ], [ %170, %164 ], [ %163, %157 ], [ %156, %150 ], [ %149, %143 ], [ %142, %136 ], [ %135, %129 ], [ %128, %124 ], [ %123, %120 ], [ %112, %106 ], [ %105, %99 ], [ %98, %92 ], [ %91, %89 ], [ %77, %74 ], [ %37, %32 ], [ %31, %26 ], [ %25, %20 ], [ %19, %17 ], [ %12, %16 ], [ %55, %48 ], [ 0, %44 ], [ 0, %38 ]
-  %173 = getelementptr i64, ptr %4, i64 %9
-  store i64 %172, ptr %173, align 8
-  %174 = add nsw i64 %9, 1
-  %175 = icmp eq i64 %174, %2
-  br i1 %175, label %7, label %8
-}
-
-define internal fastcc noundef i32 @refuse(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #4 {
-  %4 = load ptr, ptr %0, align 8
-  %5 = getelementptr inbounds i8, ptr %4, i64 16
-  %6 = load i64, ptr %5, align 8
-  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
-  %8 = load i64, ptr %7, align 8
-  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  %10 = getelementptr inbounds i8, ptr %4, i64 32
-  %11 = load i64, ptr %10, align 8
-  %12 = icmp sgt i64 %11, 0
-  br i1 %12, label %16, label %13
-
-13:
-  %14 = phi i32 [ 3, %3 ], [ %35, %34 ]
-  %15 = tail call fastcc i32 @say_call(ptr noundef nonnull %0, i32 noundef %14, ptr noundef %1, i64 noundef %11, ptr noundef %2) #17
-  ret i32 %14
-
-16:
-  %17 = phi i64 [ %36, %34 ], [ 0, %3 ]
-  %18 = phi i32 [ %35, %34 ], [ 3, %3 ]
-  %19 = getelementptr %struct.smelt_tensor, ptr %1, i64 %17
-  %20 = getelementptr inbounds i8, ptr %19, i64 8
-  %21 = load i32, ptr %20, align 8
-  %22 = sext i32 %21 to i64
-  %23 = getelementptr %struct.lib_argument, ptr %9, i64 %17
-  %24 = load i64, ptr %23, align 8
-  %25 = icmp eq i64 %24, %22
-  br i1 %25, label %26, label %33
-
-26:
-  %27 = getelementptr inbounds i8, ptr %19, i64 12
-  %28 = load i32, ptr %27, align 4
-  %29 = sext i32 %28 to i64
-  %30 = getelementptr inbounds i8, ptr %23, i64 16
-  %31 = load i64, ptr %30, align 8
-  %32 = icmp eq i64 %31, %29
-  br i1 %32, label %34, label %33
-
-33:
-  br label %34
-
-34:
-  %35 = phi i32 [ 2, %33 ], [ %18, %26 ]
-  %36 = add nuw nsw i64 %17, 1
-  %37 = icmp eq i64 %36, %11
-  br i1 %37, label %13, label %16
-}
-
-declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #13
-
-define internal fastcc noundef i32 @say_call(ptr nocapture noundef readonly %0, i32 noundef returned %1, ptr nocapture noundef readonly %2, i64 noundef %3, ptr noundef %4) unnamed_addr #4 {
-  %6 = load ptr, ptr %0, align 8
-  %7 = getelementptr inbounds i8, ptr %6, i64 8
-  %8 = load i64, ptr %7, align 8
-  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
-  %10 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef %1, ptr noundef %9) #17
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull @.str.21) #17
-  %11 = icmp sgt i64 %3, 0
-  br i1 %11, label %13, label %12
-
-12:
-  ret i32 %1
-
-13:
-  %14 = phi i64 [ %18, %13 ], [ 0, %5 ]
-  %15 = icmp eq i64 %14, 0
-  %16 = select i1 %15, ptr @.str, ptr @.str.5
-  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %16) #17
-  %17 = getelementptr %struct.smelt_tensor, ptr %2, i64 %14
-  tail call fastcc void @say_type(ptr noundef %4, ptr noundef %17) #17
-  %18 = add nuw nsw i64 %14, 1
-  %19 = icmp eq i64 %18, %3
-  br i1 %19, label %12, label %13
-}
-
-define internal fastcc void @say_type(ptr noundef %0, ptr nocapture noundef readonly %1) unnamed_addr #4 {
-  %3 = getelementptr inbounds i8, ptr %1, i64 8
-  %4 = load i32, ptr %3, align 8
-  %5 = icmp ult i32 %4, 15
-  %6 = mul nuw nsw i32 %4, 6
-  %7 = zext nneg i32 %6 to i64
-  %8 = getelementptr i8, ptr @DTYPE_NAMES, i64 %7
-  %9 = select i1 %5, ptr %8, ptr @.str.22
-  tail call fastcc void @say(ptr noundef %0, ptr noundef %9) #17
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.23) #17
-  %10 = getelementptr inbounds i8, ptr %1, i64 12
-  %11 = load i32, ptr %10, align 4
-  %12 = icmp ugt i32 %11, 8
-  br i1 %12, label %13, label %17
-
-13:
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.24) #17
-  %14 = load i32, ptr %10, align 4
-  %15 = sext i32 %14 to i64
-  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %15) #17
-  %16 = load i32, ptr %10, align 4
-  br label %17
-
-17:
-  %18 = phi i32 [ %11, %2 ], [ %16, %13 ]
-  %19 = add i32 %18, -1
-  %20 = icmp ult i32 %19, 8
-  br i1 %20, label %21, label %23
-
-21:
-  %22 = getelementptr inbounds i8, ptr %1, i64 16
-  br label %24
-
-23:
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull @.str.26) #17
-  ret void
-
-24:
-  %25 = phi i64 [ 0, %21 ], [ %30, %24 ]
-  %26 = icmp eq i64 %25, 0
-  %27 = select i1 %26, ptr @.str, ptr @.str.25
-  tail call fastcc void @say(ptr noundef %0, ptr noundef nonnull %27) #17
-  %28 = getelementptr [8 x i64], ptr %22, i64 0, i64 %25
-  %29 = load i64, ptr %28, align 8
-  tail call fastcc void @say_number(ptr noundef %0, i64 noundef %29) #17
-  %30 = add nuw nsw i64 %25, 1
-  %31 = load i32, ptr %10, align 4
-  %32 = sext i32 %31 to i64
-  %33 = icmp slt i64 %30, %32
-  %34 = icmp slt i32 %31, 9
-  %35 = and i1 %33, %34
-  br i1 %35, label %24, label %23
-}
-
-define internal fastcc i64 @split(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3) unnamed_addr #9 {
-  %5 = icmp sgt i64 %1, 0
-  br i1 %5, label %8, label %6
-
-6:
-  %7 = phi i64 [ 0, %4 ], [ %50, %48 ]
-  ret i64 %7
-
-8:
-  %9 = phi ptr [ %52, %48 ], [ %2, %4 ]
-  %10 = phi i64 [ %50, %48 ], [ 0, %4 ]
-  %11 = phi i64 [ %51, %48 ], [ 0, %4 ]
-  %12 = getelementptr %struct.smelt_tensor, ptr %3, i64 %11
-  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %12, ptr noundef nonnull align 8 dereferenceable(80) %9, i64 80, i1 false)
-  %13 = getelementptr i64, ptr %0, i64 %11
-  %14 = load i64, ptr %13, align 8
-  %15 = icmp eq i64 %14, 0
-  br i1 %15, label %48, label %16
-
-16:
-  %17 = getelementptr inbounds i8, ptr %9, i64 8
-  %18 = load i32, ptr %17, align 8
-  %19 = add i32 %18, -13
-  %20 = icmp ult i32 %19, 2
-  br i1 %20, label %21, label %36
-
-21:
-  %22 = getelementptr inbounds i8, ptr %9, i64 12
-  %23 = load i32, ptr %22, align 4
-  %24 = icmp ult i32 %23, 9
-  br i1 %24, label %25, label %36
-
-25:
-  %26 = icmp eq i32 %18, 13
-  %27 = select i1 %26, i32 11, i32 12
-  %28 = getelementptr inbounds i8, ptr %12, i64 8
-  store i32 %27, ptr %28, align 8
-  %29 = getelementptr inbounds i8, ptr %9, i64 16
-  %30 = load i32, ptr %22, align 4
-  %31 = sext i32 %30 to i64
-  %32 = load i32, ptr %17, align 8
-  %33 = icmp eq i32 %32, 13
-  %34 = select i1 %33, i64 8, i64 16
-  %35 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %29, i64 noundef %31, i64 noundef %34) #17
-  br label %38
-
-36:
-  %37 = getelementptr inbounds i8, ptr %12, i64 8
-  store i32 -1, ptr %37, align 8
-  br label %38
-
-38:
-  %39 = phi i64 [ %35, %25 ], [ 0, %36 ]
-  %40 = icmp sgt i64 %39, -1
-  %41 = icmp ult i64 %10, 4611686018427387904
-  %42 = select i1 %40, i1 %41, i1 false
-  %43 = add nuw i64 %39, 128
-  %44 = select i1 %42, i64 %43, i64 0
-  %45 = add i64 %44, %10
-  %46 = add nsw i64 %11, 1
-  %47 = getelementptr %struct.smelt_tensor, ptr %3, i64 %46
-  tail call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(80) %47, ptr noundef nonnull align 8 dereferenceable(80) %12, i64 80, i1 false)
-  br label %48
-
-48:
-  %49 = phi i64 [ %46, %38 ], [ %11, %8 ]
-  %50 = phi i64 [ %45, %38 ], [ %10, %8 ]
-  %51 = add i64 %49, 1
-  %52 = getelementptr i8, ptr %9, i64 80
-  %53 = icmp slt i64 %51, %1
-  br i1 %53, label %8, label %6
-}
-
-define internal fastcc void @place_parts(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3, ptr nocapture noundef %4, i1 noundef zeroext %5, i1 noundef zeroext %6) unnamed_addr #9 {
-  %8 = icmp sgt i64 %1, 0
-  br i1 %8, label %9, label %12
-
-9:
-  %10 = xor i1 %5, true
-  %11 = xor i1 %6, true
-  br label %13
-
-12:
-  ret void
-
-13:
-  %14 = phi ptr [ %2, %9 ], [ %47, %42 ]
-  %15 = phi i64 [ 0, %9 ], [ %46, %42 ]
-  %16 = getelementptr inbounds i8, ptr %14, i64 8
-  %17 = load i32, ptr %16, align 8
-  %18 = icmp eq i32 %17, 13
-  %19 = select i1 %18, i64 4, i64 8
-  %20 = getelementptr i64, ptr %0, i64 %15
-  %21 = load i64, ptr %20, align 8
-  %22 = icmp eq i64 %21, 0
-  br i1 %22, label %42, label %23
-
-23:
-  %24 = getelementptr %struct.smelt_tensor, ptr %3, i64 %15, i32 1
-  %25 = load i32, ptr %24, align 8
-  %26 = icmp slt i32 %25, 0
-  br i1 %26, label %33, label %27
-
-27:
-  %28 = getelementptr inbounds i8, ptr %14, i64 16
-  %29 = getelementptr inbounds i8, ptr %14, i64 12
-  %30 = load i32, ptr %29, align 4
-  %31 = sext i32 %30 to i64
-  %32 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %28, i64 noundef %31, i64 noundef %19) #17
-  br label %33
-
-33:
-  %34 = phi i64 [ -1, %23 ], [ %32, %27 ]
-  %35 = getelementptr %struct.smelt_tensor, ptr %3, i64 %15
-  %36 = select i1 %18, i64 2, i64 3
-  %37 = icmp sgt i64 %34, -1
-  %38 = add nsw i64 %19, -1
-  %39 = add nuw i64 %34, 63
-  %40 = and i64 %39, -64
-  %41 = shl nuw nsw i64 %19, 1
-  br label %49
-
-42:
-  %43 = phi i1 [ false, %13 ], [ %76, %74 ]
-  %44 = zext i1 %43 to i64
-  %45 = add i64 %15, 1
-  %46 = add i64 %45, %44
-  %47 = getelementptr i8, ptr %14, i64 80
-  %48 = icmp slt i64 %46, %1
-  br i1 %48, label %13, label %12
-
-49:
-  %50 = phi i1 [ true, %33 ], [ false, %74 ]
-  %51 = phi i64 [ 0, %33 ], [ 1, %74 ]
-  %52 = getelementptr %struct.smelt_tensor, ptr %35, i64 %51
-  %53 = load ptr, ptr %14, align 8
-  %54 = shl nuw nsw i64 %51, %36
-  %55 = getelementptr i8, ptr %53, i64 %54
-  %56 = icmp ne ptr %53, null
-  %57 = select i1 %56, i1 %37, i1 false
-  br i1 %57, label %58, label %74
-
-58:
-  %59 = ptrtoint ptr %53 to i64
-  %60 = and i64 %38, %59
-  %61 = icmp ne i64 %60, 0
-  %62 = select i1 %6, i1 true, i1 %61
-  br i1 %62, label %66, label %63
-
-63:
-  %64 = load ptr, ptr %4, align 8
-  store ptr %64, ptr %52, align 8
-  %65 = getelementptr i8, ptr %64, i64 %40
-  store ptr %65, ptr %4, align 8
-  br label %66
-
-66:
-  %67 = or i1 %61, %10
-  br i1 %67, label %70, label %68
-
-68:
-  %69 = load ptr, ptr %52, align 8
-  tail call fastcc void @copy_parts(ptr noundef %69, i64 noundef %19, ptr noundef %55, i64 noundef %41, i64 noundef %34, i64 noundef %19) #17
-  br label %70
-
-70:
-  %71 = or i1 %61, %11
-  br i1 %71, label %74, label %72
-
-72:
-  %73 = load ptr, ptr %52, align 8
-  tail call fastcc void @copy_parts(ptr noundef %55, i64 noundef %41, ptr noundef %73, i64 noundef %19, i64 noundef %34, i64 noundef %19) #17
-  br label %74
-
-74:
-  %75 = load i64, ptr %20, align 8
-  %76 = icmp ne i64 %75, 0
-  %77 = and i1 %76, %50
-  br i1 %77, label %49, label %42
-}
-
-define internal fastcc void @copy_parts(ptr nocapture noundef writeonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, i64 noundef %3, i64 noundef %4, i64 noundef %5) unnamed_addr #9 {
-  %7 = icmp sgt i64 %4, 0
-  br i1 %7, label %8, label %10
-
-8:
-  %9 = icmp eq i64 %5, 4
-  br label %11
-
-10:
-  ret void
-
-11:
-  %12 = phi i64 [ 0, %8 ], [ %20, %19 ]
-  %13 = phi ptr [ %0, %8 ], [ %21, %19 ]
-  %14 = phi ptr [ %2, %8 ], [ %22, %19 ]
-  br i1 %9, label %15, label %17
-
-15:
-  %16 = load i32, ptr %14, align 4
-  store i32 %16, ptr %13, align 4
-  br label %19
-
-17:
-  %18 = load i64, ptr %14, align 8
-  store i64 %18, ptr %13, align 8
-  br label %19
-
-19:
-  %20 = add i64 %12, %5
-  %21 = getelementptr i8, ptr %13, i64 %1
-  %22 = getelementptr i8, ptr %14, i64 %3
-  %23 = icmp slt i64 %20, %4
-  br i1 %23, label %11, label %10
-}
-
 define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, ptr nocapture noundef readonly %3, ptr noundef %4) unnamed_addr #4 {
   %6 = alloca %struct.smelt_tensor, align 8
   %7 = load ptr, ptr %0, align 8
@@ -2628,7 +2084,7 @@ define internal fastcc i32 @check_memory(ptr nocapture noundef readonly %0, ptr 
   %31 = getelementptr %struct.smelt_tensor, ptr %2, i64 %30
   %32 = getelementptr %struct.lib_argument, ptr %10, i64 %30, i32 1
   %33 = load i64, ptr %32, align 8
-  %34 = tail call fastcc i32 @check_data(ptr noundef %31, i64 noundef %33, ptr noundef nonnull @.str.17, i64 noundef %30, ptr noundef %4) #17
+  %34 = tail call fastcc i32 @check_data(ptr noundef %31, i64 noundef %33, ptr noundef nonnull @.str.24, i64 noundef %30, ptr noundef %4) #17
   %35 = icmp eq i32 %34, 0
   br i1 %35, label %17, label %163
 
@@ -2975,7 +2431,7 @@ define internal fastcc range(i32 0, 6) i32 @prepare(ptr nocapture noundef readon
   ret i32 %109
 }
 
-define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, i64 noundef %2, ptr noundef readnone %3) unnamed_addr #14 {
+define internal fastcc ptr @address_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, i64 noundef %2, ptr noundef readnone %3) unnamed_addr #13 {
   %5 = load i64, ptr %1, align 8
   %6 = getelementptr i64, ptr @smelt_tables, i64 %5
   %7 = getelementptr %struct.lib_value, ptr %6, i64 %2
@@ -3213,6 +2669,550 @@ define internal fastcc void @copy_results(ptr nocapture noundef readonly %0, ptr
   %55 = load i64, ptr %54, align 8
   %56 = icmp slt i64 %53, %55
   br i1 %56, label %16, label %15
+}
+
+define internal fastcc range(i32 0, 2) i32 @check_data(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, i64 noundef %3, ptr noundef %4) unnamed_addr #4 {
+  %6 = getelementptr inbounds i8, ptr %0, i64 16
+  %7 = getelementptr inbounds i8, ptr %0, i64 12
+  %8 = load i32, ptr %7, align 4
+  %9 = sext i32 %8 to i64
+  %10 = tail call fastcc i64 @bytes_of(ptr noundef nonnull %6, i64 noundef %9, i64 noundef %1) #17
+  %11 = icmp slt i64 %10, 0
+  br i1 %11, label %22, label %12
+
+12:
+  %13 = icmp ne i64 %10, 0
+  %14 = load ptr, ptr %0, align 8
+  %15 = icmp eq ptr %14, null
+  %16 = select i1 %13, i1 %15, i1 false
+  br i1 %16, label %22, label %17
+
+17:
+  %18 = ptrtoint ptr %14 to i64
+  %19 = add i64 %1, -1
+  %20 = and i64 %19, %18
+  %21 = icmp eq i64 %20, 0
+  br i1 %21, label %25, label %22
+
+22:
+  %23 = phi ptr [ @.str.27, %17 ], [ @.str.25, %5 ], [ @.str.26, %12 ]
+  %24 = tail call fastcc i32 @fail(ptr noundef %4, i32 noundef 1, ptr noundef %2) #17
+  tail call fastcc void @say_number(ptr noundef %4, i64 noundef %3) #17
+  tail call fastcc void @say(ptr noundef %4, ptr noundef nonnull %23) #17
+  br label %25
+
+25:
+  %26 = phi i32 [ 1, %22 ], [ 0, %17 ]
+  ret i32 %26
+}
+
+define internal fastcc zeroext i1 @read_parameters(ptr nocapture noundef readonly %0, i64 noundef %1, ptr nocapture noundef readonly %2, ptr nocapture noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #4 {
+  %6 = load i64, ptr %0, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  store i8 0, ptr %4, align 1
+  %8 = icmp sgt i64 %1, 0
+  br i1 %8, label %10, label %84
+
+9:
+  br i1 %8, label %49, label %84
+
+10:
+  %11 = phi i64 [ %47, %46 ], [ 0, %5 ]
+  %12 = getelementptr %struct.lib_argument, ptr %7, i64 %11
+  %13 = getelementptr %struct.smelt_tensor, ptr %2, i64 %11
+  %14 = getelementptr inbounds i8, ptr %12, i64 24
+  %15 = load i64, ptr %14, align 8
+  %16 = getelementptr i64, ptr @smelt_tables, i64 %15
+  %17 = getelementptr inbounds i8, ptr %13, i64 8
+  %18 = load i32, ptr %17, align 8
+  %19 = sext i32 %18 to i64
+  %20 = load i64, ptr %12, align 8
+  %21 = icmp eq i64 %20, %19
+  br i1 %21, label %22, label %113
+
+22:
+  %23 = getelementptr inbounds i8, ptr %13, i64 12
+  %24 = load i32, ptr %23, align 4
+  %25 = sext i32 %24 to i64
+  %26 = getelementptr inbounds i8, ptr %12, i64 16
+  %27 = load i64, ptr %26, align 8
+  %28 = icmp eq i64 %27, %25
+  br i1 %28, label %29, label %113
+
+29:
+  %30 = getelementptr inbounds i8, ptr %13, i64 16
+  %31 = icmp slt i32 %24, 1
+  br i1 %31, label %46, label %32
+
+32:
+  %33 = phi i64 [ %44, %43 ], [ 0, %29 ]
+  %34 = getelementptr i64, ptr %16, i64 %33
+  %35 = load i64, ptr %34, align 8
+  %36 = icmp slt i64 %35, 0
+  %37 = getelementptr [8 x i64], ptr %30, i64 0, i64 %33
+  %38 = load i64, ptr %37, align 8
+  br i1 %36, label %39, label %41
+
+39:
+  %40 = icmp slt i64 %38, 2
+  br i1 %40, label %113, label %43
+
+41:
+  %42 = icmp eq i64 %38, %35
+  br i1 %42, label %43, label %113
+
+43:
+  %44 = add nuw nsw i64 %33, 1
+  %45 = icmp eq i64 %44, %25
+  br i1 %45, label %46, label %32
+
+46:
+  %47 = add nuw nsw i64 %11, 1
+  %48 = icmp eq i64 %47, %1
+  br i1 %48, label %9, label %10
+
+49:
+  %50 = phi i64 [ %60, %57 ], [ 0, %9 ]
+  %51 = phi i64 [ %59, %57 ], [ 0, %9 ]
+  %52 = phi i8 [ %58, %57 ], [ 0, %9 ]
+  %53 = getelementptr %struct.lib_argument, ptr %7, i64 %50, i32 2
+  %54 = load i64, ptr %53, align 8
+  %55 = icmp sgt i64 %54, 0
+  br i1 %55, label %62, label %57
+
+56:
+  br i1 %8, label %87, label %84
+
+57:
+  %58 = phi i8 [ %52, %49 ], [ %79, %76 ]
+  %59 = phi i64 [ %51, %49 ], [ %82, %76 ]
+  %60 = add nuw nsw i64 %50, 1
+  %61 = icmp eq i64 %60, %1
+  br i1 %61, label %56, label %49
+
+62:
+  %63 = phi i64 [ %81, %76 ], [ 0, %49 ]
+  %64 = phi i64 [ %82, %76 ], [ %51, %49 ]
+  %65 = phi i8 [ %79, %76 ], [ %52, %49 ]
+  %66 = trunc nuw i8 %65 to i1
+  br i1 %66, label %67, label %70
+
+67:
+  %68 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
+  %69 = load i64, ptr %68, align 8
+  br label %76
+
+70:
+  %71 = getelementptr i64, ptr %3, i64 %64
+  %72 = load i64, ptr %71, align 8
+  %73 = getelementptr %struct.smelt_tensor, ptr %2, i64 %50, i32 3, i64 %63
+  %74 = load i64, ptr %73, align 8
+  %75 = icmp ne i64 %72, %74
+  br label %76
+
+76:
+  %77 = phi i64 [ %69, %67 ], [ %74, %70 ]
+  %78 = phi i1 [ true, %67 ], [ %75, %70 ]
+  %79 = zext i1 %78 to i8
+  %80 = getelementptr i64, ptr %3, i64 %64
+  store i64 %77, ptr %80, align 8
+  %81 = add nuw nsw i64 %63, 1
+  %82 = add i64 %64, 1
+  %83 = icmp eq i64 %81, %54
+  br i1 %83, label %57, label %62
+
+84:
+  %85 = phi i8 [ %58, %56 ], [ 0, %9 ], [ 0, %5 ], [ %109, %108 ]
+  store i8 1, ptr %4, align 1
+  %86 = trunc nuw i8 %85 to i1
+  br label %113
+
+87:
+  %88 = phi i64 [ %111, %108 ], [ 0, %56 ]
+  %89 = phi i64 [ %110, %108 ], [ %59, %56 ]
+  %90 = phi i8 [ %109, %108 ], [ %58, %56 ]
+  %91 = getelementptr %struct.lib_argument, ptr %7, i64 %88, i32 4
+  %92 = load i64, ptr %91, align 8
+  %93 = icmp eq i64 %92, 0
+  br i1 %93, label %108, label %94
+
+94:
+  %95 = getelementptr %struct.smelt_tensor, ptr %2, i64 %88
+  %96 = load ptr, ptr %95, align 8
+  %97 = load i64, ptr %96, align 8
+  %98 = trunc nuw i8 %90 to i1
+  br i1 %98, label %103, label %99
+
+99:
+  %100 = getelementptr i64, ptr %3, i64 %89
+  %101 = load i64, ptr %100, align 8
+  %102 = icmp ne i64 %101, %97
+  br label %103
+
+103:
+  %104 = phi i1 [ true, %94 ], [ %102, %99 ]
+  %105 = zext i1 %104 to i8
+  %106 = add i64 %89, 1
+  %107 = getelementptr i64, ptr %3, i64 %89
+  store i64 %97, ptr %107, align 8
+  br label %108
+
+108:
+  %109 = phi i8 [ %105, %103 ], [ %90, %87 ]
+  %110 = phi i64 [ %106, %103 ], [ %89, %87 ]
+  %111 = add nuw nsw i64 %88, 1
+  %112 = icmp eq i64 %111, %1
+  br i1 %112, label %84, label %87
+
+113:
+  %114 = phi i1 [ %86, %84 ], [ true, %41 ], [ true, %39 ], [ true, %22 ], [ true, %10 ]
+  ret i1 %114
+}
+
+define internal fastcc void @compute(ptr nocapture noundef readonly %0, i64 noundef %1, i64 noundef %2, ptr nocapture noundef readonly %3, ptr nocapture noundef %4) unnamed_addr #14 {
+  %6 = icmp slt i64 %1, %2
+  br i1 %6, label %8, label %7
+
+7:
+  ret void
+
+8:
+  %9 = phi i64 [ %174, %171 ], [ %1, %5 ]
+  %10 = getelementptr %struct.lib_node, ptr %0, i64 %9
+  %11 = getelementptr inbounds i8, ptr %10, i64 8
+  %12 = load i64, ptr %11, align 8
+  %13 = getelementptr inbounds i8, ptr %10, i64 16
+  %14 = load i64, ptr %13, align 8
+  %15 = load i64, ptr %10, align 8
+  switch i64 %15, label %171 [
+    i64 0, label %16
+    i64 1, label %17
+    i64 2, label %20
+    i64 3, label %26
+    i64 4, label %32
+    i64 5, label %38
+    i64 6, label %56
+    i64 7, label %78
+    i64 8, label %92
+    i64 9, label %99
+    i64 10, label %106
+    i64 11, label %113
+    i64 12, label %124
+    i64 13, label %129
+    i64 14, label %136
+    i64 15, label %143
+    i64 16, label %150
+    i64 17, label %157
+    i64 18, label %164
+  ]
+
+16:
+  br label %171
+
+17:
+  %18 = getelementptr i64, ptr %3, i64 %12
+  %19 = load i64, ptr %18, align 8
+  br label %171
+
+20:
+  %21 = getelementptr i64, ptr %4, i64 %12
+  %22 = load i64, ptr %21, align 8
+  %23 = getelementptr i64, ptr %4, i64 %14
+  %24 = load i64, ptr %23, align 8
+  %25 = add i64 %24, %22
+  br label %171
+
+26:
+  %27 = getelementptr i64, ptr %4, i64 %12
+  %28 = load i64, ptr %27, align 8
+  %29 = getelementptr i64, ptr %4, i64 %14
+  %30 = load i64, ptr %29, align 8
+  %31 = sub i64 %28, %30
+  br label %171
+
+32:
+  %33 = getelementptr i64, ptr %4, i64 %12
+  %34 = load i64, ptr %33, align 8
+  %35 = getelementptr i64, ptr %4, i64 %14
+  %36 = load i64, ptr %35, align 8
+  %37 = mul i64 %36, %34
+  br label %171
+
+38:
+  %39 = getelementptr i64, ptr %4, i64 %12
+  %40 = load i64, ptr %39, align 8
+  %41 = getelementptr i64, ptr %4, i64 %14
+  %42 = load i64, ptr %41, align 8
+  %43 = icmp eq i64 %42, 0
+  br i1 %43, label %171, label %44
+
+44:
+  %45 = icmp eq i64 %42, -1
+  %46 = icmp eq i64 %40, -9223372036854775808
+  %47 = and i1 %46, %45
+  br i1 %47, label %171, label %48
+
+48:
+  %49 = sdiv i64 %40, %42
+  %50 = srem i64 %40, %42
+  %51 = icmp eq i64 %50, 0
+  %52 = xor i64 %50, %42
+  %53 = ashr i64 %52, 63
+  %54 = select i1 %51, i64 0, i64 %53
+  %55 = add i64 %54, %49
+  br label %171
+
+56:
+  %57 = getelementptr i64, ptr %4, i64 %12
+  %58 = load i64, ptr %57, align 8
+  %59 = getelementptr i64, ptr %4, i64 %14
+  %60 = load i64, ptr %59, align 8
+  %61 = icmp eq i64 %60, 0
+  br i1 %61, label %74, label %62
+
+62:
+  %63 = icmp eq i64 %60, -1
+  %64 = icmp eq i64 %58, -9223372036854775808
+  %65 = and i1 %64, %63
+  br i1 %65, label %74, label %66
+
+66:
+  %67 = sdiv i64 %58, %60
+  %68 = srem i64 %58, %60
+  %69 = icmp eq i64 %68, 0
+  %70 = xor i64 %68, %60
+  %71 = ashr i64 %70, 63
+  %72 = select i1 %69, i64 0, i64 %71
+  %73 = add i64 %72, %67
+  br label %74
+
+74:
+  %75 = phi i64 [ %73, %66 ], [ 0, %62 ], [ 0, %56 ]
+  %76 = mul i64 %75, %60
+  %77 = sub i64 %58, %76
+  br label %171
+
+78:
+  %79 = getelementptr i64, ptr %4, i64 %12
+  %80 = load i64, ptr %79, align 8
+  %81 = getelementptr i64, ptr %4, i64 %14
+  %82 = load i64, ptr %81, align 8
+  %83 = icmp eq i64 %82, 0
+  br i1 %83, label %89, label %84
+
+84:
+  %85 = phi i64 [ %86, %84 ], [ %80, %78 ]
+  %86 = phi i64 [ %87, %84 ], [ %82, %78 ]
+  %87 = srem i64 %85, %86
+  %88 = icmp eq i64 %87, 0
+  br i1 %88, label %89, label %84
+
+89:
+  %90 = phi i64 [ %80, %78 ], [ %86, %84 ]
+  %91 = tail call i64 @llvm.abs.i64(i64 %90, i1 false)
+  br label %171
+
+92:
+  %93 = getelementptr i64, ptr %4, i64 %12
+  %94 = load i64, ptr %93, align 8
+  %95 = getelementptr i64, ptr %4, i64 %14
+  %96 = load i64, ptr %95, align 8
+  %97 = icmp eq i64 %94, %96
+  %98 = zext i1 %97 to i64
+  br label %171
+
+99:
+  %100 = getelementptr i64, ptr %4, i64 %12
+  %101 = load i64, ptr %100, align 8
+  %102 = getelementptr i64, ptr %4, i64 %14
+  %103 = load i64, ptr %102, align 8
+  %104 = icmp slt i64 %101, %103
+  %105 = zext i1 %104 to i64
+  br label %171
+
+106:
+  %107 = getelementptr i64, ptr %4, i64 %12
+  %108 = load i64, ptr %107, align 8
+  %109 = getelementptr i64, ptr %4, i64 %14
+  %110 = load i64, ptr %109, align 8
+  %111 = icmp sle i64 %108, %110
+  %112 = zext i1 %111 to i64
+  br label %171
+
+113:
+  %114 = getelementptr i64, ptr %4, i64 %12
+  %115 = load i64, ptr %114, align 8
+  %116 = icmp eq i64 %115, 0
+  br i1 %116, label %117, label %120
+
+117:
+  %118 = getelementptr inbounds i8, ptr %10, i64 24
+  %119 = load i64, ptr %118, align 8
+  br label %120
+
+120:
+  %121 = phi i64 [ %119, %117 ], [ %14, %113 ]
+  %122 = getelementptr i64, ptr %4, i64 %121
+  %123 = load i64, ptr %122, align 8
+  br label %171
+
+124:
+  %125 = getelementptr i64, ptr %4, i64 %12
+  %126 = load i64, ptr %125, align 8
+  %127 = sitofp i64 %126 to double
+  %128 = bitcast double %127 to i64
+  br label %171
+
+129:
+  %130 = getelementptr i64, ptr %4, i64 %12
+  %131 = load double, ptr %130, align 8
+  %132 = getelementptr i64, ptr %4, i64 %14
+  %133 = load double, ptr %132, align 8
+  %134 = fadd double %131, %133
+  %135 = bitcast double %134 to i64
+  br label %171
+
+136:
+  %137 = getelementptr i64, ptr %4, i64 %12
+  %138 = load double, ptr %137, align 8
+  %139 = getelementptr i64, ptr %4, i64 %14
+  %140 = load double, ptr %139, align 8
+  %141 = fsub double %138, %140
+  %142 = bitcast double %141 to i64
+  br label %171
+
+143:
+  %144 = getelementptr i64, ptr %4, i64 %12
+  %145 = load double, ptr %144, align 8
+  %146 = getelementptr i64, ptr %4, i64 %14
+  %147 = load double, ptr %146, align 8
+  %148 = fmul double %145, %147
+  %149 = bitcast double %148 to i64
+  br label %171
+
+150:
+  %151 = getelementptr i64, ptr %4, i64 %12
+  %152 = load double, ptr %151, align 8
+  %153 = getelementptr i64, ptr %4, i64 %14
+  %154 = load double, ptr %153, align 8
+  %155 = fdiv double %152, %154
+  %156 = bitcast double %155 to i64
+  br label %171
+
+157:
+  %158 = getelementptr i64, ptr %4, i64 %12
+  %159 = load double, ptr %158, align 8
+  %160 = getelementptr i64, ptr %4, i64 %14
+  %161 = load double, ptr %160, align 8
+  %162 = fcmp olt double %159, %161
+  %163 = zext i1 %162 to i64
+  br label %171
+
+164:
+  %165 = getelementptr i64, ptr %4, i64 %12
+  %166 = load double, ptr %165, align 8
+  %167 = getelementptr i64, ptr %4, i64 %14
+  %168 = load double, ptr %167, align 8
+  %169 = fcmp ole double %166, %168
+  %170 = zext i1 %169 to i64
+  br label %171
+
+171:
+  %172 = phi i64 [ 0, %8 ], [ %170, %164 ], [ %163, %157 ], [ %156, %150 ], [ %149, %143 ], [ %142, %136 ], [ %135, %129 ], [ %128, %124 ], [ %123, %120 ], [ %112, %106 ], [ %105, %99 ], [ %98, %92 ], [ %91, %89 ], [ %77, %74 ], [ %37, %32 ], [ %31, %26 ], [ %25, %20 ], [ %19, %17 ], [ %12, %16 ], [ %55, %48 ], [ 0, %44 ], [ 0, %38 ]
+  %173 = getelementptr i64, ptr %4, i64 %9
+  store i64 %172, ptr %173, align 8
+  %174 = add nsw i64 %9, 1
+  %175 = icmp eq i64 %174, %2
+  br i1 %175, label %7, label %8
+}
+
+define internal fastcc noundef i32 @refuse(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr noundef %2) unnamed_addr #4 {
+  %4 = load ptr, ptr %0, align 8
+  %5 = getelementptr inbounds i8, ptr %4, i64 16
+  %6 = load i64, ptr %5, align 8
+  %7 = getelementptr i64, ptr @smelt_tables, i64 %6
+  %8 = load i64, ptr %7, align 8
+  %9 = getelementptr i64, ptr @smelt_tables, i64 %8
+  %10 = getelementptr inbounds i8, ptr %4, i64 32
+  %11 = load i64, ptr %10, align 8
+  %12 = icmp sgt i64 %11, 0
+  br i1 %12, label %16, label %13
+
+13:
+  %14 = phi i32 [ 3, %3 ], [ %35, %34 ]
+  %15 = tail call fastcc i32 @say_call(ptr noundef nonnull %0, i32 noundef %14, ptr noundef %1, i64 noundef %11, ptr noundef %2) #17
+  ret i32 %14
+
+16:
+  %17 = phi i64 [ %36, %34 ], [ 0, %3 ]
+  %18 = phi i32 [ %35, %34 ], [ 3, %3 ]
+  %19 = getelementptr %struct.smelt_tensor, ptr %1, i64 %17
+  %20 = getelementptr inbounds i8, ptr %19, i64 8
+  %21 = load i32, ptr %20, align 8
+  %22 = sext i32 %21 to i64
+  %23 = getelementptr %struct.lib_argument, ptr %9, i64 %17
+  %24 = load i64, ptr %23, align 8
+  %25 = icmp eq i64 %24, %22
+  br i1 %25, label %26, label %33
+
+26:
+  %27 = getelementptr inbounds i8, ptr %19, i64 12
+  %28 = load i32, ptr %27, align 4
+  %29 = sext i32 %28 to i64
+  %30 = getelementptr inbounds i8, ptr %23, i64 16
+  %31 = load i64, ptr %30, align 8
+  %32 = icmp eq i64 %31, %29
+  br i1 %32, label %34, label %33
+
+33:
+  br label %34
+
+34:
+  %35 = phi i32 [ 2, %33 ], [ %18, %26 ]
+  %36 = add nuw nsw i64 %17, 1
+  %37 = icmp eq i64 %36, %11
+  br i1 %37, label %13, label %16
+}
+
+define internal fastcc void @describe(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #4 {
+  %4 = getelementptr inbounds i8, ptr %1, i64 40
+  %5 = load i64, ptr %4, align 8
+  %6 = getelementptr i64, ptr @smelt_tables, i64 %5
+  %7 = getelementptr inbounds i8, ptr %1, i64 16
+  %8 = load i64, ptr %7, align 8
+  %9 = trunc i64 %8 to i32
+  %10 = getelementptr inbounds i8, ptr %2, i64 8
+  store i32 %9, ptr %10, align 8
+  %11 = getelementptr inbounds i8, ptr %1, i64 32
+  %12 = load i64, ptr %11, align 8
+  %13 = trunc i64 %12 to i32
+  %14 = getelementptr inbounds i8, ptr %2, i64 12
+  store i32 %13, ptr %14, align 4
+  %15 = load i64, ptr %11, align 8
+  %16 = icmp sgt i64 %15, 0
+  br i1 %16, label %17, label %20
+
+17:
+  %18 = getelementptr inbounds i8, ptr %0, i64 24
+  %19 = getelementptr inbounds i8, ptr %2, i64 16
+  br label %21
+
+20:
+  ret void
+
+21:
+  %22 = phi i64 [ 0, %17 ], [ %29, %21 ]
+  %23 = load ptr, ptr %18, align 8
+  %24 = getelementptr i64, ptr %6, i64 %22
+  %25 = load i64, ptr %24, align 8
+  %26 = getelementptr i64, ptr %23, i64 %25
+  %27 = load i64, ptr %26, align 8
+  %28 = getelementptr [8 x i64], ptr %19, i64 0, i64 %22
+  store i64 %27, ptr %28, align 8
+  %29 = add nuw nsw i64 %22, 1
+  %30 = load i64, ptr %11, align 8
+  %31 = icmp slt i64 %29, %30
+  br i1 %31, label %21, label %20
 }
 
 define internal fastcc ptr @nearest_plan(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1) unnamed_addr #7 {
@@ -4441,7 +4441,7 @@ define internal fastcc void @write_identities(ptr nocapture noundef readonly %0,
   br i1 %48, label %39, label %33
 }
 
-define internal fastcc ptr @target_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, i1 noundef zeroext %3, i1 noundef zeroext %4, i64 noundef %5, i64 noundef %6, i64 noundef %7, ptr noundef readnone %8, ptr noundef readnone %9) unnamed_addr #14 {
+define internal fastcc ptr @target_of(ptr nocapture noundef readonly %0, ptr nocapture noundef readonly %1, ptr nocapture noundef readonly %2, i1 noundef zeroext %3, i1 noundef zeroext %4, i64 noundef %5, i64 noundef %6, i64 noundef %7, ptr noundef readnone %8, ptr noundef readnone %9) unnamed_addr #13 {
   %11 = getelementptr inbounds i8, ptr %0, i64 24
   %12 = load ptr, ptr %11, align 8
   br i1 %3, label %22, label %13
@@ -4526,11 +4526,11 @@ attributes #6 = { "no-builtins" }
 attributes #7 = { nofree noinline norecurse nosync nounwind memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
 attributes #8 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
 attributes #9 = { nofree noinline norecurse nosync nounwind memory(readwrite, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
-attributes #10 = { nofree noinline norecurse nosync nounwind memory(argmem: read) "no-builtins" "no-jump-tables"="true" }
-attributes #11 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #12 = { nofree noinline norecurse nosync nounwind memory(argmem: readwrite) "no-builtins" "no-jump-tables"="true" }
-attributes #13 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
-attributes #14 = { mustprogress nofree noinline norecurse nosync nounwind willreturn memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #10 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #11 = { nofree noinline norecurse nosync nounwind memory(argmem: read) "no-builtins" "no-jump-tables"="true" }
+attributes #12 = { mustprogress nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #13 = { mustprogress nofree noinline norecurse nosync nounwind willreturn memory(read, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
+attributes #14 = { nofree noinline norecurse nosync nounwind memory(argmem: readwrite) "no-builtins" "no-jump-tables"="true" }
 attributes #15 = { nofree noinline nosync nounwind memory(readwrite, inaccessiblemem: none) "no-builtins" "no-jump-tables"="true" }
 attributes #16 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #17 = { nobuiltin "no-builtins" }
