@@ -32,7 +32,7 @@ def reduce_rows(
     itemsize: int,
     join: Callable[[LLVMMachine, State, State], State],
 ) -> State:
-    """Reduce the vectors of each row to a lane of the result, joining halves with halves.
+    """Reduce each row's vectors to a lane of the result, halves with halves.
 
     There are as many rows as a vector has lanes; `itemsize` is that of the widest elements.
     """
