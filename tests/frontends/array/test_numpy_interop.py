@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt.errors import LeakError
-from smelt.frontends.array.ufuncs import OPERATORS
+from smelt.frontends.array.ufuncs import OPERATORS, expected_references
 
 LEFT = (np.arange(1.0, 5), np.arange(1, 5, dtype=np.float32), np.float64(3), np.float32(3))
 WHOLE = ("and_", "or_", "xor", "lshift", "rshift")
@@ -137,6 +137,21 @@ def test_a_buffer_that_would_not_be_written_is_an_error(f: Callable[[Any], Any])
         sm.jit(f)(x)
     with pytest.raises(sm.errors.GradientError, match="NumPy"):
         sm.grad(lambda x: sm.sum(f(x)))(x)
+
+
+def test_references_are_counted_as_python_calls_functions_now() -> None:
+    """Under torch.compile a caller holds its arguments too, and what had been counted was wrong."""
+    pytest.importorskip("torch")
+    from torch._C._dynamo import eval_frame
+
+    expected_references.cache_clear()
+    eval_frame.set_eval_frame(False)  # as in a call of a program of torch.compile
+    try:
+        for f in (_seen_by_a_view, _seen_by_an_array):
+            with pytest.raises(sm.errors.TracerError, match="NumPy"):
+                sm.jit(f)(np.arange(4.0))
+    finally:
+        eval_frame.set_eval_frame(None)
 
 
 class Counts:

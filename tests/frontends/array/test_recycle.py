@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import numpy  # noqa: ICN001 - `np` is ours
@@ -47,6 +48,19 @@ def test_memory_of_views_exports_and_results_is_left_alone(a: Any) -> None:
         numpy.testing.assert_array_equal(exported, expected * 10)
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "torch-compile"])
+def evaluation_of_frames(request: Any) -> Iterator[None]:
+    """Python's own way to run functions, and torch's, in which callers hold arguments too."""
+    if not request.param:
+        yield
+        return
+    eval_frame = pytest.importorskip("torch._C._dynamo").eval_frame
+    eval_frame.set_eval_frame(False)
+    yield
+    eval_frame.set_eval_frame(None)
+
+
+@pytest.mark.usefixtures("evaluation_of_frames")
 def test_a_result_that_is_kept_for_reuse_is_still_written_in_place(a: Any) -> None:
     with sm.config(tiers="numpy"):
         x: Any = a * 2.0

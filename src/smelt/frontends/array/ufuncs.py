@@ -87,7 +87,7 @@ def rebind_obstacle(ufunc: Any, inputs: Sequence[Any], frame: Any) -> str:
     at = frame.f_lasti
     if at < 0 or code[at] != _BINARY_OP:  # out= of a call, whose result may be ignored
         return "out= in a NumPy array"
-    buffer, expected = inputs[0], _expected_references(ufunc is np.matmul)
+    buffer, expected = inputs[0], expected_references(ufunc is np.matmul)
     references, base = sys.getrefcount(buffer), buffer.base
     if references > expected[0] and references - _readers(buffer) > expected[0]:
         return "`buffer += x`, where something else refers to NumPy's buffer too,"
@@ -124,15 +124,12 @@ class _ReferenceCounter:
 
 
 @cache
-def _expected_references(product: bool) -> tuple[int, int]:
+def expected_references(product: bool) -> tuple[int, int]:
     """Return the reference counts of such a buffer and its base in this interpreter."""
-
-    def write(buffer: Any, counter: Any) -> None:
-        if product:
-            buffer @= counter
-        else:
-            buffer += counter
-
     counter = _ReferenceCounter()
-    write(np.ones((2, 2))[:], counter)
+    buffer: Any = np.ones((2, 2))[:]  # no argument: callers may hold what they pass on
+    if product:
+        buffer @= counter
+    else:
+        buffer += counter
     return counter.counted
