@@ -64,7 +64,7 @@ def _write(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _select_scalar(xp: Any, a: Any, b: Any) -> Any:
-    return xp.where(a > 1, a, numpy.float64(2)) if "float" in str(b.dtype) else a
+    return xp.where(a != 1, a, numpy.float64(2)) if "float" in str(b.dtype) else a
 
 
 def _clip(xp: Any, a: Any, b: Any) -> Any:
