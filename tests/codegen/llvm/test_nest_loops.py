@@ -22,6 +22,8 @@ from smelt.types.expr import evaluate
 ROWS = "kernel k(x: f32[m,n], z: f32[n]) -> y: f32[m,n]\n  grid m\n"
 KERNELS = {
     "softmax": ROWS + "  e = exp(x[m,n] - max(x[m,n] over n))\n  y[m,n] = e / sum(e over n)\n",
+    "doubles": ROWS.replace("f32", "f64")
+    + "  e = exp(x[m,n] - max(x[m,n] over n))\n  y[m,n] = e / sum(e over n) + sum(x[m,n] over n)\n",
     "halves": ROWS.replace("f32", "f16")
     + "  y[m,n] = x[m,n] - min(x[m,n] over n) + f16(sum(f32(x[m,n]) over n))\n",
     "norm": ROWS + "  q = sum(x[m,n] * x[m,n] over n)\n  y[m,n] = x[m,n] / sqrt(q) * z[n]\n",
@@ -89,5 +91,7 @@ def test_sums_of_rows_are_printed_from_their_loops() -> None:
     s = schedule(program(kernel_of("softmax")).phases[0], Target.for_isa("avx512"))
     assert any(n.stages for n in s.nests)
     assert [why_not_nest(s, n) for n in s.nests] == ["", "", ""]
+    s = schedule(program(kernel_of("doubles")).phases[0], Target.for_isa("avx512"))
+    assert not any(why_not_nest(s, n) for n in s.nests)
     wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
     assert any("more than a number" in why_not_nest(wide, n) for n in wide.nests)

@@ -202,6 +202,11 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         "  each h in 0 .. n\n    y[h] = f32(s)",
         lambda f: accumulate(vectorize(f, "i", 4, "mask")),
     ),
+    "vectorize, sums with their errors": (
+        HEAD + "each i in 0 .. n with s = sum:two_sum f64(0.0)\n    s <- f64(x[i])\n"
+        "  each h in 0 .. n\n    y[h] = f32(s)",
+        lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
+    ),
     "vectorize, few lanes in the end": (
         HEAD + "each i in 0 .. n with s = max 1.0\n    s <- x[i]\n  each h in 0 .. n\n    y[h] = s",
         lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),

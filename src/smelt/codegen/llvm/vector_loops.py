@@ -17,7 +17,11 @@ from fractions import Fraction
 
 from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
-from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS, PlainAccumulator
+from smelt.codegen.llvm.instructions.reductions import (
+    PAIRED_VECTORS,
+    CompensatedSum,
+    PlainAccumulator,
+)
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
@@ -56,6 +60,9 @@ MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
+
+MIN_ROWS = 8
+"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,10 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
         accumulator = storage.accumulator_of(item)
         if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
+        if isinstance(accumulator, CompensatedSum):
+            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_ROWS):
+                return "rows whose sums and errors end together"
+            continue
         plain = isinstance(accumulator, PlainAccumulator)
         if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
             return "reductions that carry more than a number"
@@ -294,14 +305,21 @@ def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
     return lanes, 1 << ((extent % lanes or lanes) - 1).bit_length()
 
 
+def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reduction) -> int:
+    """Return of how many rows the results of a reduction wait in scratch; 0 if that varies."""
+    if len(nest.order) < 2 or s.materialised.get(item) != (nest.order[-2],):
+        return 0
+    extent = storage.extent(item, nest.order[-2])
+    return extent if isinstance(extent, int) else 0
+
+
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
     counts = [0]
     for item in nest.reductions:
-        axis, (dtype,) = nest.order[-2], storage.accumulator_of(item).parts
+        dtype, *errors = storage.accumulator_of(item).parts
         rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        extent = storage.extent(item, axis) if s.materialised.get(item) == (axis,) else 0
-        if dtype == bool_ or not isinstance(extent, int) or not 2 <= rows <= extent:
+        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
     return max(counts)
