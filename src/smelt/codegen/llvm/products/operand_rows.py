@@ -43,7 +43,7 @@ def row_scopes(
 def load_rows(
     env: Environment, item: Item, scopes: Sequence[Scope], lanes: Lanes, depth: int = 2
 ) -> list[Value]:
-    """Return a vector of an operand in each of some rows, in which `depth` loops are open."""
+    """Return a vector of an operand in each of some rows, inside `depth` loops."""
     rows: list[Value] = []
     for scope in scopes:
         inner = Scope(scope, {lanes.axis: lanes.base}, lanes=lanes)
