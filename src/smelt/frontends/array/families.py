@@ -19,8 +19,14 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
+from smelt.frontends.array.promote import (
+    cast,
+    has_numpys_rules,
+    promote_comparison,
+    promote_operands,
+)
 from smelt.frontends.array.sizes import mismatch
+from smelt.frontends.array.structure import STRUCTURES, applied, note, structure_of
 from smelt.frontends.array.value import (
     STATE,
     Value,
@@ -28,15 +34,15 @@ from smelt.frontends.array.value import (
     computed_into,
     constant,
     infer,
-    note_family,
+    is_at_once,
     record,
-    record_again,
     sighting,
 )
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, f64
+from smelt.python.origin import here
+from smelt.types.dtype import DType, bool_, f64, i8
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -141,6 +147,9 @@ class Binary:
                             return repeated
                     return apply(cached.result, pair, 3)
         pair = self._promoted(x, y)
+        of_bools = self._of_bools(*pair)
+        if of_bools is not None:
+            return of_bools
         result = self._record(*pair)
         if result.scope is None:
             seen = sighting(self.op, (pair[0].type, pair[1].type))
@@ -197,11 +206,22 @@ class Binary:
         if cached is not None:
             return scope.record_typed(self.op, (x, y), cached[0])
         bound = len(scope.bound)
-        result = self._record(*self._promoted(x, y))
+        pair = self._promoted(x, y)
+        of_bools = self._of_bools(*pair)
+        if of_bools is not None:
+            return of_bools
+        result = self._record(*pair)
         if result.inputs[0] is x and result.inputs[1] is y and len(scope.bound) == bound:
             key_types = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
             scope.memo[key] = result.type, key_types
         return result
+
+    def _of_bools(self, x: Value, y: Value) -> Value | None:
+        """Return arithmetic of bools by NumPy's rules, None for other operators and modules."""
+        if x.type.dtype is not bool_ or self.what not in _OF_BOOLS or not has_numpys_rules():
+            return None
+        other = _OF_BOOLS[self.what]
+        return BINARY[other](x, y) if other else self(cast(x, i8), cast(y, i8))
 
     def _promoted(self, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
         """Promote and align operands that no cache knows."""
@@ -216,6 +236,12 @@ class Binary:
             return record(self.op, (x, y))
         except DTypeError as error:
             raise row_error(self.what, error, x, y) from None
+
+
+_OF_BOOLS = {"add": "logical_or", "multiply": "logical_and"} | dict.fromkeys(
+    ("floor_divide", "remainder", "pow", "bitwise_left_shift", "bitwise_right_shift"), ""
+)
+"""Arithmetic of bools by NumPy's rules: the family that it is, or that of int8."""
 
 
 def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
@@ -301,3 +327,46 @@ _BINARY: tuple[tuple[str, str, OperandRule], ...] = (
 UNARY = {what: Unary(what, row, wide) for what, row, wide in _UNARY}
 BINARY = {what: Binary(what, row, wide) for what, row, wide in _BINARY}
 _ = infer
+
+
+def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
+    """Record an operator on a pending value, and perhaps another value or a number.
+
+    `what` is its sighting, or a family that was noted for their structures.  No other code may see
+    the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
+    """
+    state = STATE
+    epoch = state.epochs.current
+    of, a = x.structure
+    other, b = (None, None) if y is None else y.structure
+    waiting: Any
+    if of is epoch and x.data is None:
+        waiting = a
+    elif y is not None and other is epoch and y.data is None:
+        waiting = b
+    else:
+        return None
+    if state.scope is not None or (waiting.key[0].is_kept and is_at_once()):
+        return None
+    if of is not epoch:
+        a = structure_of(x, epoch)
+    elif other is not epoch and y is not None:
+        b = structure_of(y, epoch)
+    key = (what, a) if y is None else (what, a, b)
+    structure = STRUCTURES.get(key)
+    if structure is None:
+        if what.__class__ is not Sighting or None in key:
+            return None
+        structure = applied(key)
+    seen = structure.key[0]
+    value = Value(seen.op, (x,) if y is None else (x, y), seen.type, here(depth))
+    value.structure = (epoch, structure)
+    return value
+
+
+def note_family(family: object, result: Value) -> Value:
+    """Note what a family's operator on values of some structures is, for `record_again`."""
+    structure = result.structure[1]
+    if structure is not None:
+        note((family, *structure.key[1:]), structure)
+    return result
