@@ -6,6 +6,7 @@
     python -m tools.numpy_programs --check                fail if a program is below its floor
     python -m tools.numpy_programs --write-docs           store the figures for the pages
     python -m tools.numpy_programs --calls                single calls on ten elements
+    python -m tools.numpy_programs --bounds               what fusion could gain at most, large
 
 The programs are those of `tests/frontends/numpy/scripts.py` and `programs.py`.  Each run is the
 process time of all threads, in a process that has imported its library and nothing else, with an
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools import numpy_bounds
 from tools.numpy_calls import calls_table
 
 __all__ = ["FLOORS", "LARGE", "PARTS", "differences", "failures", "main", "measure"]
@@ -80,6 +82,8 @@ LINES = {
 }
 """Library -> the line in place of the program's `import numpy as np`."""
 
+_PROFILED = "SMELT_PROGRAMS_PROFILED"
+"""Variable that makes a child measure what could be fused."""
 RUNS = ("first", "second", "steady")
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """NumPy's linear algebra waits for its threads by spinning, which would count as its time."""
@@ -128,7 +132,9 @@ def run_child(library: str, name: str, size: str, runs: int, target: str) -> Non
     cache = Path(os.environ["SMELT_CACHE_DIR"])
     record: Row = {"seconds": [], "entries": [], "error": ""}
     try:
-        for _ in range(runs):
+        if os.environ.get(_PROFILED):
+            record["profile"] = numpy_bounds.profile(lambda: program(*arguments))
+        for _ in range(runs if "profile" not in record else 0):
             start = time.process_time()
             result = leaves(program(*arguments))
             record["seconds"].append(time.process_time() - start)
@@ -139,13 +145,13 @@ def run_child(library: str, name: str, size: str, runs: int, target: str) -> Non
     Path(target).write_bytes(pickle.dumps(record))
 
 
-def run_process(library: str, name: str, size: str, runs: int) -> Row:
-    """Run a program in a process with an empty cache; return its record."""
+def run_process(library: str, name: str, size: str, runs: int, **settings: str) -> Row:
+    """Run a program in a process with an empty cache and more environment; return its record."""
     with tempfile.TemporaryDirectory(prefix="smelt-programs-") as folder:
         target = Path(folder) / "record"
         cache = Path(folder) / "cache"
         cache.mkdir()
-        environment = os.environ | _ONE_THREAD | {"SMELT_CACHE_DIR": str(cache)}
+        environment = os.environ | _ONE_THREAD | settings | {"SMELT_CACHE_DIR": str(cache)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment["PYTHONPYCACHEPREFIX"] = _bytecode()
         child = ["--child", library, name, size, str(runs), str(target)]
@@ -209,6 +215,15 @@ def measure(name: str, size: str, libraries: Sequence[str], runs: int, processes
         row["new"][library] = done[0]["entries"][1] - done[0]["entries"][0]
         row["note"][library] = differences(records["numpy"][0]["result"], done[0]["result"])
     return row
+
+
+def bound(name: str) -> Row:
+    """Return how much faster fusion could make a program at its large size, and its shares."""
+    numpys = run_process("numpy", name, "large", 4)
+    ours = run_process("smelt", name, "large", 0, SMELT_TIERS="numpy", **{_PROFILED: "1"})
+    if error := numpys["error"] or ours["error"]:
+        raise RuntimeError(f"{name}: {error}")
+    return numpy_bounds.row(name, min(numpys["seconds"]), ours["profile"])
 
 
 def ratio(row: Row, run: str, library: str = "smelt") -> float:
@@ -293,7 +308,7 @@ def summary() -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS: Mapping[str, Callable[[], str]] = {"table": page}
+PARTS: Mapping[str, Callable[[], str]] = {"table": page, "bounds": numpy_bounds.page}
 SUMMARY: Mapping[str, Callable[[], str]] = {"programs": summary}
 
 
@@ -318,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--write-docs", action="store_true", help="store figures for the pages")
     parser.add_argument("--calls", action="store_true", help="time single calls on ten elements")
+    parser.add_argument("--bounds", action="store_true", help="bound the gain at the large size")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.child:
@@ -333,6 +349,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such program: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     names = [n for n in names if n in (chosen.programs or names)]
     names = [n for n in names if chosen.size == "natural" or n in LARGE]
+    if chosen.bounds:
+        bounds = [bound(n) for n in names if n in LARGE]
+        print(numpy_bounds.table(bounds))
+        if chosen.write_docs:
+            numpy_bounds.store(bounds)
+        return 0
     optional = [x for x in ("jax", "numba") if importlib.util.find_spec(x)]
     libraries = ["numpy", "smelt", *optional]
     rows: list[Row] = []
