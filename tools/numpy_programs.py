@@ -146,7 +146,7 @@ def run_child(library: str, name: str, size: str, runs: int, target: str) -> Non
 
 
 def run_process(library: str, name: str, size: str, runs: int, **settings: str) -> Row:
-    """Run a program in a process with an empty cache and more environment; return its record."""
+    """Return the record of a program in a process with an empty cache."""
     with tempfile.TemporaryDirectory(prefix="smelt-programs-") as folder:
         target = Path(folder) / "record"
         cache = Path(folder) / "cache"
@@ -218,7 +218,7 @@ def measure(name: str, size: str, libraries: Sequence[str], runs: int, processes
 
 
 def bound(name: str) -> Row:
-    """Return how much faster fusion could make a program at its large size, and its shares."""
+    """Return how much faster fusion could make a program at its large size."""
     numpys = run_process("numpy", name, "large", 4)
     ours = run_process("smelt", name, "large", 0, SMELT_TIERS="numpy", **{_PROFILED: "1"})
     if error := numpys["error"] or ours["error"]:
