@@ -119,6 +119,8 @@ def _map(path: Path) -> memoryview:
 
 
 NO_NUMBERS: Mapping[str, Any] = MappingProxyType({})
+MIN_KEPT_BYTES = 1 << 24
+"""Bytes of packed weights that a small model may keep: a part of what the compiler takes."""
 MAX_REPEATED = 256
 """Types and shapes of feeds that are remembered with their programs."""
 MAX_FIXED = 2
@@ -402,13 +404,13 @@ class Session:
             return [evaluation.array(x) for x in results]
 
         kept = sum(x.elements.nbytes for x in self._constants.values())
-        return _ModelProgram(Options(model), kept)
+        return _ModelProgram(Options(model), max(kept, MIN_KEPT_BYTES))
 
 
 class _ModelProgram(Jit[..., Any]):
-    """A jitted model, which may keep as many bytes of packed weights as the file has weights.
+    """A jitted model, which may keep packed weights beyond the memory that fusion saves.
 
-    Other runtimes pack weights when they load a model, too.
+    As many bytes as the file has weights: other runtimes pack them when they load a model, too.
     """
 
     def __init__(self, options: Options, kept_bytes: int) -> None:
