@@ -73,14 +73,14 @@ def test_the_bits_are_those_of_nests(
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_last_nest_is_printed_from_its_loops(name: str) -> None:
     s = schedule(program(kernel_of(name)).phases[0], Target.for_isa("avx2"))
-    assert not why_not_nest(s, s.nests[-1], streaming=False)
+    assert not why_not_nest(s, s.nests[-1])
 
 
 def test_sums_of_rows_are_printed_from_their_loops() -> None:
     s = schedule(program(kernel_of("norm")).phases[0], Target.for_isa("avx512"))
-    assert [why_not_nest(s, n, streaming=False) for n in s.nests] == ["", ""]
+    assert [why_not_nest(s, n) for n in s.nests] == ["", ""]
     s = schedule(program(kernel_of("softmax")).phases[0], Target.for_isa("avx512"))
     assert any(n.stages for n in s.nests)
-    assert [why_not_nest(s, n, streaming=False) for n in s.nests] == ["", "", ""]
+    assert [why_not_nest(s, n) for n in s.nests] == ["", "", ""]
     wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
-    assert any("more than a number" in why_not_nest(wide, n, streaming=False) for n in wide.nests)
+    assert any("more than a number" in why_not_nest(wide, n) for n in wide.nests)

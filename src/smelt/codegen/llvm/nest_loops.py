@@ -33,9 +33,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     row_groups = any(nest in x.groups.nests for x in env.row_groups)
     if row_groups or env.late_store or env.range_targets:
         return False
-    if env.known_conditions or why_not_nest(
-        env.s, nest, env.storage, streaming=env.frame.streaming
-    ):
+    if env.known_conditions or why_not_nest(env.s, nest, env.storage):
         return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
     lowering = _NestLowering(env, nest, scope, printer)

@@ -38,7 +38,8 @@ from smelt.codegen.llvm.instructions.reductions import reduce_halves
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
-from smelt.loop.passes.align_stores import CACHE_LINE, skew_of
+from smelt.loop.ir import CACHE_LINE
+from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.text_print import statement_text, value_text
 from smelt.loop.walk import loads as loads_of
 from smelt.loop.walk import places, reads, values
@@ -200,8 +201,7 @@ class LoopPrinter:
             store_scalar(m, self._address(place), value.value, dtype, mask)
         elif place.stride == 1 and not isinstance(place.at, loop.Value):
             raw = splat(self.b, value.value, place.lanes)
-            bypass = CACHE_LINE if s.nontemporal else 0
-            store_vector(m, self._address(place), raw, dtype, mask, bypass=bypass)
+            store_vector(m, self._address(place), raw, dtype, mask, bypass=s.nontemporal)
         else:
             raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)

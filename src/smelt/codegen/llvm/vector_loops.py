@@ -29,8 +29,9 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
+from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import CACHE_LINE, align_stores
+from smelt.loop.passes.align_stores import PIECE, align_stores, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
@@ -69,9 +70,7 @@ class Share:
     before: Index
 
 
-def why_not_nest(
-    s: Schedule, nest: Nest, storage: Storage | None = None, *, streaming: bool
-) -> str:
+def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str:
     """Return why a nest is not printed from its loops; empty if it is.
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
@@ -88,14 +87,12 @@ def why_not_nest(
         return "no vectors"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
-    if nest.stages and streaming and nest.stores:
-        return "stages that store past the caches"
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
     if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
-    return _why_not_lanes(s, nest, storage) or _why_not_stores(s, nest, streaming=streaming)
+    return _why_not_lanes(s, nest, storage) or _why_not_stores(nest)
 
 
 _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -147,28 +144,48 @@ def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
             yield item
 
 
-def _why_not_stores(s: Schedule, nest: Nest, *, streaming: bool) -> str:
+def _why_not_stores(nest: Nest) -> str:
     """Return which of the stores of a nest are not those of full vectors."""
-    stores = nest.stores
-    if nest.vector is None and stores:
-        return "stores of single elements" if streaming else ""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in stores):
-        return "stores that are apart, or under a condition"
-    if not streaming or not stores or nest.reductions:
-        return ""
-    if len(stores) > 1 or not _fills_lines(s, nest):
-        return "results that no common alignment suits"
-    return "rows, which begin at cache lines only now and then" if len(nest.order) > 1 else ""
+    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
+        return "stores that are apart, or under a condition" if nest.order else ""
+    return ""
 
 
 def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
+def _past_caches(
+    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int
+) -> tuple[loop.Func, tuple[str, ...]]:
+    """Store past the caches where that stores full cache lines, or their pieces.
+
+    Returns the loops that remain to be run in vectors.
+    """
+    arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
+    sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
+    if _is_long(nest):
+        return store_if_aligned(func, var, arrays, PIECE)
+    if len(sizes) > 1:
+        return store_if_aligned(func, var, arrays, CACHE_LINE)
+    func, loops = align_stores(func, var, arrays, wide, MIN_ITERATIONS)
+    func = vectorize(func, loops.head, s.lanes, "masked")
+    for step in (wide, s.lanes):
+        func = vectorize(func, loops.lines, step, "scalar")
+    func = vectorize(func, loops.lines, s.lanes, "masked")
+    if len(arrays) == 1:
+        return func, (loops.other,)
+    return store_if_aligned(func, loops.other, arrays, PIECE)
+
+
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
-    size = s.phase.dtypes[nest.stores[0].access.buffer].itemsize
-    wide = s.lanes * nest.unroll * size
-    return nest.unroll <= MAX_ALIGNED_VECTORS and wide % CACHE_LINE == 0
+    sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
+    return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
+
+
+def _is_long(nest: Nest) -> bool:
+    """Return whether a body computes for longer than memory moves."""
+    return bool(nest.stages) or nest.unroll > MAX_ALIGNED_VECTORS
 
 
 def in_vectors(
@@ -187,20 +204,18 @@ def in_vectors(
 
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin.
     """
-    lanes, row, walk = s.lanes, loop_around(func.body, var), loop_over(func.body, var)
-    streaming = streaming and not nest.reductions
+    row, walk = loop_around(func.body, var), loop_over(func.body, var)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
-    if streaming and nest.stores:
-        func, aligned = align_stores(func, var, wide, MIN_ITERATIONS)
-        func, var = vectorize(func, aligned.head, lanes, "masked"), aligned.other
-        for step in (wide, lanes):
-            func = vectorize(func, aligned.lines, step, "scalar")
-        func = vectorize(func, aligned.lines, lanes, "masked")
+    others: tuple[str, ...] = (var,)
+    streaming &= bool(nest.stores) and not nest.reductions and not is_short
+    if streaming := streaming and _fills_lines(s, nest):
+        func, others = _past_caches(func, s, nest, var, wide)
     before = {t.var for t in _loops(func)} - {var}
-    func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
+    for name in others:
+        func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if cuts and not is_short else ():
@@ -216,17 +231,16 @@ def in_vectors(
         func = prefetch_strips(func, STRIP_ELEMENTS, {*_streamed(nest)})
     if shares and not is_short:
         for x in shares:
-            for name, before in _walks(func, wide):
-                before = add(x.before, before)
-                func = prefetch_share(func, name, x.buffer, x.first, x.share, before)
+            for name, done in _walks(func, wide, walk.low):
+                func = prefetch_share(func, name, x.buffer, x.first, x.share, add(x.before, done))
     if nest.reductions and not shares:
         full, masked = (
             {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
             for m in (False, True)
         )
         func = prefetch_page(func, full, masked)
-    for store in nest.stores if streaming else ():
-        func = prefetch_written(func, store.access.buffer)
+    for store in nest.stores if streaming and not _is_long(nest) else ():
+        func = prefetch_written(func, identifier(store.access.buffer))
     func = accumulate(func) if nest.reductions else func
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
@@ -242,17 +256,16 @@ def _streamed(nest: Nest) -> Iterator[str]:
     return (identifier(a.buffer) for a in accesses_of(nest.items) if _step(a, nest.vector) == 1)
 
 
-def _walks(func: loop.Func, wide: int) -> list[tuple[str, Index]]:
-    """Return the loops over full vectors, and what a row has before each of them.
+def _walks(func: loop.Func, wide: int, low: Index) -> list[tuple[str, Index]]:
+    """Return the loops over full vectors, and how far from `low` each begins.
 
     Of the stages of a strip only the first.
     """
     strips = [t for t in _loops(func) if t.step == STRIP_ELEMENTS]
     stages = [[s for s in t.body if isinstance(s, loop.For)] for t in strips]
-    inner = {s.var: sub(s.low, t.low) for t, x in zip(strips, stages, strict=True) for s in x[:1]}
     others = {s.var for x in stages for s in x[1:]}
-    full = (t.var for t in _loops(func) if t.step == wide and t.var not in others)
-    return [(name, inner.get(name, 0)) for name in full]
+    full = (t for t in _loops(func) if t.step == wide and t.var not in others)
+    return [(t.var, sub(t.low, low)) for t in full]
 
 
 def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:

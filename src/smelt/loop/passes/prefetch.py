@@ -39,8 +39,7 @@ from typing import Literal
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
-from smelt.loop.ir import Module
-from smelt.loop.passes.align_stores import CACHE_LINE
+from smelt.loop.ir import CACHE_LINE, Module
 from smelt.loop.walk import (
     Body,
     Names,
