@@ -158,12 +158,14 @@ class IntegerWeights:
         """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
         if zero is not None and zero.ndim == 1:
             zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
+        right = self.bytes
         if all(isinstance(n, int) and n == 1 for n in a.shape[:-1]):
             # Sums of columns, by which signs are changed, would serve a single row.
-            left, zero = a, None if zero is None else sm.astype(zero, sm.int32)
+            left, right = (sm.astype(x, sm.int32) for x in (a, right))
+            zero = None if zero is None else sm.astype(zero, sm.int32)
         else:
             left, zero = _signed(a, zero)
-        result = Array.of(matmul(left.node, self.bytes.node, i32))
+        result = Array.of(matmul(left.node, right.node, i32))
         if self.zero is not None:
             rows = sm.sum(sm.astype(left, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
             result = result - rows * self.zero

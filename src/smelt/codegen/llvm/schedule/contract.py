@@ -44,6 +44,7 @@ from smelt.machine.blocks import (
     COLUMNS,
     GEMV,
     UNPACKED,
+    ceiling,
     dot_instruction_block,
     full_width_rows,
     product_rows,
@@ -56,7 +57,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, product
+from smelt.types.expr import Index, mul, product
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
@@ -435,8 +436,11 @@ def product_block(
     c: Contraction, phase: Phase, every: list[Contraction], target: Target
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a contraction that one task takes."""
-    if c.is_gemv or c.m is None:
-        along_rows = c.vector_axis == c.n or not c.is_gemv
+    if c.m is None and not c.is_gemv:
+        panels = ceiling(thin_columns(phase.axes[c.n]), c.tile.columns)
+        return GEMV.rows, mul(panels, c.tile.columns)
+    if c.is_gemv:
+        along_rows = c.vector_axis == c.n
         return GEMV.rows, thin_columns(phase.axes[c.n]) if along_rows else GEMV.dot_rows
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
