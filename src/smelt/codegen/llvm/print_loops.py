@@ -243,6 +243,11 @@ class LoopPrinter:
                 if x.lanes == y.lanes > 1:  # conversions keep the ports of additions busy
                     return Typed(self.machine(x.lanes).add_aside(x.value, y.value), f64)
                 return self._apply("add", [x, y])
+            case loop.Apply("fma", (first, loop.Const(1.0), other)):
+                x, y = self.value(first), self.value(other)
+                if x.lanes == y.lanes > 1:
+                    return Typed(self.machine(x.lanes).add_aside(x.value, y.value), x.dtype)
+                return self._apply("add", [x, y])
             case loop.Apply(op, args):
                 return self._apply(op, [self.value(a) for a in args])
             case loop.Cast(arg, dtype):
@@ -257,6 +262,9 @@ class LoopPrinter:
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
+            case loop.Shuffle((arg,), "permute", (lane,)):
+                x = self.value(arg)
+                return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)
             case loop.Shuffle((arg,), "permute", table):
                 x = self.value(arg)
                 return Typed(self.b.shuffle_vector(x.value, x.value, lane_numbers(table)), x.dtype)

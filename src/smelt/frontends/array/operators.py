@@ -21,7 +21,7 @@ from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
-from smelt.frontends.array.promote import cast, default_value
+from smelt.frontends.array.promote import cast, default_value, has_numpys_rules
 from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data
 from smelt.frontends.array.views import shape_of
 
@@ -480,7 +480,7 @@ def operand(x: Any) -> Any:
     if isinstance(x, Operators):
         return x.node
     if isinstance(x, (bool, int, float, Number)):
-        return x
+        return operand_of_numpy(x) if x.__class__ is np.float64 and has_numpys_rules() else x
     if isinstance(x, complex):
         raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
