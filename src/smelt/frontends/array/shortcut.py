@@ -157,6 +157,9 @@ def _record(
         or any(data.__class__ is not np.ndarray for _, data in captured)
     ):
         return None
+    held = _held_arrays(trace, executable)
+    if held is None:
+        return None
     prepared = executable.prepared(sizes)
     has_flag = trace.bounds.flag is not None
     if len(prepared.results) != len(trace.results) + has_flag or not trace.only_outputs:
@@ -183,7 +186,7 @@ def _record(
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
         result_nests=() if plain else _result_nests(trace),
-        held=_held_arrays(trace, executable),
+        held=held,
     )
     return record
 
@@ -200,13 +203,14 @@ def _prelude_sources(trace: Trace, executable: Any) -> dict[int, Value]:
     return {k: trace.captured[k - len(trace.arguments)] for k in sources}
 
 
-def _held_arrays(trace: Trace, executable: Any) -> Sequence[Buffer]:
-    """Return what a program computed once from captured values."""
+def _held_arrays(trace: Trace, executable: Any) -> Sequence[Buffer] | None:
+    """Return what a program computed once from captured values; None if it is not kept."""
     if executable.prelude is None:
         return ()
     values = _prelude_sources(trace, executable)
     owners, stamps = [*values.values()], (None,) * len(values)
-    return executable.prelude.run(owners, stamps, lambda k: values[k].data).arrays
+    runs = [executable.prelude.run(owners, stamps, lambda k: values[k].data) for _ in range(2)]
+    return runs[0].arrays if runs[0] is runs[1] else None
 
 
 def _locate_error(
