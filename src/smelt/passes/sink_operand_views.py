@@ -3,16 +3,15 @@
 Operands of a loop are arrays, so that a view of one is copied in every call. A step reads parts of
 an array in place:
 
-    loop(c, w[1])                                 loop(c, w)
-      body: c = contract(c, w)                      body: c = contract(c, w[1])
+    loop(c, w[0]), loop(c, w[1])                  loop(c, w), loop(c, w)
+      body: c = contract(c, w)                      body: c = contract(c, w[0]), .. w[1]
 
 Only views that keep the order of elements move, and only of fixed sizes: sizes have other names in
-a step.
+a step.  Together they are all of the array, which may be stored in another layout for its readers.
 
 >>> from smelt.graph.text import parse
->>> graph = parse('''graph f(c: f32[4], w: f32[2,4,4]) {
-...   v0 = slice(w) {starts=(1, 0, 0), sizes=(1, 4, 4), steps=(1, 1, 1)}
-...   v1 = reshape(v0) {shape=(4, 4)}
+>>> graph = parse('''graph f(c: f32[4], w: f32[1,4,4]) {
+...   v1 = reshape(w) {shape=(4, 4)}
 ...   v2 = loop(c, v1) {carries=1, slices=0, length=(3,), reverse=false, which=0, names=(),
 ...     sizes=(), body=graph step(c: f32[4], w: f32[4,4]) {
 ...       v0 = contract(c, w) {spec="k; k,j -> j"}
@@ -22,12 +21,13 @@ a step.
 ... }''')
 >>> (node,) = sink_operand_views(graph).outputs
 >>> [x.op.label for x in node.inputs], node.op.body.graph.inputs[1].type.shape
-(['c', 'w'], (2, 4, 4))
+(['c', 'w'], (1, 4, 4))
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
@@ -40,14 +40,19 @@ from smelt.ops.view import Reshape, Slice
 def sink_operand_views(graph: Graph) -> Graph:
     """Return the graph with loops that read the arrays behind views of their constants."""
     bodies: dict[tuple[Body, tuple[Node, ...]], Body] = {}
+    views: dict[Node, set[Node]] = {}
+    for node in graph.nodes():
+        for x in _constants(node):
+            views.setdefault(_array_of(x), set()).add(x)
+    whole = {x for x, parts in views.items() if sum(map(_elements, parts)) >= _elements(x)}
 
     def change(node: Node) -> Node:
         op = node.op
         if not isinstance(op, Loop):
             return node
-        first = op.carries + op.slices
-        sources = (_array_of(x) if k >= first else x for k, x in enumerate(node.inputs))
-        inputs = tuple(sources)
+        first, constants = op.carries + op.slices, _constants(node)
+        arrays = (source if (source := _array_of(x)) in whole else x for x in constants)
+        inputs = (*node.inputs[:first], *arrays)
         if inputs == node.inputs:
             return node
         key = op.body, node.inputs
@@ -57,6 +62,16 @@ def sink_operand_views(graph: Graph) -> Graph:
         return Node(replace(op, body=bodies[key]), inputs, node.type, node.origin)
 
     return rebuild(graph, change)
+
+
+def _constants(node: Node) -> tuple[Node, ...]:
+    """Return the operands that a loop reads whole in each step."""
+    op = node.op
+    return node.inputs[op.carries + op.slices :] if isinstance(op, Loop) else ()
+
+
+def _elements(node: Node) -> int:
+    return prod(n for n in node.type.shape if isinstance(n, int))
 
 
 def _array_of(operand: Node) -> Node:
