@@ -21,7 +21,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 
 
 def vector_sums(launch: Kernel) -> Kernel | None:
-    """Return a launch of steps with products of one row in a program; None without any."""
+    """Return a launch of steps with products of one row in a program, or None."""
     streams = [s for s in statements(launch) if isinstance(s, Stream) and carries_steps(s)]
     dots = [d for s in streams for d in dots_of(s.body)]
     if not dots:
