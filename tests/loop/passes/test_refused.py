@@ -28,6 +28,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -136,6 +137,22 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "2 lanes are folded into 4": (
         HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 2)",
         accumulate,
+    ),
+    "the loop over i does not end with that over j": (
+        ROW + "y[i] = 1.0",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "the loops over i and j are not a square": (
+        ROW + "each j in 0 .. 2\n      y[i + j] = x[i]",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "does more than a store": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n" + "      y[i*2 + j] = x[j]\n" * 2,
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "what is stored reads what the loop over j binds": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n      v = x[j]\n      y[i*2 + j] = v",
+        lambda f: transpose_tile(f, "i", "j"),
     ),
 }
 

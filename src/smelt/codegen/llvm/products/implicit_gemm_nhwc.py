@@ -33,7 +33,7 @@ from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
-from smelt.codegen.llvm.products.packing import Packer
+from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, prefetch_args
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.products.tile_loops import (
@@ -224,10 +224,8 @@ class ImplicitGemmNhwc(Packer):
             return super().offset(nest, scope)
         b, c = self.b, self.c
         k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in (c.flat or c.depth, c.n))
-        inside = b.and_(n, number(c.tile.columns - 1))
         k = b.add(b.mul(self.tap, number(c.block)), k)
-        panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
-        return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
+        return panel_offset(b, c.tile.columns, number(c.taps * c.block), k, n)
 
     def _table(self) -> None:
         """Store the indirection table.

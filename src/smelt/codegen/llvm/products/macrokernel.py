@@ -33,6 +33,7 @@ from smelt.codegen.llvm.products.direct_store import (
 )
 from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
+from smelt.codegen.llvm.products.packing import panel_offset
 from smelt.codegen.llvm.products.prefetch import TilePrefetcher
 from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
@@ -424,8 +425,7 @@ class Macrokernel(Microkernel):
             first = b.add(self.env.ranges[self.c.n][0], column)
             at = self.env.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.group_size == 1 else b.udiv(at, number(self.c.group_size))
-        inside = b.and_(column, number(self.c.tile.columns - 1))
-        panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
+        panel = panel_offset(b, self.c.tile.columns, self.panel_units, number(0), column)
         return (
             panel if self.right_in_place is None else b.select(self.right_in_place, column, panel)
         )
