@@ -61,7 +61,7 @@ MAX_ALIGNED_VECTORS = 4
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
 
-MIN_ROWS = 8
+MIN_SUM_ROWS = 8
 """Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
@@ -136,7 +136,7 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
         if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
         if isinstance(accumulator, CompensatedSum):
-            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_ROWS):
+            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
                 return "rows whose sums and errors end together"
             continue
         plain = isinstance(accumulator, PlainAccumulator)
@@ -306,7 +306,7 @@ def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
 
 
 def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reduction) -> int:
-    """Return of how many rows the results of a reduction wait in scratch; 0 if that varies."""
+    """Return how many rows of results wait in scratch; 0 if that varies."""
     if len(nest.order) < 2 or s.materialised.get(item) != (nest.order[-2],):
         return 0
     extent = storage.extent(item, nest.order[-2])

@@ -55,6 +55,7 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
+from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
@@ -546,13 +547,27 @@ class Array(Operators):
             return  # as in x[key] += y, whose view was written
         if is_at_once() and self._put(key, x):
             return
-        v = number_or_value(x, "x[key] = value")
+        try:
+            v = number_or_value(x, "x[key] = value")
+        except ComplexOperand:
+            if not user_follows_numpy():
+                raise
+            v = self._real_value(x)
         if isinstance(v, Value):
             dtype = (self.node if self.place is None else self.place.memory.node).type.dtype
             if has_wider_kind(v, dtype) and follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
                 v = cast(v, dtype)
         if not (is_at_once() and self._write_at_once(key, v)):
             self.replace_value(put(self.node, key, v))
+
+    def _real_value(self, x: Any) -> Value:
+        """Return what a write stores of complex elements by NumPy's rules: their real parts.
+
+        Raises ComplexOperand for Python's complex numbers, which NumPy does not convert either.
+        """
+        if isinstance(x, complex) and not isinstance(x, np.generic) and self.dtype.kind != "bool":
+            raise ComplexOperand(f"writing a complex number into {self.node.type_text}")
+        return call_complex("as_real", x, self.dtype).node
 
     def _put(self, key: Any, x: Any) -> bool:
         """Write elements in memory into a view or its owner; return whether that was possible."""
