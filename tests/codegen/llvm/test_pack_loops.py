@@ -102,16 +102,18 @@ def numbers_of(func: Func, *values: int) -> dict[str, int]:
     return dict(zip(func.numbers, values, strict=True))
 
 
+@pytest.mark.parametrize("lanes", [4, 8])
 @pytest.mark.parametrize(("rows", "channels"), [(4, 3), (3, 1), (1, 2)])
-def test_runs_become_rows_of_a_panel(rows: int, channels: int) -> None:
-    lanes, taps = 4, (2, 3)
-    length, stride = channels * 6, channels * 6 + 5
+def test_runs_become_rows_of_a_panel(rows: int, channels: int, lanes: int) -> None:
+    taps = 2, 3
+    length, stride, block = channels * 6, channels * 6 + 5, 4
     w = np.arange(rows * stride, dtype="f2")
-    table = moved(panel_rows(channels, lanes, taps, (3, 1)), {"table": np.zeros(length, "i8")}, {})
-    arrays = {"p": np.zeros(length * lanes, "f4"), "w": w, "table": table, "next": w}
-    func = run_tile(lanes, "f16", "f32")
+    offsets = {"table": np.zeros(block * 6, "i8")}
+    table = moved(panel_rows(block, lanes, taps, (3, 1)), offsets, {})
+    arrays = {"p": np.zeros(block * 6 * lanes, "f4"), "w": w, "table": table, "next": w}
+    func = run_tile(lanes, "f16", "f32", short=length < lanes)
     p = moved(func, arrays, numbers_of(func, stride, rows, length))
-    by_tap = p.reshape(6, channels, lanes)
+    by_tap = p.reshape(6, block, lanes)[:, :channels]
     runs = np.lib.stride_tricks.sliding_window_view(w, length)[::stride][:rows]
     expected = runs[np.minimum(np.arange(lanes), rows - 1)].reshape(lanes, channels, 6)
     assert np.array_equal(by_tap, expected.transpose(2, 1, 0).astype("f4"))

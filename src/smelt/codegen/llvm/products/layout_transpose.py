@@ -17,7 +17,7 @@ from functools import cache
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.access.memory import element_address, store_interleaved, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -30,7 +30,7 @@ from smelt.codegen.llvm.products.direct_store import (
     rows_are_contiguous,
     transposed_layout,
 )
-from smelt.codegen.llvm.products.operand_rows import vector_loop
+from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
@@ -83,54 +83,24 @@ class _Piece:
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
-        if self.c.few_channels:
-            self._interleave_channels(
-                scope, at, self._rows(scope, (k, at), mask, self.c.few_channels)
-            )
+        env, packer, order, few = self.env, self.packer, self.nest.order, self.c.few_channels
+        end = self.b.sub(env.ranges[self.depth][1], number(1))
+        count, depth = few or self.lanes, len(order) - 1
+        scopes = row_scopes(env, scope, self.depth, k, count, end, depth)
+        lanes = Lanes(self.last, at, self.lanes, mask)
+        rows = load_rows(env, self.c.right, scopes, lanes, depth + 1)
+        if few:
+            to = self.b.mul(self.b.sub(at, packer.starts[self.last]), number(few))
+            for a in order[:-2]:
+                position = self.b.sub(scope.axis(a), packer.starts[a])
+                to = self.b.add(to, self.b.mul(position, packer.packed_right_strides[a]))
+            first, nbytes = packer.at(RIGHT_PART, to), env.frame.target.vector_bytes
+            store_interleaved(self.m, first, rows, self.c.unit, None, nbytes)
             return
-        for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
+        for i, pixel in enumerate(transpose(self.b, rows)):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
-            self._store(self.packer.offset(self.nest, place), pixel)
-
-    def _store(self, offset: Value, value: Value) -> None:
-        store_vector(self.m, self.packer.at(RIGHT_PART, offset), value, self.c.unit, None)
-
-    def _rows(
-        self, scope: Scope, at: tuple[Value, Value], mask: Value | None, count: int
-    ) -> list[Value]:
-        """Load vectors along the row, of `count` channels; the last channel is repeated."""
-        b, env, (k, place), rows = self.b, self.env, at, list[Value]()
-        end = b.sub(env.ranges[self.depth][1], number(1))
-        for i in range(count):
-            channel_index = b.add(k, number(i))
-            channel_index = b.select(b.icmp_signed("<", channel_index, end), channel_index, end)
-            channel = Scope(scope, {self.depth: channel_index})
-            env.enter(channel, len(self.nest.order) - 1)
-            inner = Scope(
-                channel, {self.last: place}, lanes=Lanes(self.last, place, self.lanes, mask)
-            )
-            env.enter(inner, len(self.nest.order))
-            rows.append(env.get(self.c.right, inner, True))
-        return rows
-
-    def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
-        """Interleave a few channels, pixel by pixel."""
-        b, packer, lanes, channels = self.b, self.packer, self.lanes, self.c.few_channels
-        offset = b.mul(b.sub(at, packer.starts[self.last]), number(channels))
-        for a in self.nest.order[:-2]:
-            offset = b.add(
-                offset,
-                b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.packed_right_strides[a]),
-            )
-        for j in range(channels):
-            sources, mixed = [divmod(j * lanes + i, channels) for i in range(lanes)], rows[0]
-            for k in range(1, channels):
-                lane_numbers = [
-                    lanes + x if y == k else x if k == 1 else i for i, (x, y) in enumerate(sources)
-                ]
-                mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), lane_numbers)
-                mixed = b.shuffle_vector(mixed, rows[k], mask)
-            self._store(b.add(offset, number(j * lanes)), mixed)
+            to = packer.at(RIGHT_PART, packer.offset(self.nest, place))
+            store_vector(self.m, to, pixel, self.c.unit, None)
 
 
 def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:

@@ -39,7 +39,13 @@ from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
     reads_well_in_place,
 )
-from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
+from smelt.codegen.llvm.products.tile_sums import (
+    Masks,
+    TileTarget,
+    add_previous_blocks,
+    store_tile,
+    strided_rows,
+)
 from smelt.codegen.llvm.schedule.mask_ranges import over_row_groups
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
@@ -475,10 +481,7 @@ class Macrokernel(Microkernel):
         first = element_address(b, place.base, opaque(b, at), place.dtype)
         if place.packed:
             return [first]
-        return [
-            element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
-            for i in range(height)
-        ]
+        return strided_rows(b, first, place.steps[0], height, place.dtype)
 
     def _sum_places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Return addresses of the tile's vectors in the result."""

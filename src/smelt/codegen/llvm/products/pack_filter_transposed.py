@@ -84,25 +84,30 @@ class TransposedFilterPacker:
 
     def _function(self) -> ir.Function:
         """Return the function which packs a vector's runs, shared within a module."""
-        lanes = self.c.tile.lanes
-        types = [t.name for t in (self.dtype, *conversions(self.c.left), self.c.unit)]
+        c, s, lanes = self.c, self.env.s, self.c.tile.lanes
+        types = [t.name for t in (self.dtype, *conversions(c.left), c.unit)]
+        depths = s.local[c.depth], s.phase.axes[c.depth]
+        short = any(
+            not isinstance(n, int) or (n % c.block or c.block) * c.taps < lanes for n in depths
+        )
+        func = run_tile(lanes, *types, short=short)
 
         def fill(f: ir.Function) -> None:
             b = ir.IRBuilder(f.append_basic_block("entry"))
-            print_func(b, self.env.frame.target, run_tile(lanes, *types), f.args[:4], f.args[4:])
+            print_func(b, self.env.frame.target, func, f.args[:4], f.args[4:])
             b.ret_void()
 
-        name = f"squares.{'.'.join(types)}.{lanes}"
+        name = f"squares.{'.'.join(types)}.{lanes}{'.short' * short}"
         return outline_function(self.b.module, name, PACK_TYPE, fill)
 
 
 @cache
-def run_tile(lanes: int, stored: str, *types: str) -> Func:
+def run_tile(lanes: int, stored: str, *types: str, short: bool = True) -> Func:
     """Return the loops that pack as many runs as a vector has lanes.
 
     The first type is that of the filter, the last one that of the panel.  Runs past the last row
     repeat it; `next` has those which are prefetched meanwhile.  The last square of a run overlaps
-    the one before.
+    the one before.  With `short`, runs may have less than a vector.
     """
     value = "w[min({r}, rows - 1)*stride + {at}{k}{mask}]"
     *conversions, packed = types
@@ -117,15 +122,16 @@ def run_tile(lanes: int, stored: str, *types: str) -> Func:
           to_{k} = table[{at}{k}]
           p[to_{k} + {r}] = {loaded}"""
 
+    other = f"  else\n      {square('s', 'j', '', ' | j < length')}" if short else ""
     (func,) = parse(f"""
 tile runs(p: out {packed}[], w: {stored}[], table: i64[], next: {stored}[]; stride, rows, length)
   if length >= {lanes}
     for i in 0 .. length by {lanes}
       at = min(i, length - {lanes})
       {square("r", "k", "at + ", "")}
-  else
-      {square("s", "j", "", " | j < length")}""").funcs
-    return hoist_offsets(transpose_tile(transpose_tile(func, "r", "k"), "s", "j"))
+{other}""").funcs
+    func = transpose_tile(func, "r", "k")
+    return hoist_offsets(transpose_tile(func, "s", "j") if short else func)
 
 
 def panel_rows(

@@ -42,7 +42,7 @@ from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_u
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
-from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
+from smelt.codegen.llvm.products.tile_sums import fits_one_run, strided_rows, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -181,10 +181,7 @@ class TallSkinnyGemm(TallPacker):
         else:
             at = b.mul(row if c.direct else b.sub(row, self.first_row), self.left_strides[0])
             first = element_address(b, self.base, at, self.left_dtype)
-            starts = [
-                element_address(b, first, b.mul(number(i), self.left_strides[0]), self.left_dtype)
-                for i in range(count)
-            ]
+            starts = strided_rows(b, first, self.left_strides[0], count, self.left_dtype)
         places = [] if c.stores_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
