@@ -245,7 +245,13 @@ def is_package_file(file: str) -> bool:
 def user_frame(depth: int = 1) -> FrameType | None:
     """Return the innermost frame outside the package, at least `depth` above the caller."""
     frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and _is_ours(frame.f_code.co_filename):
+    while frame is not None:
+        name = frame.f_code.co_filename
+        is_ours = _OURS.get(name)
+        if is_ours is None:
+            is_ours = _OURS[name] = _is_ours(name)
+        if not is_ours:
+            break
         frame = frame.f_back
     return frame
 

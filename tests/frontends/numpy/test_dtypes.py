@@ -63,11 +63,15 @@ def _write(xp: Any, a: Any, b: Any) -> Any:
     return a
 
 
+def _select_scalar(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where(a != 1, a, numpy.float64(2)) if "float" in str(b.dtype) else a
+
+
 def _clip(xp: Any, a: Any, b: Any) -> Any:
     return xp.clip(a, b, b)
 
 
-ARRAYS = (_where, _concatenate, _stack, _write, _clip)
+ARRAYS = (_where, _concatenate, _stack, _write, _select_scalar, _clip)
 
 
 def outcome(function: Function, *args: Any) -> Any:

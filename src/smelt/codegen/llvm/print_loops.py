@@ -269,15 +269,15 @@ class LoopPrinter:
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
-            case loop.Shuffle((arg,), "permute", (lane,)):
-                x = self.value(arg)
-                return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)
             case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
                 return self.tiles[name][table[0] // len(table)]
             case loop.Shuffle((first, second), "interleave"):
                 x, y = self.value(first), self.value(second)
                 table = [k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes)]
                 return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
+            case loop.Shuffle((arg,), "permute", (lane,)):
+                x = self.value(arg)
+                return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)
             case loop.Shuffle((arg,), "permute", table):
                 x = self.value(arg)
                 return Typed(self.b.shuffle_vector(x.value, x.value, lane_numbers(table)), x.dtype)

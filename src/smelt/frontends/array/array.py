@@ -92,7 +92,7 @@ from smelt.frontends.array.views import permute, shape_of
 from smelt.ops.create import Constant
 from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, counterpart
 from smelt.types.expr import product
 
 __all__ = ["Array", "operand", "value"]
@@ -351,6 +351,9 @@ class Array(Operators):
                 result = OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
                 return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             plain = False
+        if plain and isinstance(inputs[0], (np.ndarray, np.generic)):
+            if counterpart(inputs[0].dtype) is None and user_follows_numpy():
+                plain = False  # dates and the like are NumPy's
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

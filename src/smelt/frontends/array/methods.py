@@ -40,7 +40,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray, is_complex_like
 from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
-from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
 from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
@@ -242,12 +242,24 @@ def convert(
     return result if result is x else keep_order(result, x)
 
 
-def _convert_for_users(x: Array, dtype: DTypeLike, *args: Any, **options: Any) -> Array:
-    """Return the elements converted to another dtype: complex ones to real ones as NumPy does."""
-    if isinstance(x, ComplexArray) and user_follows_numpy():
-        target = as_dtype(dtype)
-        if target.kind not in ("complex", "bool"):
-            return call_complex("as_real", x, target)
+def _convert_for_users(x: Array, dtype: Any, *args: Any, **options: Any) -> Any:
+    """Return the elements converted to another dtype.
+
+    By NumPy's rules complex ones become real, and dtypes that only NumPy has give its own arrays.
+    """
+    if not user_follows_numpy():
+        return convert(x, dtype, *args, **options)
+    try:
+        target = lookup_dtype(dtype)
+    except DTypeError:
+        target = None
+    is_swapped = isinstance(dtype, (str, np.dtype)) and (
+        dtype[:1] == ">" if isinstance(dtype, str) else not dtype.isnative
+    )
+    if target is None or is_swapped:
+        return x._read("x.astype").astype(dtype, *args, **options)  # pyright: ignore[reportPrivateUsage]
+    if isinstance(x, ComplexArray) and target.kind != "complex":
+        return call_complex("as_real", x, target)
     return convert(x, dtype, *args, **options)
 
 
