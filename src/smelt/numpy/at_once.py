@@ -195,10 +195,11 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
     elif type(result) is np.ndarray:
         data = result
         is_small = 0 < data.nbytes <= small.limit
+        if not data.flags.writeable:
+            return NotImplemented  # ours has NumPy's rules for views
         if data.base is not None and buffers:
-            is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
-            if is_view or not data.flags.writeable:
-                return NotImplemented  # ours has NumPy's rules for views
+            if not is_small or any(np.may_share_memory(data, b) for b in buffers):
+                return NotImplemented
         if any(data is b for b in buffers):
             return NotImplemented
         if is_small:
@@ -209,7 +210,7 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    if data.flags.c_contiguous and data.flags.writeable:
+    if data.flags.c_contiguous:
         return Array.of(leaf(data))
     array = Array.of(leaf(np.array(data, order="C")))
     if not data.flags.c_contiguous:

@@ -482,7 +482,9 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Array:
     """Return the array broadcast to a shape."""
     x = _array(array)
-    return as_view(x, shapes.broadcast_to(x, shape))
+    view = as_view(x, shapes.broadcast_to(x, shape))
+    methods.set_flags(view, write=False)  # of the same shape too
+    return view
 
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:

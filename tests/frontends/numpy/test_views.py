@@ -20,6 +20,7 @@ from smelt.errors import DonatedError, TracerError, UnsupportedError
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.aliasing import kept_order
 from smelt.frontends.array.at_once import Account
+from smelt.numpy import small
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
@@ -238,6 +239,68 @@ def test_complex_arrays_share_what_numpy_reads() -> None:
     imag = numpy.asarray(z[10:].imag)
     imag[0] = -1
     assert z[10] == exported[10] == -1j
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_memory_of_any_object_is_shared(dtype: Any) -> None:
+    source: Any = numpy.arange(40).astype(dtype)
+    writeable = bytearray(source.tobytes())
+    arrays = [
+        np.asarray(memoryview(source)),
+        np.from_dlpack(source),
+        np.array(source, copy=None),
+        np.asarray(source, order="F"),
+        np.require(np.asarray(source), requirements="W"),
+    ]
+    for k, x in enumerate(arrays):
+        doubled = x * 2
+        x[k] = -1
+        assert (source[k], doubled[k]) == (-1, 2 * k)
+        source[k] = k
+        assert x[k] == k
+    of_bytes, fixed = np.frombuffer(writeable, dtype), np.frombuffer(bytes(writeable), dtype)
+    of_bytes[1] = 7
+    assert numpy.frombuffer(writeable, dtype)[1] == 7
+    assert not fixed.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_numpys_functions_write_to_arrays_of_ours(dtype: Any) -> None:
+    mine, theirs = np.arange(40).astype(dtype), numpy.arange(40).astype(dtype)
+    for x in (mine, theirs):
+        part = x[10:]
+        assert numpy.add(part, x[:30], out=part) is part
+        numpy.negative(x[:5], x[:5])
+        numpy.add.at(x, [0, 0, 39], 100)
+    numpy.testing.assert_array_equal(numpy.asarray(mine), theirs)
+
+
+def test_numpys_complex_operands_have_the_elements_of_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Account, "is_recorded", True)
+    former = small.set_limit(8)
+    try:
+        source, x = numpy.arange(900) * 1j, np.arange(900) + 1j
+        late = source - x * 2, np.where(source != 0, source, x)
+        source[...] = 5
+        assert [complex(y[3]) for y in late] == [3j - 6 - 2j, 3j]
+    finally:
+        small.set_limit(former)
+
+
+def test_bits_of_complex_arrays_are_views() -> None:
+    z = np.arange(40) + 0j
+    numbers = z.view(float)
+    z += 1j
+    numbers[2] = 7
+    assert (numbers[1], z[1]) == (1, 7 + 1j)
+
+
+def test_results_that_numpy_makes_read_only_are_read_only() -> None:
+    x = np.arange(40.0)
+    for y in (np.broadcast_to(x, x.shape), np.imag(x), (x > 3).imag):
+        assert not y.flags.writeable
 
 
 def test_memory_that_nobody_else_refers_to_is_not_copied() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -273,13 +273,13 @@ class Array(Operators):
             return
         node.set_elements(np.array(place.of(data), order="C"))
 
-    def _exported(self, use: str) -> Buffer:
+    def exported(self, use: str, frame: Any) -> Buffer:
         """Return the elements in memory that other code may write to from now on.
 
-        By NumPy's rules, if the caller's caller has them, operators go on reading its elements.
+        By NumPy's rules, if code of `frame` has them, operators go on reading its elements.
         """
         data = self._read(use)
-        if follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+        if follows_numpy(frame.f_globals):
             hold(self)
         if self.place is not None:
             return self.place.export()
@@ -341,7 +341,7 @@ class Array(Operators):
         self._check_may_leave(_AS_NUMPY)
         if copy or (dtype is not None and self.dtype.numpy != dtype):
             return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
-        return self._exported(_AS_NUMPY)
+        return self.exported(_AS_NUMPY, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
@@ -372,10 +372,22 @@ class Array(Operators):
                 if STATE.scope is not None:
                     STATE.scope.replacements.append(weakref.ref(result))
                 return result
-        if any(isinstance(x, Array) for x in options.get("out", ())):
-            return NotImplemented
-        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*values, **options)
+        return self._by_numpy(ufunc, method, inputs, options, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def _by_numpy(
+        self, ufunc: Any, method: str, inputs: Sequence[Any], options: dict[str, Any], frame: Any
+    ) -> Any:
+        """Call NumPy's function on elements; by its rules it writes to arrays of ours."""
+        out: tuple[Any, ...] = options.get("out", ())
+        if any(isinstance(x, Array) for x in out):
+            if not follows_numpy(frame.f_globals):
+                return NotImplemented
+            options["out"] = tuple([_elements(x, frame) for x in out])
+        written = frame if method == "at" else None
+        values = [_elements(x, None if k else written) for k, x in enumerate(inputs)]
+        options.update({k: _elements(x, None) for k, x in options.items()})
+        result = getattr(ufunc, method)(*values, **options)
+        return result if not out else out[0] if len(out) == 1 else out
 
     def _has_no_values(self) -> bool:
         """Return whether reading would end a recording, or break a gradient's tape."""
@@ -402,7 +414,7 @@ class Array(Operators):
         arguments = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in arguments.items() if value is not None}
         self._check_may_leave("a DLPack export")
-        data = self._exported("a DLPack export")
+        data = self.exported("a DLPack export", sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
             data = data.copy()  # PyTorch aborts the process on negative strides
         try:
@@ -642,6 +654,16 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _elements(x: Any, frame: Any) -> Any:
+    """Return the elements of an array of ours: in shared memory if code of `frame` writes them."""
+    if not isinstance(x, Array):
+        return x
+    x._check_may_leave(_AS_NUMPY)  # pyright: ignore[reportPrivateUsage]
+    if frame is None:
+        return x._read(_AS_NUMPY)  # pyright: ignore[reportPrivateUsage]
+    return x.exported(_AS_NUMPY, frame)  # pyright: ignore[reportPrivateUsage]
 
 
 def _copy_of(part: Buffer) -> Array:

@@ -37,7 +37,7 @@ from smelt.frontends.array.aliasing import (
     unread,
 )
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.complex_array import ComplexArray, held
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
@@ -426,7 +426,8 @@ def _view(x: Array, dtype: Any = None, type: Any = None) -> Array:
         return as_view(x, x)
     name = as_dtype(dtype).numpy
     if isinstance(x, ComplexArray):
-        return view(x, dtype)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        return held(asarray(x.exported("x.view(dtype)", frame).view(name)))
     return read_only_view(
         x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)"
     )
@@ -504,7 +505,7 @@ def part_view(x: Array, k: int) -> Array:
         return alias(part, Array.of(part.node), (link,))
     if k == 0:
         return x
-    zeros = el.imag(x)
+    zeros = full(x.shape, False, x.dtype)
     own(zeros).is_writeable = False
     return zeros
 
@@ -624,7 +625,9 @@ class Flags:
         x = self._array
         if isinstance(x, ComplexArray):
             x.own_parts()
-            return own(x.parts[0]).shadow()
+            part = own(x.parts[0]).shadow()
+            element = np.empty(1, x.dtype.numpy)  # not that of a part, which has gaps
+            return np.lib.stride_tricks.as_strided(element, part.shape, part.strides)
         return own(x).shadow()
 
     @property
