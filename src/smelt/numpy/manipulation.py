@@ -554,7 +554,8 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     """Write elements of `values`, repeated to the size, where a mask is true."""
     if not isinstance(a, Array):
         raise LibraryOnly("an array of NumPy, written in place")
-    a[...] = el.where(_array(mask) != 0, resize(values, a.shape), a)
+    chosen = methods.convert(resize(values, a.shape), a.dtype)
+    a[...] = el.where(_array(mask) != 0, chosen, a)
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:

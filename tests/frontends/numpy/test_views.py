@@ -272,7 +272,16 @@ def test_numpys_functions_write_to_arrays_of_ours(dtype: Any) -> None:
         assert numpy.add(part, x[:30], out=part) is part
         numpy.negative(x[:5], x[:5])
         numpy.add.at(x, [0, 0, 39], 100)
+    for xp, x in ((np, mine), (numpy, theirs)):
+        for element in xp.nditer(x[::3], op_flags=["readwrite"]):
+            element[...] = element * 2
+        xp.putmask(x, numpy.arange(40) > 30, True)
     numpy.testing.assert_array_equal(numpy.asarray(mine), theirs)
+
+
+def test_results_of_numpys_functions_have_its_order() -> None:
+    x, y = np.arange(40).reshape(5, 8), numpy.arange(40).reshape(5, 8)
+    assert numpy.negative(x.T).strides == numpy.negative(y.T).strides
 
 
 def test_numpys_complex_operands_have_the_elements_of_their_time(

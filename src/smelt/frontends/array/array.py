@@ -662,7 +662,8 @@ def _elements(x: Any, frame: Any) -> Any:
         return x
     x._check_may_leave(_AS_NUMPY)  # pyright: ignore[reportPrivateUsage]
     if frame is None:
-        return x._read(_AS_NUMPY)  # pyright: ignore[reportPrivateUsage]
+        data = x.computed()
+        return x._read(_AS_NUMPY) if data is None else data  # pyright: ignore[reportPrivateUsage]
     return x.exported(_AS_NUMPY, frame)  # pyright: ignore[reportPrivateUsage]
 
 
