@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.aliasing import own, writeable_elements
-from smelt.frontends.array.array import Array
+from smelt.frontends.array.aliasing import writeable_elements
+from smelt.frontends.array.array import Array, copy_of
 from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import evaluate
@@ -212,12 +212,7 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         return NotImplemented
     if data.flags.c_contiguous:
         return Array.of(leaf(data))
-    array = Array.of(leaf(np.array(data, order="C")))
-    if not data.flags.c_contiguous:
-        place = own(array)
-        place.memory.order = tuple(sorted(range(data.ndim), key=lambda a: -abs(data.strides[a])))
-        place.is_permuted = True
-    return array
+    return copy_of(data)
 
 
 def _account(name: str, buffers: list[Any]) -> Account:

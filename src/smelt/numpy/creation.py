@@ -59,7 +59,7 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
     if order == "F":
         return asfortranarray(make.asarray(a, dtype=dtype, copy=True) if copy else a, dtype)
     methods.check_order(order, "asarray")
-    if isinstance(a, Array) and order == "C" and not a.flags.c_contiguous:
+    if order == "C" and isinstance(a, (Array, np.ndarray)) and not a.flags.c_contiguous:
         copy = True
     x = make.asarray(a, dtype=dtype, copy=copy)
     return x if isinstance(a, Array) else held(x)

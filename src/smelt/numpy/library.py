@@ -20,7 +20,7 @@ import numpy as np
 from smelt.errors import TracerError
 from smelt.frontends.array import numpy_calls
 from smelt.frontends.array.aliasing import refuse
-from smelt.frontends.array.array import Array, check_device
+from smelt.frontends.array.array import Array, check_device, copy_of
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.library import check_extern_allowed
 from smelt.frontends.array.masked_select import MaskedSelection
@@ -151,7 +151,7 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
             return from_memory(data, private=True)
         if is_view or not data.flags.writeable:
             data = data.copy()
-        array = Array.of(leaf(data))
+        array = Array.of(leaf(data)) if data.flags.c_contiguous else copy_of(data)
         if is_view and what:
             refuse(array, what)
         return array

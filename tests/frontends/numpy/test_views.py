@@ -306,6 +306,41 @@ def test_bits_of_complex_arrays_are_views() -> None:
     assert (numbers[1], z[1]) == (1, 7 + 1j)
 
 
+@pytest.mark.parametrize("tiers", ["auto", "fused"])
+def test_exported_memory_is_that_of_one_array(tiers: str) -> None:
+    with sm.config(tiers=tiers):
+        x = np.arange(40.0) * 2
+        same = np.positive(x)
+        source = numpy.arange(12.0).reshape(3, 4).T
+        columns = np.ascontiguousarray(source)
+        numpy.asarray(x)[3] = -1
+        source[0, 0] = -1
+        assert (float(same[3]), float(x[3]), float(columns[0, 0])) == (6, -1, 0)
+
+
+def test_large_results_of_small_arrays_have_their_order() -> None:
+    former = small.set_limit(16)
+    try:
+        columns = numpy.asfortranarray(numpy.arange(12.0).reshape(4, 3))
+        x = np.concatenate([columns, columns])
+        x.ravel()[0] = 7  # of a copy
+        x.T.ravel()[1] = 8
+        assert (x.flags.f_contiguous, float(x[0, 0]), float(x[1, 0])) == (True, 0, 8)
+    finally:
+        small.set_limit(former)
+
+
+def test_complex_operators_in_place_write_to_shared_memory() -> None:
+    source = numpy.arange(40) * 1j
+    x = np.asarray(source)
+    before, imag = x * 2, x.imag
+    x += 1
+    x[::2] *= numpy.float64(2)
+    assert (source[2], before[2], imag[2]) == (2 + 4j, 4j, 4)
+    with pytest.raises(TypeError):
+        x.real += 1j
+
+
 def test_results_that_numpy_makes_read_only_are_read_only() -> None:
     x = np.arange(40.0)
     for y in (np.broadcast_to(x, x.shape), np.imag(x), (x > 3).imag):

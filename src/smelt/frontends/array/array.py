@@ -47,6 +47,7 @@ from smelt.frontends.array.evaluate_pending import (
     present_value,
     written_elements,
 )
+from smelt.frontends.array.layouts import copy_in_order
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
     UpdateSelection,
@@ -81,6 +82,7 @@ from smelt.frontends.array.value import (
     CopiedOperand,
     Value,
     copied,
+    has_other_names,
     is_at_once,
     is_differentiated,
     leaf,
@@ -94,7 +96,7 @@ from smelt.python.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import product
 
-__all__ = ["Array", "operand", "value"]
+__all__ = ["Array", "copy_of", "operand", "value"]
 
 PENDING_LIMIT = 64
 """A thread computes its pending operators, unread, once there are this many."""
@@ -284,6 +286,9 @@ class Array(Operators):
         if self.place is not None:
             return self.place.export()
         flush_readers(data)  # the caller may write: pending operators must read this first
+        if has_other_names(self.node, 1) and not self.node.shared:
+            data = copy_in_order(data)
+            self.renew(leaf(data))
         self.node.share()
         return data
 
@@ -527,7 +532,7 @@ class Array(Operators):
             is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
             if nbytes < 0 or is_mask or not is_at_once():
                 return None
-            return _copy_of(data[key])
+            return copy_of(data[key])
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 
@@ -667,7 +672,7 @@ def _elements(x: Any, frame: Any) -> Any:
     return x.exported(_AS_NUMPY, frame)  # pyright: ignore[reportPrivateUsage]
 
 
-def _copy_of(part: Buffer) -> Array:
+def copy_of(part: Buffer) -> Array:
     """Return an array of copied elements, with the order that they have in memory."""
     array = Array.of(leaf(np.ascontiguousarray(part)))
     if not part.flags.c_contiguous:

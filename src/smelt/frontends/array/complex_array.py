@@ -374,6 +374,33 @@ class ComplexArray(Array):
             real[key] = x
             imag[key] = 0.0
 
+    def _in_memory(self, name: str, other: Any) -> bool:
+        """Compute an operator into the elements; return whether NumPy did."""
+        ufunc = _IN_PLACE.get(name)
+        operand = other.computed() if isinstance(other, Operators) else other
+        if ufunc is None or not isinstance(operand, (np.ndarray, np.generic, int, float, complex)):
+            return False
+        whole = self._writeable()
+        if whole is None:
+            return False
+        try:
+            ufunc(whole, operand, out=whole)
+        except (TypeError, ValueError):
+            return False  # ours is raised
+        return True
+
+    def _writeable(self) -> Buffer | None:
+        """Return elements that NumPy may write, None if others need the present ones."""
+        if self.whole is not None:
+            return self.whole
+        parts: list[Any] = []
+        for place in [x.place for x in self.parts]:
+            part = place.writeable() if place is not None and place.memory.is_held else None
+            if part is None:
+                return None
+            parts.append(part)
+        return _common_memory(*parts, self.dtype.numpy)
+
     def _write_whole(self, key: Any, x: Any) -> bool:
         """Write elements that NumPy computed; return whether that was possible."""
         items = plain_key(key)
@@ -590,6 +617,8 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
             return finished(forward(self, other))
+        if is_at_once() and self._in_memory(name, other):
+            return self
         result = _call(name, self, other)
         if isinstance(result, np.ndarray) and result.dtype.kind == "c":
             result = of_whole(result)
@@ -655,6 +684,14 @@ _OPERATORS: Final[dict[Any, str]] = {
     np.not_equal: "not_equal",
 }
 """NumPy's function behind an operator with its array on the left -> function."""
+
+_IN_PLACE: Final[dict[str, Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+}
+"""Function -> NumPy's, which writes its result to the elements of the operand on the left."""
 
 for _name, _function in _BINARY.items():
     _forward, _reflected, _in_place = _binary(_function)

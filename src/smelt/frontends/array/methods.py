@@ -83,6 +83,14 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
     return _alias(x, result)
 
 
+def _uncopied(x: Any) -> Any:
+    """Return the array for an operator whose result becomes a view: it copies no shared memory."""
+    if x.__class__ is not Array or not isinstance(x.node, CopiedOperand) or not is_at_once():
+        return x
+    elements = x.computed()
+    return x if elements is None else Array.of(leaf(elements))
+
+
 def _alias(x: Array, result: Array) -> Array:
     if result is x and isinstance(x.node, CopiedOperand):
         return alias(x, Array.unread(), ())
@@ -144,8 +152,13 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
             copied = _copied_at_once(x, args)
             if copied is not None:
                 return hand_out(copied, ())
-        result = function(x, *args, **kwargs)
-        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+        if not follows_numpy(names):
+            return function(x, *args, **kwargs)
+        operand = _uncopied(x)
+        result = function(operand, *args, **kwargs)
+        if operand is not x and how in ("reshape", "ravel") and not _keeps_memory(x, result, how):
+            result = function(x, *args, **kwargs)  # a copy, with the present elements
+        return hand_out(as_view(x, result, how), (x,))
 
     return method
 
@@ -502,7 +515,8 @@ def part_view(x: Array, k: int) -> Array:
         x.own_parts()
         owner = base(x)
         link = Part(("real", "imag")[k], x if owner is None else owner)
-        return alias(part, Array.of(part.node), (link,))
+        is_shared = isinstance(part.node, CopiedOperand)
+        return alias(part, Array.unread() if is_shared else Array.of(part.node), (link,))
     if k == 0:
         return x
     zeros = full(x.shape, False, x.dtype)
