@@ -26,6 +26,7 @@ from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.recycle import Recycled, recycled
 from smelt.frontends.array.value import intern, is_at_once, leaf, recorded
 from smelt.numpy import small
+from smelt.numpy.library import note_fault
 from smelt.types.dtype import DType, counterpart
 
 __all__ = ["call_at_once", "compute_into"]
@@ -62,7 +63,7 @@ def call_at_once(
         if x is _WAITS:
             return NotImplemented
         values.append(x)
-    account = None
+    account = failure = None
     if any(b.nbytes >= _LARGE for b in buffers) and all(b.dtype.kind != "c" for b in buffers):
         account = _account(name, buffers)
         pay(tuple([x.node for x in args if x.__class__ is Array]), account)
@@ -72,7 +73,7 @@ def call_at_once(
             except Exception as error:
                 if raised_by_signal_handler(error):
                     raise
-                result = None  # NumPy's function takes the arguments, or the caller sees the error
+                failure, result = error, None
             if result.__class__ is Array:
                 return result
             account.purse = Purse()
@@ -86,6 +87,8 @@ def call_at_once(
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return NotImplemented
+    if failure is not None:  # else the caller sees the error
+        note_fault(name, ours, args, kwargs, failure)
     if isinstance(result, (tuple, list)):
         items = [_ours(x, buffers) for x in result]
         if any(x is NotImplemented for x in items):

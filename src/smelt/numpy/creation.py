@@ -90,7 +90,7 @@ def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
 
 def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
     """Return the array if its elements are in the order of columns, else a copy."""
-    x = asarray(a, dtype)
+    x = ascontiguousarray(a, dtype) if _rank(a) == 0 else asarray(a, dtype)
     if x.flags.f_contiguous:
         return x
     columns = methods.transpose(x).__copy__()

@@ -11,13 +11,15 @@ is one of ours; others (strings, dates) stay NumPy's.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from smelt.errors import TracerError
+from smelt.errors import InternalError, SmeltError, TracerError
 from smelt.frontends.array import numpy_calls
 from smelt.frontends.array.aliasing import refuse
 from smelt.frontends.array.array import Array, check_device, copy_of
@@ -31,7 +33,17 @@ from smelt.numpy import small
 from smelt.python.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
-__all__ = ["LibraryCall", "as_ours", "call", "elements", "foreign_elements", "library_calls"]
+__all__ = [
+    "FAULT",
+    "LibraryCall",
+    "LibraryOnly",
+    "as_ours",
+    "call",
+    "elements",
+    "foreign_elements",
+    "library_calls",
+    "note_fault",
+]
 
 
 class LibraryCall(NamedTuple):
@@ -44,6 +56,12 @@ class LibraryCall(NamedTuple):
     calls: int
 
 
+class LibraryOnly(Exception):
+    """Signal of a function of ours that NumPy's has to compute this call; says why."""
+
+
+FAULT: Final = "a fault of ours"
+"""Beginning of the reason where our function failed and NumPy's has computed the call."""
 _COUNTS: Counter[tuple[str, str, str, int]] = Counter()
 
 
@@ -78,6 +96,39 @@ def call(
     check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
+
+
+def note_fault(
+    name: str, ours: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Any
+) -> None:
+    """Count a call that NumPy computes as ours raised an error that no argument explains."""
+    is_refusal = (
+        isinstance(error, (SmeltError, LibraryOnly)) and error.__class__ is not InternalError
+    )
+    if not is_refusal and takes(ours, args, kwargs):
+        origin = here(2)
+        reason = f"{FAULT}: {error.__class__.__name__}: {error}"
+        _COUNTS[name, reason, origin.file, origin.line] += 1
+
+
+def takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function has parameters for these arguments."""
+    signature = signature_of(function)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+@cache
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a function's signature; None if it has none that can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
 
 
 def elements(arguments: Iterable[Any], name: str) -> list[Any]:

@@ -43,6 +43,7 @@ MAPS = {
     "shared": ("x: i64[n], z: i64[n]", "i64[n]", "select(x[n] < 0, x[n] + 2, x[n]) + z[n]"),
     "sizes": ("x: f32[m,n], z: f16[n]", "f32[m,n], w: f64[m,n]", "x[m,n] + f32(z[n])"),
     "long": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "tanh(exp(sin(x[m,n] + z[n])))"),
+    "positions": ("x: f32[m,n], z: f32[n]", "f32[m,n]", "x[m,n] * f32(n) + z[n] * f32(2 * n + m)"),
     "two": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "x[m,n] + z[n]"),
 }
 """Inputs, results and what they are; the last kernels have a second result."""

@@ -17,15 +17,18 @@ from smelt.loop.passes.align_stores import align_stores, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.collapse import collapse
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.mask_range import mask_range
 from smelt.loop.passes.partition import conditions, partition, unswitch
 from smelt.loop.passes.prefetch import (
     prefetch,
+    prefetch_block,
     prefetch_page,
     prefetch_share,
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -37,6 +40,7 @@ HEAD = "func f(x: f32[n], y: out f32[n]; n)\n  "
 ROW = HEAD + "each i in 0 .. n\n    "
 ORDERED = HEAD + "for i in 0 .. n with s = 0.0\n    s' = s + x[i]"
 TWO_FOLDS = HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n    s <- x[0]"
+NEVER = ir.Apply("gt", (ir.position(1), ir.position(2)))
 COND = ir.Apply("lt", (ir.position(1), ir.position(2)))
 
 
@@ -89,6 +93,14 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
     "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
     "stores nothing at an index": (ROW + "y[i] = 1.0", lambda f: align_stores(f, "i", {"x"}, 16)),
+    "only nests of one loop inside of another": (
+        ROW + "y[i] = 1.0",
+        lambda f: fuse_if(f, (*f.body, *f.body), COND),
+    ),
+    "the loops over i and q differ": (
+        ROW + "y[i] = 1.0",
+        lambda f: fuse_if(f, (replace(f.body[0], var="q", step=2),), COND),
+    ),
     "an effect beyond the mask": (
         ROW + "y[i] = select(i < 3, x[i], 0.0)",
         lambda f: _at_condition(f, mask_range),
@@ -126,6 +138,22 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 2)",
         accumulate,
     ),
+    "the loop over i does not end with that over j": (
+        ROW + "y[i] = 1.0",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "the loops over i and j are not a square": (
+        ROW + "each j in 0 .. 2\n      y[i + j] = x[i]",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "does more than a store": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n" + "      y[i*2 + j] = x[j]\n" * 2,
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "what is stored reads what the loop over j binds": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n      v = x[j]\n      y[i*2 + j] = v",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
 }
 
 
@@ -155,6 +183,15 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n\n    y[i] = x[i]",
         lambda f: align_stores(f, "i", {"y"}, 4)[0],
     ),
+    "fuse_if": (
+        HEAD + "alloc e: f32[n] in task\n  each h in 0 .. n\n    e[h] = x[h]\n"
+        "  each i in 0 .. n\n    y[i] = x[i] * 2.0",
+        lambda f: fuse_if(replace(f, body=(f.body[0], f.body[2])), (f.body[1],), NEVER),
+    ),
+    "prefetch blocks": (
+        ROW + "y[i] = x[i]",
+        lambda f: prefetch_block(vectorize(f, "i", 4, "mask"), {"x": 8}),
+    ),
     "store_if_aligned": (
         HEAD + "each i in 0 .. n\n    y[i] = x[i]",
         lambda f: store_if_aligned(f, "i", {"y"}, 16)[0],
@@ -181,6 +218,11 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
         "  each h in 0 .. n\n    y[h] = f32(s)",
         lambda f: accumulate(vectorize(f, "i", 4, "mask")),
+    ),
+    "vectorize, sums with their errors": (
+        HEAD + "each i in 0 .. n with s = sum:two_sum f64(0.0)\n    s <- f64(x[i])\n"
+        "  each h in 0 .. n\n    y[h] = f32(s)",
+        lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
     ),
     "vectorize, few lanes in the end": (
         HEAD + "each i in 0 .. n with s = max 1.0\n    s <- x[i]\n  each h in 0 .. n\n    y[h] = s",

@@ -11,12 +11,17 @@ Which passes run follows from the schedule, and each of them is a function from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
-from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS, PlainAccumulator
+from smelt.codegen.llvm.access.affine_predicates import gap_of
+from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
+from smelt.codegen.llvm.instructions.reductions import (
+    PAIRED_VECTORS,
+    CompensatedSum,
+    PlainAccumulator,
+)
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
@@ -36,6 +41,7 @@ from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.prefetch import (
+    prefetch_block,
     prefetch_page,
     prefetch_rows,
     prefetch_share,
@@ -47,13 +53,16 @@ from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_
+from smelt.types.dtype import bool_, f64
 from smelt.types.expr import Index, add, minimum, mul, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
+
+MIN_SUM_ROWS = 8
+"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +111,11 @@ _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
 def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(isinstance(i, (ssa.IndexValue, ssa.Position)) for i in moving):
-        return "positions along the vectors"
+    if any(isinstance(i, ssa.Position) or gap_of(i) is not None for i in moving):
+        return "positions along the vectors that are tested, or computed"
+    indices = (i.index for i in moving if isinstance(i, ssa.IndexValue))
+    if any(coefficient(e, nest.vector or "") is None for e in indices):
+        return "quotients of positions along the vectors"
     if any(is_select(i) and nest.vector not in i.args[0].axes for i in moving):
         return "a choice for whole rows"
     steps = [_step(a, nest.vector) for a in accesses_of(moving)]
@@ -111,8 +123,6 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
         return "lanes that are apart"
     if any(a.limits for a in accesses_of(nest.items)):
         return "bounds checks"
-    if any(next_block(s, nest, a) is not None for a in accesses_of(nest.items)):
-        return "prefetches of a stream's next block"
     sums = (i for i in _kept(s, nest) if storage.holds_states(i))
     if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
         return "sums that are more than a number"
@@ -121,15 +131,17 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
 
 def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
-    visited = visited_axes(s.phase.segments[nest.time])
     for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
         if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
-        if not isinstance(accumulator, PlainAccumulator) or item.args[0].dtype != item.dtype:
+        if isinstance(accumulator, CompensatedSum):
+            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
+                return "rows whose sums and errors end together"
+            continue
+        plain = isinstance(accumulator, PlainAccumulator)
+        if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
             return "reductions that carry more than a number"
-        if item.row.wide and nest.vector in visited:
-            return "sums that a stream continues"
     return ""
 
 
@@ -195,6 +207,7 @@ def in_vectors(
     var: str,
     shares: Collection[Share] = (),
     cuts: Sequence[int] = (),
+    blocks: Mapping[str, Index] | None = None,
     *,
     storage: Storage,
     vector_bytes: int,
@@ -202,7 +215,8 @@ def in_vectors(
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
-    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin.
+    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin, and
+    `blocks` the distances from what a stream's block reads of arrays to the next one's.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
@@ -227,6 +241,8 @@ def in_vectors(
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
         func = prefetch_rows(func, row.var, count, length)
+    if blocks:
+        func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:
         func = prefetch_strips(func, STRIP_ELEMENTS, {*_streamed(nest)})
     if shares and not is_short:
@@ -272,11 +288,14 @@ def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
     """Return the lanes of full vectors and of those behind them.
 
     `extent` is that of rows of a few vectors. The last one of a row that is not reduced has as few
-    lanes as hold the rest.
+    lanes as hold the rest. Where a stream continues a sum, all vectors have as many lanes: the
+    order of additions then does not change if positions before or after add nothing.
     """
     lanes, wide = s.lanes, s.lanes * nest.unroll
     if extent == 0:
-        return wide, lanes
+        visited = visited_axes(s.phase.segments[nest.time])
+        continued = nest.vector in visited and any(f.row.wide for f in nest.reductions)
+        return wide, wide if continued else lanes
     assert isinstance(extent, int)
     if nest.reductions:
         pairs = nest.unroll % PAIRED_VECTORS == 0 and all(
@@ -286,14 +305,21 @@ def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
     return lanes, 1 << ((extent % lanes or lanes) - 1).bit_length()
 
 
+def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reduction) -> int:
+    """Return how many rows of results wait in scratch; 0 if that varies."""
+    if len(nest.order) < 2 or s.materialised.get(item) != (nest.order[-2],):
+        return 0
+    extent = storage.extent(item, nest.order[-2])
+    return extent if isinstance(extent, int) else 0
+
+
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
     counts = [0]
     for item in nest.reductions:
-        axis, (dtype,) = nest.order[-2], storage.accumulator_of(item).parts
+        dtype, *errors = storage.accumulator_of(item).parts
         rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        extent = storage.extent(item, axis) if s.materialised.get(item) == (axis,) else 0
-        if dtype == bool_ or not isinstance(extent, int) or not 2 <= rows <= extent:
+        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
     return max(counts)

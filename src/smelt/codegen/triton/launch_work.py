@@ -26,7 +26,7 @@ from smelt.codegen.triton.lane_work import (
     visited_share,
 )
 from smelt.codegen.triton.live_values import LiveSet, live_sets
-from smelt.codegen.triton.narrow_products import product_orders
+from smelt.codegen.triton.narrow_products import operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
@@ -63,8 +63,8 @@ class Access(NamedTuple):
     A combined one joins values with those in memory; at computed positions it has no neighbours.
     Along a merged axis of the grid, `share` is that of positions with an element of their own, and
     `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
-    neighbours at once, which is looked at for maps alone. One that is visited is accessed by the
-    program alone that a condition selects.
+    neighbours at once, which is looked at for maps, and for operands of contractions. One that is
+    visited is accessed by the program alone that a condition selects.
     """
 
     nbytes: int
@@ -76,6 +76,7 @@ class Access(NamedTuple):
     waste: float = 1.0
     aligned: int = MAX_ALIGNED
     is_visited: bool = False
+    is_operand: bool = False
 
 
 class Contraction(NamedTuple):
@@ -149,6 +150,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         if isinstance(s, Stream) and s.where is not None
         for x in loads(s.where)
     ]
+    multiplied_loads = operand_loads(launch)
     accesses: list[Access] = []
     indices: dict[str, dict[tuple[Index, ...], Axes]] = {}
     for x in (*loads(launch), *stores(launch)):
@@ -163,12 +165,12 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             share, waste = _visited_elements(x, param, launch, sizes)
             access = access._replace(share=share, waste=waste)
         access = access._replace(is_visited=bool(axes & examined) and x not in conditions)
-        if _is_map(launch):
+        if _is_map(launch) or x in multiplied_loads:
             aligned = _aligned_elements(known_offset(param, x.index), sizes)
-            access = access._replace(aligned=aligned)
+            access = access._replace(aligned=aligned, is_operand=x in multiplied_loads)
         accesses.append(access)
         indices.setdefault(x.param, {})[x.index] = axes
-    values = [*visit_body(launch)]
+    values, steps = [*visit_body(launch)], steps_in_order(launch)
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
@@ -204,12 +206,12 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
-        live=() if dots else live_sets(launch),
+        live=() if dots and not steps else live_sets(launch),
         passes=Counter(_read_in_loops(launch.body, names)),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
-        steps=steps_in_order(launch),
+        steps=steps,
         owners=Axes().union(*parts.values()) if examined else Axes(),
         masked=tuple(
             full.axis

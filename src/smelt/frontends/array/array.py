@@ -56,6 +56,7 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
+from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
@@ -93,7 +94,7 @@ from smelt.frontends.array.views import permute, shape_of
 from smelt.ops.create import Constant
 from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, counterpart
 from smelt.types.expr import product
 
 __all__ = ["Array", "copy_of", "operand", "value"]
@@ -355,6 +356,9 @@ class Array(Operators):
                 result = OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
                 return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             plain = False
+        if plain and isinstance(inputs[0], (np.ndarray, np.generic)):
+            if counterpart(inputs[0].dtype) is None and user_follows_numpy():
+                plain = False  # dates and the like are NumPy's
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -563,13 +567,27 @@ class Array(Operators):
             return  # as in x[key] += y, whose view was written
         if is_at_once() and self._put(key, x):
             return
-        v = number_or_value(x, "x[key] = value")
+        try:
+            v = number_or_value(x, "x[key] = value")
+        except ComplexOperand:
+            if not user_follows_numpy():
+                raise
+            v = self._real_value(x)
         if isinstance(v, Value):
             dtype = (self.node if self.place is None else self.place.memory.node).type.dtype
             if has_wider_kind(v, dtype) and follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
                 v = cast(v, dtype)
         if not (is_at_once() and self._write_at_once(key, v)):
             self.replace_value(put(self.node, key, v))
+
+    def _real_value(self, x: Any) -> Value:
+        """Return what a write stores of complex elements by NumPy's rules: their real parts.
+
+        Raises ComplexOperand for Python's complex numbers, which NumPy does not convert either.
+        """
+        if isinstance(x, complex) and not isinstance(x, np.generic) and self.dtype.kind != "bool":
+            raise ComplexOperand(f"writing a complex number into {self.node.type_text}")
+        return call_complex("as_real", x, self.dtype).node
 
     def _put(self, key: Any, x: Any) -> bool:
         """Write elements in memory into a view or its owner; return whether that was possible."""

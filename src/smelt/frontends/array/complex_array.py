@@ -374,7 +374,7 @@ class ComplexArray(Array):
             real[key] = x
             imag[key] = 0.0
 
-    def _in_memory(self, name: str, other: Any) -> bool:
+    def apply_in_memory(self, name: str, other: Any) -> bool:
         """Compute an operator into the elements; return whether NumPy did."""
         ufunc = _IN_PLACE.get(name)
         operand = other.computed() if isinstance(other, Operators) else other
@@ -393,13 +393,13 @@ class ComplexArray(Array):
         """Return elements that NumPy may write, None if others need the present ones."""
         if self.whole is not None:
             return self.whole
-        parts: list[Any] = []
-        for place in [x.place for x in self.parts]:
-            part = place.writeable() if place is not None and place.memory.is_held else None
-            if part is None:
-                return None
-            parts.append(part)
-        return _common_memory(*parts, self.dtype.numpy)
+        places = [x.place for x in self.parts]
+        if any(place is None or not place.memory.is_held for place in places):
+            return None
+        real, imag = (place.writeable() for place in places)
+        if real is None or imag is None:
+            return None
+        return _common_memory(real, imag, self.dtype.numpy)
 
     def _write_whole(self, key: Any, x: Any) -> bool:
         """Write elements that NumPy computed; return whether that was possible."""
@@ -617,7 +617,7 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
             return finished(forward(self, other))
-        if is_at_once() and self._in_memory(name, other):
+        if is_at_once() and self.apply_in_memory(name, other):
             return self
         result = _call(name, self, other)
         if isinstance(result, np.ndarray) and result.dtype.kind == "c":

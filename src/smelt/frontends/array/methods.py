@@ -37,9 +37,11 @@ from smelt.frontends.array.aliasing import (
     unread,
 )
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray, held
+from smelt.frontends.array.complex_array import ComplexArray, held, is_complex_like
+from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
-from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
+from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
@@ -253,6 +255,27 @@ def convert(
     return result if result is x else keep_order(result, x)
 
 
+def _convert_for_users(x: Array, dtype: Any, *args: Any, **options: Any) -> Any:
+    """Return the elements converted to another dtype.
+
+    By NumPy's rules complex ones become real, and dtypes that only NumPy has give its own arrays.
+    """
+    if not user_follows_numpy():
+        return convert(x, dtype, *args, **options)
+    try:
+        target = lookup_dtype(dtype)
+    except DTypeError:
+        target = None
+    is_swapped = isinstance(dtype, (str, np.dtype)) and (
+        dtype[:1] == ">" if isinstance(dtype, str) else not dtype.isnative
+    )
+    if target is None or is_swapped:
+        return x._read("x.astype").astype(dtype, *args, **options)  # pyright: ignore[reportPrivateUsage]
+    if isinstance(x, ComplexArray) and target.kind != "complex":
+        return call_complex("as_real", x, target)
+    return convert(x, dtype, *args, **options)
+
+
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
     """Return the elements limited to the range from `min` to `max`."""
     return store(numpy_calls.clip(x, min, max), out)
@@ -340,7 +363,7 @@ def searchsorted(x: Array, v: Any, side: str = "left", sorter: Any = None) -> Ar
 
 def fill(x: Array, value: Any) -> None:
     """Set every element to a number."""
-    if isinstance(x, ComplexArray):
+    if isinstance(x, ComplexArray) or is_complex_like(value):
         x[...] = value
     else:
         x.replace_value(cast(full(x.shape, value, x.dtype).node, x.dtype))
@@ -703,7 +726,8 @@ def set_flags(x: Array, write: Any = None, align: Any = None, uic: Any = None) -
 METHODS: Final[dict[str, Callable[..., Any]]] = {
     "all": numpy_calls.all, "any": numpy_calls.any, "argmax": numpy_calls.argmax,
     "argmin": numpy_calls.argmin, "argpartition": argpartition, "argsort": argsort,
-    "astype": convert, "clip": clip, "compress": compress, "conj": el.conj, "conjugate": el.conj,
+    "astype": _convert_for_users, "clip": clip, "compress": compress,
+    "conj": el.conj, "conjugate": el.conj,
     "copy": lambda x, order="C": x.__copy__(), "cumprod": numpy_calls.cumprod,
     "cumsum": numpy_calls.cumsum, "diagonal": _diagonal, "dot": dot, "fill": fill,
     "flatten": flatten, "item": item, "max": numpy_calls.max, "mean": numpy_calls.mean,

@@ -431,6 +431,8 @@ class State(threading.local):
         """Number of differentiations in progress; values computed meanwhile keep their operands."""
         self.tracing = 0
         """Number of functions in progress whose operators are recorded to be repeated."""
+        self.rules_read = 0
+        """Number of times that a result's dtype depended on the rules of the user's module."""
         self.retained: list[Value] = []
         """Values computed during differentiation."""
         self.differentiation_inputs: set[Value] = set()

@@ -40,18 +40,26 @@ from smelt.loop.ir import Module
 from smelt.loop.walk import (
     Body,
     Names,
+    Rewriter,
     bound,
     rename,
     replace_loop,
     substitute,
     substitute_index,
-    with_body,
 )
 from smelt.ops.combine import BOTH
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, axis, floordiv, minimum, mod, mul, sub
 
-__all__ = ["PIECE", "AlignedLoops", "Module", "align_stores", "skew_of", "store_if_aligned"]
+__all__ = [
+    "PIECE",
+    "AlignedLoops",
+    "Module",
+    "align_stores",
+    "skew_of",
+    "store_if_aligned",
+    "store_past",
+]
 
 PIECE = 16
 """Bytes of the smallest vectors that are stored past the caches."""
@@ -95,7 +103,7 @@ def align_stores(
         aligned = (
             ir.Let(start, ir.position(minimum(begin, s.high))),
             _copy(s, loops.head, s.low, ir.number(start), names),
-            stores.past(_copy(s, loops.lines, ir.number(start), s.high, names), ir.CACHE_LINE),
+            *store_past((_copy(s, loops.lines, ir.number(start), s.high, names),), arrays),
         )
         other = (_copy(s, loops.other, s.low, s.high, names),)
         before = ir.Let(lead, ir.position(mod(mul(first, -1), ir.CACHE_LINE)))
@@ -117,10 +125,26 @@ def store_if_aligned(
 
     def change(s: ir.For) -> Body:
         test = _all([_is_multiple(a, alignment) for a in stores.addresses(s)])
-        past = stores.past(_copy(s, aligned, s.low, s.high, names), alignment)
-        return (ir.If(test, (past,), (_copy(s, other, s.low, s.high, names),)),)
+        past = store_past((_copy(s, aligned, s.low, s.high, names),), arrays, alignment)
+        return (ir.If(test, past, (_copy(s, other, s.low, s.high, names),)),)
 
     return stores.with_skews(replace_loop(func, var, change)), (aligned, other)
+
+
+def store_past(body: Body, arrays: Collection[str], alignment: int = ir.CACHE_LINE) -> Body:
+    """Store past the caches what is stored to some arrays, at multiples of an alignment."""
+    return _Past(arrays, alignment).body(body)
+
+
+class _Past(Rewriter):
+    def __init__(self, arrays: Collection[str], alignment: int) -> None:
+        super().__init__()
+        self.arrays, self.alignment = arrays, alignment
+
+    def statement(self, s: ir.Statement) -> Body:
+        if isinstance(s, ir.Store) and s.place.buffer in self.arrays:
+            return (replace(s, nontemporal=self.alignment),)
+        return (self.rebuild(s),)
 
 
 class _Stores:
@@ -145,16 +169,6 @@ class _Stores:
             first = mul(substitute_index(place.at, {s.var: s.low}), self.sizes[place.buffer])
             addresses.append(add(ir.number(skew_of(place.buffer)), first))
         return addresses
-
-    def past(self, s: ir.For, alignment: int) -> ir.For:
-        """Return a loop that stores past the caches."""
-        marked = (
-            replace(t, nontemporal=alignment)
-            if isinstance(t, ir.Store) and t.place.buffer in self.arrays
-            else t
-            for t in s.body
-        )
-        return with_body(s, tuple(marked))
 
     def with_skews(self, func: ir.Func) -> ir.Func:
         """Return a function whose numbers are also the skews of the arrays."""

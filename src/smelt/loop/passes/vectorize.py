@@ -20,6 +20,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
     y[i] = s
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
+Vectors that fill no cache lines are not stored past the caches.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `masked` (all vectors are masked: what is left is short).
 """
@@ -51,7 +52,7 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
 from smelt.types.expr import Atom, Index
 
-__all__ = ["Module", "Tail", "vectorize"]
+__all__ = ["Module", "Tail", "Widen", "vectorize"]
 
 Tail = Literal["mask", "scalar", "none", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
@@ -76,7 +77,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
-            main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
+            main = replace(head, body=Widen(loop, lanes, env).body(body))
             out.append(copy_loop(main, names))
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
@@ -85,7 +86,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *_Widen(loop, count, env, on).body(body))
+            masked = (mask, *Widen(loop, count, env, on).body(body))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
@@ -188,10 +189,10 @@ class _Inline(Rewriter):
         return (new,)
 
 
-class _Widen(Rewriter):
+class Widen(Rewriter):
     """Rewrites the body of a loop for `lanes` neighbouring positions, under the mask `on`."""
 
-    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str) -> None:
+    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str = "") -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
@@ -231,6 +232,8 @@ class _Widen(Rewriter):
                 return ir.cast(self._lanes_of(index), dtype)
             case ir.Load(place, other):
                 return ir.Load(self.place(place), other)
+            case ir.Apply("lt", (left, right)) if (count := self._before(left, right)) is not None:
+                return ir.Prefix(count, self.lanes)
             case ir.Apply(op, args):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
@@ -239,6 +242,13 @@ class _Widen(Rewriter):
                 return v
             case _:
                 _refuse(f"the loop over {self.loop.var} has vectors already")
+
+    def _before(self, left: ir.Value, right: ir.Value) -> Index | None:
+        """Return how many lanes of a position that counts them up are below an end."""
+        at, end = ir.as_index(left), ir.as_index(right)
+        if at is None or end is None or self._slope(at) != 1 or self._index_varies(end):
+            return None
+        return expr.sub(end, at)
 
     def _lanes_of(self, e: Index) -> ir.Value:
         """Return an index expression as a vector, if it varies."""
@@ -334,7 +344,10 @@ class _Widen(Rewriter):
             _refuse(f"every iteration over {self.loop.var} stores to {s.place.buffer}")
         if s.join and not is_index:
             _refuse("lanes that are combined with stored elements may meet")
-        return ir.Store(place, self.value(s.value), s.join, s.nontemporal)
+        nbytes = self.env.arrays[place.buffer].dtype.itemsize * self.lanes
+        fills_lines = place.mask is None and nbytes % ir.CACHE_LINE == 0
+        past = s.nontemporal if fills_lines else 0
+        return ir.Store(place, self.value(s.value), s.join, past)
 
     def _inner(self, s: ir.For) -> ir.For:
         if any(map(self._index_varies, (s.low, s.high, s.step))):
