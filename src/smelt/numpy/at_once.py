@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.aliasing import own, writeable_elements
-from smelt.frontends.array.array import Array
+from smelt.frontends.array.aliasing import writeable_elements
+from smelt.frontends.array.array import Array, copy_of
 from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import evaluate
@@ -198,10 +198,11 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
     elif type(result) is np.ndarray:
         data = result
         is_small = 0 < data.nbytes <= small.limit
+        if not data.flags.writeable:
+            return NotImplemented  # ours has NumPy's rules for views
         if data.base is not None and buffers:
-            is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
-            if is_view or not data.flags.writeable:
-                return NotImplemented  # ours has NumPy's rules for views
+            if not is_small or any(np.may_share_memory(data, b) for b in buffers):
+                return NotImplemented
         if any(data is b for b in buffers):
             return NotImplemented
         if is_small:
@@ -212,14 +213,9 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    if data.flags.c_contiguous and data.flags.writeable:
+    if data.flags.c_contiguous:
         return Array.of(leaf(data))
-    array = Array.of(leaf(np.array(data, order="C")))
-    if not data.flags.c_contiguous:
-        place = own(array)
-        place.memory.order = tuple(sorted(range(data.ndim), key=lambda a: -abs(data.strides[a])))
-        place.is_permuted = True
-    return array
+    return copy_of(data)
 
 
 def _account(name: str, buffers: list[Any]) -> Account:

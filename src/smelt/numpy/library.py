@@ -20,8 +20,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from smelt.errors import InternalError, SmeltError, TracerError
+from smelt.frontends.array import numpy_calls
 from smelt.frontends.array.aliasing import refuse
-from smelt.frontends.array.array import Array, check_device
+from smelt.frontends.array.array import Array, check_device, copy_of
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.library import check_extern_allowed
 from smelt.frontends.array.masked_select import MaskedSelection
@@ -191,15 +192,17 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if isinstance(result, np.generic) or type(result) is np.ndarray:
         if result.nbytes <= small.limit and small.is_plain() and _is_private(result, buffers):
             return result
-        if result.dtype.char in "FD":
-            return from_memory(np.asarray(result), private=True)
-        if not has_our_dtype(result.dtype):
+        if result.dtype.char not in "FD" and not has_our_dtype(result.dtype):
             return result
         data = np.asarray(result)
         is_view = any(np.may_share_memory(data, b) for b in buffers)
+        if not is_view and _is_of_other_object(data):
+            return numpy_calls.array(data, what)
+        if result.dtype.char in "FD":
+            return from_memory(data, private=True)
         if is_view or not data.flags.writeable:
             data = data.copy()
-        array = Array.of(leaf(data))
+        array = Array.of(leaf(data)) if data.flags.c_contiguous else copy_of(data)
         if is_view and what:
             refuse(array, what)
         return array
@@ -208,6 +211,14 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if type(result) in (list, tuple):
         return type(result)(as_ours(item, buffers, what) for item in result)
     return result
+
+
+def _is_of_other_object(data: np.ndarray[Any, Any]) -> bool:
+    """Return whether memory is that of bytes or another object with a buffer."""
+    base: Any = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is not None
 
 
 def _is_private(result: Any, buffers: Sequence[Any]) -> bool:

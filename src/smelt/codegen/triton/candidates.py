@@ -204,11 +204,11 @@ def _forms(
         vector_sums(whole),
         *_with_flat(whole, of_call),
         _with_matrices(whole, sizes, policy),
-        *((rows,) if (rows := flat_rows(whole, sizes)) is not None else ()),
+        flat_rows(whole, sizes),
         _with_rows(whole, sizes, policy),
         *(_with_flat(row, of_call) if row is not whole else ()),
     )
-    return dict.fromkeys(forms)
+    return dict.fromkeys(f for f in forms if f is not None)
 
 
 def _reads_columns(launch: Kernel) -> bool:

@@ -20,10 +20,12 @@ from smelt.kernel.walk import map_values, statements
 from smelt.ops.combine import SUM_OF_PRODUCTS
 
 
-def vector_sums(launch: Kernel) -> Kernel:
-    """Return a launch of steps with products of one row in a program."""
+def vector_sums(launch: Kernel) -> Kernel | None:
+    """Return a launch of steps with products of one row in a program, or None."""
     streams = [s for s in statements(launch) if isinstance(s, Stream) and carries_steps(s)]
     dots = [d for s in streams for d in dots_of(s.body)]
+    if not dots:
+        return None
     names = axes_of_body(launch.body)
     blocks = Axes(b.axis for b in launch.grid if isinstance(b, Block))
     rows = Axes()
@@ -47,4 +49,4 @@ def vector_sums(launch: Kernel) -> Kernel:
         factors = tuple(Cast(x, v.dtype.compute) for x in (v.left, v.right))
         return Reduce(combine, Apply(times, factors), v.over, v.dtype)
 
-    return map_values(replace(launch, grid=grid), change) if dots else launch
+    return map_values(replace(launch, grid=grid), change)

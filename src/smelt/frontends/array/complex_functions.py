@@ -97,6 +97,8 @@ def asarray(
 ) -> Array:
     """Convert to a complex array; arguments and errors as in `sm.asarray`."""
     check_device(device)
+    if isinstance(obj, memoryview):
+        obj = np.asarray(obj)
     if isinstance(obj, ComplexArray):
         z = obj
         if copy:

@@ -37,7 +37,7 @@ from smelt.frontends.array.aliasing import (
     unread,
 )
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray, is_complex_like
+from smelt.frontends.array.complex_array import ComplexArray, held, is_complex_like
 from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
@@ -83,6 +83,14 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
         parts = [_alias(p, r) for p, r in zip(x.parts, result.parts, strict=True)]
         return x.view_of_parts(*parts)
     return _alias(x, result)
+
+
+def _uncopied(x: Any) -> Any:
+    """Return the array for an operator whose result becomes a view: it copies no shared memory."""
+    if x.__class__ is not Array or not isinstance(x.node, CopiedOperand) or not is_at_once():
+        return x
+    elements = x.computed()
+    return x if elements is None else Array.of(leaf(elements))
 
 
 def _alias(x: Array, result: Array) -> Array:
@@ -146,8 +154,13 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
             copied = _copied_at_once(x, args)
             if copied is not None:
                 return hand_out(copied, ())
-        result = function(x, *args, **kwargs)
-        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+        if not follows_numpy(names):
+            return function(x, *args, **kwargs)
+        operand = _uncopied(x)
+        result = function(operand, *args, **kwargs)
+        if operand is not x and how in ("reshape", "ravel") and not _keeps_memory(x, result, how):
+            result = function(x, *args, **kwargs)  # a copy, with the present elements
+        return hand_out(as_view(x, result, how), (x,))
 
     return method
 
@@ -449,7 +462,8 @@ def _view(x: Array, dtype: Any = None, type: Any = None) -> Array:
         return as_view(x, x)
     name = as_dtype(dtype).numpy
     if isinstance(x, ComplexArray):
-        return view(x, dtype)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        return held(asarray(x.exported("x.view(dtype)", frame).view(name)))
     return read_only_view(
         x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)"
     )
@@ -524,10 +538,11 @@ def part_view(x: Array, k: int) -> Array:
         x.own_parts()
         owner = base(x)
         link = Part(("real", "imag")[k], x if owner is None else owner)
-        return alias(part, Array.of(part.node), (link,))
+        is_shared = isinstance(part.node, CopiedOperand)
+        return alias(part, Array.unread() if is_shared else Array.of(part.node), (link,))
     if k == 0:
         return x
-    zeros = el.imag(x)
+    zeros = full(x.shape, False, x.dtype)
     own(zeros).is_writeable = False
     return zeros
 
@@ -647,7 +662,9 @@ class Flags:
         x = self._array
         if isinstance(x, ComplexArray):
             x.own_parts()
-            return own(x.parts[0]).shadow()
+            part = own(x.parts[0]).shadow()
+            element = np.empty(1, x.dtype.numpy)  # not that of a part, which has gaps
+            return np.lib.stride_tricks.as_strided(element, part.shape, part.strides)
         return own(x).shadow()
 
     @property

@@ -98,6 +98,13 @@ class Operators:
         nbytes: Any = node.type.nbytes
         return nbytes <= 8 * STATE.small_elements
 
+    def computed(self) -> Any:
+        """Return the elements, which may not be written, if they are computed, else None."""
+        place = self.place
+        if place is None:
+            return self.node.current_buffer()
+        return place.elements() if place.memory.order is None else None
+
     @staticmethod
     def unread() -> Any:
         """Return an array without a value, which has to get a place."""
@@ -387,12 +394,7 @@ def small_product(x: Any, y: Any, frame: Any) -> Any:
 
 def _elements_in_memory(x: Any) -> Any:
     """Return the elements of an array if they are computed, else None."""
-    if x.__class__ is np.ndarray:
-        return x
-    place = x.place
-    if place is None:
-        return x.node.current_buffer()
-    return place.elements() if place.memory.order is None else None
+    return x if x.__class__ is np.ndarray else x.computed()
 
 
 def _is_native(x: Any) -> bool:

@@ -678,6 +678,11 @@ def private_data(node: Value, holders: int) -> Buffer | None:
     return data
 
 
+def has_other_names(node: Value, holders: int) -> bool:
+    """Return whether more than `holders` refer to a value, as other arrays with its elements."""
+    return _counts(node)[0] > holders + _forwarded(object())
+
+
 def _counts(node: Value) -> tuple[int, int]:
     data = node.data
     return sys.getrefcount(node), sys.getrefcount(data)

@@ -22,7 +22,8 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Vectors that fill no cache lines are not stored past the caches.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
-a remainder), `masked` (all vectors are masked: what is left is short).
+a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
+short).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from smelt.types.expr import Atom, Index
 
 __all__ = ["Module", "Tail", "Widen", "vectorize"]
 
-Tail = Literal["mask", "scalar", "none", "masked"]
+Tail = Literal["mask", "scalar", "none", "whole", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 
@@ -69,7 +70,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
 
     def change(loop: ir.For) -> Body:
         _check(loop, env)
-        mid = loop.low if tail == "masked" else whole_groups(loop, lanes)
+        mid = loop.low if tail == "masked" else loop.high
+        mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)

@@ -116,6 +116,10 @@ class Packer:
         """Return the axes of a nest which may be partitioned into segments."""
         return ()
 
+    def stores_whole(self, nest: Nest) -> bool:
+        """Return whether vectors are stored whole, over the beginning of the next row."""
+        return self.row_vectors > 0
+
     def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which vectors of a packing nest must begin."""
         return 1
@@ -154,7 +158,7 @@ class Packer:
             self.at(part, self.offset(nest, scope)),
             value,
             self.element if part == LEFT_PART else self.image,
-            scope.lanes.mask if scope.lanes and not self.row_vectors else None,
+            scope.lanes.mask if scope.lanes and not self.stores_whole(nest) else None,
         )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:

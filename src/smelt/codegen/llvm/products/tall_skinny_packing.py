@@ -13,11 +13,10 @@ from smelt.codegen.llvm.access.gather_cache import cache_gathers
 from smelt.codegen.llvm.access.memory import (
     element_address,
     prefetch,
-    store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import next_task_reads
 from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_rows, separates_rows
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
@@ -244,19 +243,12 @@ class TallPacker(Packer):
             return self.b.add(self.b.mul(k, self.pitch), column)
         return panel_offset(self.b, self.c.tile.columns, self.depth, k, column)
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand.
+    def stores_whole(self, nest: Nest) -> bool:
+        """Return whether vectors are stored whole, over the beginning of the next row.
 
-        Vectors of the left operand are stored whole, over the beginning of the next row; unless all
-        rows are packed segment by segment.
+        Those of the left operand are, unless rows are packed segment by segment.
         """
-        if nest.packed == "right" or scope.lanes is None or self.in_parts:
-            super().put(nest, value, scope)
-            return
-        lanes = scope.lanes.count
-        to = self.at(LEFT_PART, self.offset(nest, scope))
-        m = LLVMMachine(self.b, lanes, self.env.frame.target)
-        store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
+        return nest.packed == "left" and not self.in_parts
 
     def _clamped(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a tile, clamped to the last row."""
