@@ -110,7 +110,29 @@ def test_every_candidate_computes_what_the_interpreter_does(name, lanes):
 def test_a_row_is_in_registers_until_it_is_too_long():
     assert best(SOFTMAX, r=4096, c=1000).blocks == "c whole in 1024, 1 warp"
     assert best(SOFTMAX, r=4096, c=4096).blocks == "c whole in 4096, 8 warps"
-    assert best(SOFTMAX, r=4096, c=65536).blocks == "c looped by 4096, 8 warps, 3 stages"
+    looped = "c looped by 16384, 32 warps, 118 persistent programs, 3 stages"
+    assert best(SOFTMAX, r=4096, c=65536).blocks == looped
+
+
+def test_few_programs_pass_over_rows_that_the_cache_holds_for_them(monkeypatch):
+    """The second pass reads the cache; less than all processors have main memory's rate."""
+    few = best(SOFTMAX, r=4096, c=1 << 16)
+    (every,) = candidates(parse(SOFTMAX), {"r": 4096, "c": 1 << 16}, H100, EXACT)
+    by_all = min(c.predicted_ns for c in every if c.schedule.programs is None)
+    assert few.schedule.programs < H100.processors
+    assert few.predicted_ns < 0.85 * by_all
+
+    kernel, sizes = parse(SOFTMAX), {"r": 5, "c": 40000}
+    small = replace(H100, cache_bytes=5 * 4 * 40000)
+    monkeypatch.setattr("smelt.codegen.triton.candidates.MAX_CANDIDATES", 99)
+    (of_launch,) = candidates(kernel, sizes, small, EXACT)
+    (walking,) = (c for c in of_launch if c.schedule.programs is not None)
+    assert walking.schedule.programs == 3
+    x = np.random.default_rng(0).standard_normal((5, 40000)).astype(np.float32)
+    source = print_file(kernel, [print_stage(walking.launch, walking.schedule)])
+    (y,) = launch(with_lanes(source, 1024), [x])
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True, dtype=np.float64), 1e-5)
 
 
 def test_a_row_whose_values_exceed_the_registers_is_visited_again():

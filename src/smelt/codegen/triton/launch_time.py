@@ -94,13 +94,16 @@ def launch_time(
     resident = min(held, math.ceil(count / device.processors))
     in_flight = _in_flight(work, resident, warps, count, shared, device)
     vectors = _vectors(work, lanes, warps, device)
-    moved = _moved(work, schedule, lanes, resident * device.processors, device.cache_bytes)
+    at_once = min(resident * device.processors, count)
+    moved = _moved(work, schedule, lanes, at_once, device.cache_bytes)
     in_memory = sum(n for p, n in moved.items() if p not in cached)
     memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
-    caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
-    waves = blocks / device.processors
-    tail = math.ceil(waves) / waves
+    busy_processors = min(schedule.programs or device.processors, device.processors)
+    cache_rate = device.cache_gbytes_per_second * busy_processors / device.processors
+    caches = max(caches, _loaded(work, schedule, blocks) / cache_rate)
+    waves = blocks / busy_processors
+    tail = math.ceil(waves) / waves * device.processors / busy_processors
     units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
     arithmetic = max(units) + min(units) / max(resident, 1)
     copying = 1.0
@@ -109,13 +112,13 @@ def launch_time(
     arithmetic *= tail * copying
     busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
-    if schedule.programs is not None:
+    if schedule.programs is not None and work.contractions:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
     if schedule.specialised:
         busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
-    busy = starts + busy * _preference(work, lanes, warps, device)
+    busy = starts + busy * _preference(work, lanes, warps, count, device)
     return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
 
 
@@ -221,10 +224,13 @@ def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
 
 
 def _rate(gbs: float, latency: float, in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the part of a rate that the bytes in flight of busy processors cover."""
-    needed = gbs / device.processors * latency
-    busy = min(count / device.processors, 1.0)
-    return gbs * max(min(in_flight / needed, 1.0) * busy, 1e-3)
+    """Return the part of a rate that the bytes in flight of busy processors cover.
+
+    Some processors may have all of main memory's rate: each has its part of the shared cache's.
+    """
+    most = device.cache_gbytes_per_second / device.processors
+    busy = min(count, device.processors)
+    return min(max(busy * min(in_flight / latency, most), 1e-3 * gbs), gbs)
 
 
 def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
@@ -288,17 +294,21 @@ def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: Dev
 
 
 def _preference(
-    work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates
+    work: LaunchWork, lanes: Mapping[str, int], warps: int, count: int, device: DeviceRates
 ) -> float:
     """Return a factor near 1 that orders equals as published tuners do.
 
-    About 16 elements a thread, and one warp where no other is needed.
+    About 16 elements a thread, one warp where no other is needed, rows that are read once, and
+    programs for every processor.
     """
     if work.contractions:
         return 1.0
     most = max((_tile(axes, lanes) for axes in work.values), default=1)
     each = most / (warps * device.limits.lanes)
-    return 1.0 + 0.01 * abs(math.log2(max(each, 1 / 64) / 16)) + 0.02 * (warps > 1)
+    reread = any(passes > 1 for passes in work.passes.values())
+    idle = max(1 - count / device.processors, 0.0)
+    steps = abs(math.log2(max(each, 1 / 64) / 16))
+    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + reread + idle)
 
 
 def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) -> float:
