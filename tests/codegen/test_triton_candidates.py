@@ -114,7 +114,7 @@ def test_a_row_is_in_registers_until_it_is_too_long():
     assert best(SOFTMAX, r=4096, c=65536).blocks == looped
 
 
-def test_few_programs_pass_over_rows_that_the_cache_holds_for_them(monkeypatch):
+def test_few_programs_pass_over_rows_that_the_cache_holds_for_them():
     """The second pass reads the cache; less than all processors have main memory's rate."""
     few = best(SOFTMAX, r=4096, c=1 << 16)
     (every,) = candidates(parse(SOFTMAX), {"r": 4096, "c": 1 << 16}, H100, EXACT)
@@ -122,17 +122,20 @@ def test_few_programs_pass_over_rows_that_the_cache_holds_for_them(monkeypatch):
     assert few.schedule.programs < H100.processors
     assert few.predicted_ns < 0.85 * by_all
 
-    kernel, sizes = parse(SOFTMAX), {"r": 5, "c": 40000}
-    small = replace(H100, cache_bytes=5 * 4 * 40000)
+
+@pytest.mark.parametrize(("text", "programs"), [(SOFTMAX, 3), (PARTS, 1)])
+def test_programs_that_take_rows_in_turn_compute_them_all(monkeypatch, text, programs):
+    """Of a part's rows, the cache holds the one that a program is at."""
+    kernel, sizes = parse(text), {"r": 5, "c": 40000}
+    small = replace(H100, cache_bytes=programs * 5 * 4 * 40000 // 3 + 9)
     monkeypatch.setattr("smelt.codegen.triton.candidates.MAX_CANDIDATES", 99)
-    (of_launch,) = candidates(kernel, sizes, small, EXACT)
-    (walking,) = (c for c in of_launch if c.schedule.programs is not None)
-    assert walking.schedule.programs == 3
+    every = candidates(kernel, sizes, small, EXACT)
+    (walking,) = (c for c in every[0] if c.schedule.programs is not None)
+    assert walking.schedule.programs == programs
     x = np.random.default_rng(0).standard_normal((5, 40000)).astype(np.float32)
-    source = print_file(kernel, [print_stage(walking.launch, walking.schedule)])
-    (y,) = launch(with_lanes(source, 1024), [x])
-    e = np.exp(x - x.max(1, keepdims=True))
-    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True, dtype=np.float64), 1e-5)
+    stages = [print_stage(c.launch, c.schedule) for c in (walking, *(of[0] for of in every[1:]))]
+    (y,) = launch(with_lanes(print_file(kernel, stages), 1024), [x])
+    np.testing.assert_allclose(y, run(kernel, {"x": x})["y"], 1e-5)
 
 
 def test_a_row_whose_values_exceed_the_registers_is_visited_again():

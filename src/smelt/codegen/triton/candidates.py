@@ -22,6 +22,7 @@ from smelt.codegen.triton.launch_time import (
     block_count,
     launch_time,
     loop_shared_bytes,
+    reread_bytes,
 )
 from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
@@ -483,10 +484,10 @@ def _with_cached_rows(
     The first pass reads a row from main memory, which some of the processors keep busy.
     """
     rows = block_count(schedule, extents)
-    nbytes = sum(work.bytes_of[p] for p, passes in work.passes.items() if passes > 1)
+    nbytes = sum(reread_bytes(work, schedule).values())
     if schedule.warps != MAX_ROW_WARPS or schedule.blocked or not nbytes * rows:
         return
-    most = int(CACHE_SHARE * device.cache_bytes * rows / nbytes)
+    most = int(CACHE_SHARE * device.cache_bytes / nbytes)
     if 0 < most < min(device.processors, rows):
         programs = math.ceil(rows / math.ceil(rows / most))
         reason = f"{schedule.reason}, one row after another, so that a cache holds them"
@@ -608,7 +609,7 @@ def _tiles(
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
-    is_tf32 = is_product and device.tf32_tflops > 0 and all(c.is_tf32 for c in work.contractions)
+    is_tf32 = is_product and device.tf32_tflops > 0 and work.is_tf32
     tiles = lists[work.operand_bytes < 4 or is_tf32]
     if is_product and len(rows) == 1:
         tiles = tuple(
@@ -696,7 +697,7 @@ def _product_forms(
         schedule = replace(schedule, group=GROUPED_ROWS)
     plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
     lanes = schedule.lanes(extents)
-    takes_tf32 = schedule.policy.products == "narrow" and all(c.is_tf32 for c in work.contractions)
+    takes_tf32 = schedule.policy.products == "narrow" and work.is_tf32
     copied = (
         copied_loads(launch, of_call, lanes, takes_tf32=takes_tf32)
         if device.limits.has_tensor_copies

@@ -28,7 +28,7 @@ from smelt.backend.gpu import (
     tile_share,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.launch_work import LaunchWork
+from smelt.codegen.triton.launch_work import Contraction, LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 from smelt.kernel.axes import Axes
@@ -58,7 +58,7 @@ SPECIALISED_WARPS = 1.01
 Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
 registers from those that compute."""
 STORE_BYTES = 1 << 15
-"""Maximum shared memory through which a block is stored while the next one is loaded."""
+"""Maximum shared memory through which a narrow result is stored while blocks are loaded."""
 
 
 def launch_time(
@@ -107,7 +107,8 @@ def launch_time(
     units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
     arithmetic = max(units) + min(units) / max(resident, 1)
     copying = 1.0
-    if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
+    has_narrow = work.operand_bytes < 4 or work.is_tf32
+    if device.limits.has_tensor_copies and has_narrow and not schedule.copied:
         copying = POINTER_COPIES
     arithmetic *= tail * copying
     busy = busy_ns(memory, caches, arithmetic) * spilling
@@ -191,14 +192,45 @@ def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
 def loop_shared_bytes(
     work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], limits: DeviceLimits
 ) -> int:
-    """Return the bytes of the operands that a loop has in shared memory."""
-    looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
-    stages = max(schedule.stages - limits.stages_in_registers, 1)
-    loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+    """Return the shared memory of a loop over products and of what it stores.
+
+    A block is loaded behind the products of the one before. These read it until they are done where
+    they are asynchronous, else they have it in registers. Where blocks wait in registers, so do
+    operands of all steps; elsewhere what a product computes for the next one on matrix units.
+    """
+    waits = limits.stages_in_registers
+    results = {c.result for c in work.contractions}
+    stages = max(schedule.stages - (waits or not _is_asynchronous(work, lanes, limits)), 1)
+    loaded: dict[tuple[str, Axes], int] = {}
+    for k, x in enumerate(work.operands):
+        is_computed = not x.param and x.axes in results
+        stays = x.axes.isdisjoint(schedule.streams)
+        if stays if waits else is_computed and _is_narrow(work.contractions[k // 2]):
+            continue
+        times = 1 if is_computed or stays else stages
+        loaded[x.param, x.axes] = times * x.nbytes * _tile(x.axes, lanes)
+    nbytes = sum(loaded.values()) if schedule.streams else 0
     if not schedule.overlaps_blocks:
-        return loaded
-    stored = sum(x.nbytes * _tile(x.axes, lanes) for x in work.stored)
-    return loaded + (stored if schedule.stored else min(stored, STORE_BYTES))
+        return nbytes
+    for x in work.stored:
+        stored = x.nbytes * _tile(x.axes, lanes)
+        is_whole = schedule.stored or x.nbytes >= limits.whole_store_bytes
+        nbytes += stored if is_whole else min(stored, STORE_BYTES)
+    return nbytes
+
+
+def _is_asynchronous(work: LaunchWork, lanes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Return whether matrix units read the operands of every product from shared memory."""
+    sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
+    return bool(limits.asynchronous_rows) and all(
+        _is_narrow(c)
+        and _tile(c.result & (left.axes - right.axes), lanes) >= limits.asynchronous_rows
+        for c, left, right in sides
+    )
+
+
+def _is_narrow(c: Contraction) -> bool:
+    return c.nbytes < 4 or c.is_tf32
 
 
 def _in_flight(
@@ -270,16 +302,24 @@ def _moved(
             accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes) * x.share
             nbytes = factor * min(accessed, work.bytes_of[x.param])
             moved[x.param] = max(moved[x.param], nbytes)
-    axes_of = {x.param: x.axes for x in work.accesses}
-    rows: dict[str, float] = {}
-    for p, passes in work.passes.items():
-        cut = {a: n for a, n in schedule.grid.items() if a in axes_of[p]}
-        blocks = math.prod(math.ceil(work.extents[a] / n) for a, n in cut.items())
-        if passes > 1:
-            rows[p] = work.bytes_of[p] * min(programs / max(blocks, 1), 1.0)
+    rows = {p: min(n * programs, work.bytes_of[p]) for p, n in reread_bytes(work, schedule).items()}
     if sum(rows.values()) > CACHE_SHARE * cache:
         moved |= {p: moved[p] * work.passes[p] for p in rows}
     return moved
+
+
+def reread_bytes(work: LaunchWork, schedule: Schedule) -> dict[str, int]:
+    """Return the bytes of each array that a program reads before it reads them again."""
+    axes_of = {x.param: (x.nbytes, x.axes) for x in work.accesses}
+    result: dict[str, int] = {}
+    for p, passes in work.passes.items():
+        nbytes, axes = axes_of[p]
+        for a in axes:
+            taken = schedule.streams.get(a, 1) if a in work.around[p] else work.extents[a]
+            nbytes *= schedule.grid.get(a, taken)
+        if passes > 1:
+            result[p] = nbytes
+    return result
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:

@@ -49,6 +49,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, bounds, evaluate, terms_of
 
+NO_AXES = Axes()
 MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
 SPLIT_PRODUCTS = 3
@@ -115,6 +116,8 @@ class LaunchWork:
     """Values that are needed at a time; empty with contractions, which have an estimate."""
     passes: Mapping[str, int]
     """Loops that visit each array which is read in loops along its axes."""
+    around: Mapping[str, Axes]
+    """Axes of the streams around these loops: a program takes their positions in order."""
     visited: Mapping[str, float]
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
@@ -133,6 +136,11 @@ class LaunchWork:
     def operand_bytes(self) -> int:
         """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
         return max((c.nbytes for c in self.contractions), default=4)
+
+    @property
+    def is_tf32(self) -> bool:
+        """Whether matrix units multiply float32 that is rounded to tf32."""
+        return bool(self.contractions) and all(c.is_tf32 for c in self.contractions)
 
 
 def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
@@ -166,6 +174,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             access = access._replace(aligned=aligned)
         accesses.append(access)
         indices.setdefault(x.param, {})[x.index] = axes
+    looped = [*_read_in_loops(launch.body, names)]
     values = [*visit_body(launch)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
@@ -203,7 +212,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         live=() if dots else live_sets(launch),
-        passes=Counter(_read_in_loops(launch.body, names)),
+        passes=Counter(p for p, _ in looped),
+        around=dict(looped),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
@@ -299,20 +309,25 @@ def _grid_axes(launch: Kernel) -> Axes:
     return Axes(b.axis for b in launch.grid if isinstance(b, Block))
 
 
-def _read_in_loops(body: Iterable[Statement], names: Mapping[str, Axes]) -> Iterator[str]:
-    """Yield the arrays that each loop reads along its axes, outside of inner loops."""
+def _read_in_loops(
+    body: Iterable[Statement], names: Mapping[str, Axes], around: Axes = NO_AXES
+) -> Iterator[tuple[str, Axes]]:
+    """Yield the arrays that each loop reads along its axes, outside of inner loops.
+
+    With the axes of the streams around it.
+    """
     for s in body:
         if isinstance(s, Stream):
-            inside = [*_read_in_loops(s.body, names)]
-            yield from inside
             visited = Axes(b.axis for b in s.blocks)
+            inside = [*_read_in_loops(s.body, names, around | visited)]
+            yield from inside
             read = {
                 x.param
                 for t in s.body
                 for x in (() if isinstance(t, Stream) else loads(t))
                 if visited & axes_of_index(x.index, names)
             }
-            yield from read - {*inside}
+            yield from ((p, around) for p in read - {p for p, _ in inside})
 
 
 def _joining_axes(body: Iterable[Statement]) -> Axes:
