@@ -536,6 +536,7 @@ class Language:
         step: Any = 1,
         flatten: bool = False,
         warp_specialize: bool = False,
+        num_stages: int | None = None,
     ) -> Any:
         return (Value(np.int32(k)) for k in range(*map(operator.index, (start, stop, step))))
 

@@ -16,6 +16,7 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
+from smelt.loop.ir import CACHE_LINE
 from smelt.machine.target import Target
 from smelt.runtime import code
 
@@ -115,7 +116,7 @@ def test_stages_share_their_loads() -> None:
     for count in (6, 12):
         (kernel,) = sm.explain(sm.jit(run), *(np.ones((64, 1024), "f4"),) * count).kernels
         (nest,) = (n for n in nests_of(kernel.text) if n.order)
-        lines = Target.host().lanes(4) * nest.unroll * 4 // distribute.CACHE_LINE
+        lines = Target.host().lanes(4) * nest.unroll * 4 // CACHE_LINE
         prefetches = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
         assert len(nest.stages) > 2 * lines
         assert prefetches == count * lines

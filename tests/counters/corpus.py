@@ -136,7 +136,7 @@ def nests_without_loops(kernel: Kernel) -> int:
         for phase in program(kernel).phases
         for s in build_schedules(phase, Target.for_isa(TARGET), "")
     )
-    return sum(bool(why_not_nest(s, nest, streaming=False)) for s in schedules for nest in s.nests)
+    return sum(bool(why_not_nest(s, nest)) for s in schedules for nest in s.nests)
 
 
 def stored() -> dict[str, Counters]:

@@ -158,8 +158,8 @@ class ChangedError(SmeltError, RuntimeError):
         import numpy as np
         import smelt as sm
 
-        source = np.ones(8)
-        pending = sm.asarray(source, copy=False) + 1
+        source = np.ones(1000)
+        pending = sm.asarray(source) + 1
         source.resize((0,), refcheck=False)
         np.asarray(pending)
     How to fix:

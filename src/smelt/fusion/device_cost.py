@@ -140,9 +140,18 @@ class DeviceModel(CostModel):
         result.row_bytes = result.kept_bytes = states
         return result
 
+    def loop_cost(self, cluster: Cluster) -> Cost:
+        """Return the cost of a loop that is one kernel."""
+        read = {v: self.nbytes[v] for v in map(self.units.number.__getitem__, cluster.inputs)}
+        stored = sum(1 << self.units.number[n] for n in cluster.outputs)
+        return self._cost(self._cluster_time(cluster), read, stored)
+
     def _kernel_time(self, group: Group) -> KernelTime:
-        """Return the time of a group's kernel, a very long one if none is printed."""
-        cluster = single_cluster(self.units, group)
+        """Return the time of a group's kernel."""
+        return self._cluster_time(single_cluster(self.units, group))
+
+    def _cluster_time(self, cluster: Cluster) -> KernelTime:
+        """Return the time of a cluster's kernel, a very long one if none is printed."""
         params = (*cluster.inputs, *cluster.outputs)
         numbers = [self.units.number[n] for n in params]
         cached = [k for k, v in enumerate(numbers) if self.resting_level[v] != "dram"]

@@ -2,7 +2,8 @@
 
 A step that computes each element from the same element of the values it carries is a *recurrence*:
 the loop becomes one kernel, parallel over the elements, with the carried values in registers. The
-step of any other loop is planned as a graph of its own and runs again and again.
+step of any other loop is planned as a graph of its own and runs again and again, unless the machine
+predicts that one kernel is faster, whose tasks have whole axes of the carries in registers.
 
 >>> from smelt.graph.text import parse
 >>> step = parse('''graph step(c: f32[n], x: f32[n], a: f32[]) {
@@ -19,9 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
+from smelt.backend.machine import Machine
+from smelt.errors import DeviceKernelError
 from smelt.fusion.assemble import Group
+from smelt.fusion.device_cost import PricedGpu
 from smelt.fusion.plan import Cluster, LoopBody, Plan
+from smelt.fusion.predict import costs
 from smelt.fusion.space import reads
 from smelt.fusion.units import Units, trace_of
 from smelt.graph.ir import Graph, Node
@@ -61,30 +67,50 @@ def group_results(
 def plan_loops(
     clusters: Sequence[Cluster],
     sizes: Mapping[str, int],
+    target: Machine,
     plan_step: Callable[[Graph, Mapping[str, int]], Plan],
 ) -> tuple[Cluster, ...]:
     """Return the clusters, those of loops with the plan of their step.
 
     `plan_step` plans a graph for sizes.
     """
-    return tuple(_with_step(c, sizes, plan_step) if c.is_extern else c for c in clusters)
+    return tuple(_with_step(c, sizes, target, plan_step) if c.is_extern else c for c in clusters)
 
 
 def _with_step(
     cluster: Cluster,
     sizes: Mapping[str, int],
+    target: Machine,
     plan_step: Callable[[Graph, Mapping[str, int]], Plan],
 ) -> Cluster:
     loop = cluster.outputs[0].op
     if not isinstance(loop, Loop):
         return cluster
     wanted = tuple(n.op.which for n in cluster.outputs if isinstance(n.op, Loop))
+    whole = replace(cluster, loop=LoopBody(loop, wanted))
     if loop.length and is_recurrence(loop.body.graph, loop.carries, wanted):
-        return replace(cluster, loop=LoopBody(loop, wanted))
+        return whole
     here = {n: int(evaluate(e, sizes)) for n, e in loop.binding.items()}
     graph = step_graph(loop, wanted)
     plan = plan_step(graph, here)
+    if isinstance(target, PricedGpu) and loop.length and _is_one_program(graph):
+        steps = int(evaluate(loop.length[0], sizes))
+        try:
+            one_ns = target.kernel_time(whole, sizes, ()).total
+        except DeviceKernelError:
+            one_ns = inf
+        if one_ns < steps * sum(c.total for c in costs(plan, target, here)):
+            return whole
     return replace(cluster, loop=LoopBody(loop, wanted, _with_names(plan, cluster.name)))
+
+
+def _is_one_program(step: Graph) -> bool:
+    """Return whether a program may compute all steps: it finds each operand without data."""
+    nodes = [x for x in step.nodes() if not isinstance(x.op, (Input, Constant))]
+    return len(nodes) <= MAX_OPERATORS and all(
+        x.op.fusible and not (traced := trace_of(x)).scatter_dims and not traced.data_positions
+        for x in nodes
+    )
 
 
 def _with_names(plan: Plan, prefix: str) -> Plan:

@@ -73,7 +73,10 @@ def plan(
     late = target.tiling.least_late_bytes
     clusters, launches = order_clusters(graph, search_result.parts, sizes, late)
     clusters = plan_loops(
-        clusters, sizes, lambda step, at: plan(step, target, Journal(keep=False), at, fuse=fuse)
+        clusters,
+        sizes,
+        target,
+        lambda step, at: plan(step, target, Journal(keep=False), at, fuse=fuse),
     )
     reuses = {n: inputs for p in search_result.parts for n, inputs in p.reuses.items()}
     slots = memory.assign(graph, clusters, launches, sizes, reuses, donated)

@@ -66,6 +66,9 @@ _SUMS = (
 
 
 def _cost(model: CostModel, cluster: Cluster) -> Cost:
+    loop = cluster.loop
+    if isinstance(model, DeviceModel) and loop is not None and loop.plan is None:
+        return model.loop_cost(cluster)
     region = region_of(model.units, cluster)
     if cluster.stream is not None:
         node, index = cluster.stream

@@ -436,10 +436,10 @@ def _across_positions(combine: str, lanes: Array, positions: Array) -> Any:
     return positions[0]
 
 
-def _shuffle(v: ir.Shuffle, args: list[Array]) -> Array:
+def _shuffle(v: ir.Shuffle, args: list[Array]) -> Any:
     rows = np.stack(args)
     if v.pattern in ("transpose", "interleave"):
         return rows.T.reshape(-1)
     if v.pattern == "deinterleave":
         return rows.reshape(-1).reshape(-1, len(args)).T.reshape(-1)
-    return rows.reshape(-1)[list(v.table)]
+    return _scalar(rows.reshape(-1)[list(v.table)])

@@ -33,6 +33,8 @@ from smelt.types.expr import Index
 __all__ = ["Const", "IndexValue"]
 
 LoopKind = Literal["chunk", "each", "for", "unroll"]
+CACHE_LINE: Final = 64
+"""Bytes of a cache line."""
 Space = Literal["registers", "task", "thread"]
 Mode = Literal["own", "f64", "pairs", "two_sum"]
 ShufflePattern = Literal["transpose", "interleave", "deinterleave", "permute"]
@@ -216,12 +218,15 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Store of elements; `join` (a scalar operator) combines them with the old ones."""
+    """Store of elements; `join` (a scalar operator) combines them with the old ones.
+
+    `nontemporal` is the known alignment in bytes of vectors that are stored past the caches, or 0.
+    """
 
     place: Place
     value: Value
     join: str = ""
-    nontemporal: bool = False
+    nontemporal: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,9 @@ class _Reader:
 
     def _store(self, c: Cursor) -> ir.Statement:
         place, _ = self._place(c)
-        join, nontemporal = "", c.accept("nt")
+        join, nontemporal = "", ir.CACHE_LINE if c.accept("nt") else 0
+        if nontemporal and c.token.kind == "number":
+            nontemporal = c.number("an alignment in bytes")
         if c.token.kind == "name":
             join = c.take().text
         c.expect("=")

@@ -73,7 +73,8 @@ def statement_text(s: ir.Statement) -> str:
         case ir.Next(name, value):
             return f"{name}' = {value_text(value)}"
         case ir.Store(place, value, join, nontemporal):
-            word = f"{join} " if join else "nt " if nontemporal else ""
+            past = "nt " if nontemporal == ir.CACHE_LINE else f"nt {nontemporal} "
+            word = f"{join} " if join else past if nontemporal else ""
             return f"{place_text(place)} {word}= {value_text(value)}"
         case ir.For():
             return _for_text(s)

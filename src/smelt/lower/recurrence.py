@@ -1,4 +1,4 @@
-"""Lower a loop whose step works on single elements: one kernel with a stream over the steps.
+"""Lower a loop whose step keeps its carries in place: one kernel with a stream over the steps.
 
 kernel ema(c: f32[n], x: f32[t,n]) -> y: f32[t,n]
   grid n/64
@@ -8,26 +8,43 @@ kernel ema(c: f32[n], x: f32[t,n]) -> y: f32[t,n]
     v2 = v1 + x[t,n]
     y[t,n] = v2
     s' = v2
+
+A step may sum over axes of its carries, which every task then has as a whole:
+
+kernel state(c: f32[b,k,n], q: f32[t,b,k], x: f32[t,b,n]) -> y: f32[t,b,n]
+  grid b, n/64
+  v0 = c[b,k,n]
+  stream t with s = v0 [k,n]
+    v1 = q[t,b,k]
+    v2 = s + v1 * x[t,b,n]
+    y[t,b,n] = sum(v1 * v2 over k)
+    s' = v2
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from smelt.errors import DeviceKernelError
 from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
+    Apply,
     Axis,
     Block,
     Cast,
+    Dot,
     Kernel,
     Let,
     Load,
     Param,
+    Reduce,
     Ref,
     State,
     Statement,
@@ -36,16 +53,20 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import live, transform, visit
+from smelt.kernel.walk import joined_axes, live, map_values, transform, visit, visit_body
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
+from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.ops.create import Input
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
 
 
 def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> Kernel:
-    """Return the kernel of a loop that is a recurrence (`smelt.fusion.loops`)."""
+    """Return the kernel of a loop whose step is in one kernel (`smelt.fusion.loops`).
+
+    Raises DeviceKernelError for a step that reads its carries along other axes than it writes them.
+    """
     return _Recurrence(cluster, loop, rounding, tiling).kernel()
 
 
@@ -65,6 +86,7 @@ class _Recurrence:
         self.cluster, self.loop, self.op, self.tiling = cluster, loop, loop.op, tiling
         self.graph = instantiate(loop.op)
         self.step = self._define(rounding)
+        self._check_places()
         d = self.step.definition
         self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
         self.params = [self._param(node) for node in cluster.inputs]
@@ -74,6 +96,7 @@ class _Recurrence:
         ]
         self.states = [self._fresh(f"s{k}") for k in range(self.op.carries)]
         self.time = Axis(self._fresh("t"), self.op.length[0])
+        self.grid = self._grid()
 
     def _define(self, rounding: str) -> _Step:
         graph, op = self.graph, self.op
@@ -93,6 +116,17 @@ class _Recurrence:
         d.body = live(d.body)
         stores = tuple(s for s in d.body if isinstance(s, Store))
         return _Step(d, number, stores)
+
+    def _check_places(self) -> None:
+        """Raise DeviceKernelError unless the step reads each carry where it writes the next one."""
+        d, carries = self.step.definition, self.op.carries
+        places = {
+            name: self.step.stores[k].index for name, k in self.step.number.items() if k < carries
+        }
+        for v in visit_body(tuple(d.body)):
+            if isinstance(v, Load) and v.index != places.get(v.param, v.index):
+                missing = f"all of carry {self.step.number[v.param]} along another axis"
+                raise DeviceKernelError(kernel=self.cluster.name, missing=missing)
 
     def _fresh(self, base: str) -> str:
         return numbered_name(base, self.taken, "_")
@@ -135,21 +169,27 @@ class _Recurrence:
             value = transform(store.value, self._operand)
             inside.append(Update(name, Cast(value, carried.type.dtype)))
         stream = Stream((Block(self.time.name, 1),), states, tuple(inside))
-        return Kernel(
+        kernel = Kernel(
             self.cluster.name,
             tuple(self.params),
             tuple(self.outputs),
             (*d.axes.values(), self.time),
-            self._grid(),
+            self.grid,
             (*before, stream, *after),
         )
+        return _with_sums(kernel, {self.time.name, *(b.axis for b in self.grid if b.size == 1)})
 
     def _grid(self) -> tuple[Block, ...]:
-        """Return the blocks of the result's axes: each element is independent."""
-        used = {a for s in self.step.stores for a in _axes(s)}
-        names = [a for a in self.step.definition.axes if a in used]
+        """Return the blocks of the axes that all stored results have and nothing sums over."""
+        d, carries = self.step.definition, self.op.carries
+        stores = [self.step.stores[k] for k in self.loop.wanted if k < carries]
+        stores += self.step.stores[carries:]
+        names = axes_of_body(tuple(d.body))
+        independent = Axes(d.axes).intersection(*(axes_of_index(s.index, names) for s in stores))
+        joined = {a for v in visit_body(tuple(d.body)) for a in joined_axes(v)}
+        axes = [a for a in d.axes if a in independent - joined]
         columns = self.tiling.recurrence_columns
-        return tuple(Block(a, columns if k == len(names) - 1 else 1) for k, a in enumerate(names))
+        return tuple(Block(a, columns if a == axes[-1] else 1) for a in axes)
 
     def _state(self, k: int, before: list[Statement]) -> State:
         """Return a carry as a state, whose initial value is bound in `before`."""
@@ -158,8 +198,8 @@ class _Recurrence:
         param = self.params[self.cluster.inputs.index(node)]
         name = self._fresh(f"{self.states[k]}_0")
         before.append(Let(name, Load(param.name, store.index)))
-        blocks = {b.axis for b in self._grid() if b.size != 1}
-        axes = tuple(a for a in _axes(store) if a in blocks)
+        fixed = {b.axis for b in self.grid if b.size == 1}
+        axes = tuple(a for a in _axes(store) if a not in fixed)
         return State(self.states[k], Ref(name), axes, carried.type.dtype.compute)
 
     def _moment(self) -> Index:
@@ -188,6 +228,27 @@ class _Recurrence:
         return replace(
             value, param=param, index=(self._moment(), *value.index) if sliced else value.index
         )
+
+
+def _with_sums(kernel: Kernel, fixed: AbstractSet[str]) -> Kernel:
+    """Return a kernel with sums of products in place of the dots of a vector.
+
+    Matrix units multiply none, and every task has the vector's elements as lanes. A task has one
+    index along each of the `fixed` axes.
+    """
+    names = axes_of_body(kernel.body)
+    combine, times = SUM_OF_PRODUCTS
+
+    def change(v: Value) -> Value:
+        if not isinstance(v, Dot) or v.dtype.compute != v.dtype:
+            return v
+        left, right = (axes_of_value(x, names) - fixed for x in (v.left, v.right))
+        if left - right and right - left:
+            return v
+        factors = tuple(Cast(x, v.dtype) for x in (v.left, v.right))
+        return Reduce(combine, Apply(times, factors), v.over, v.dtype)
+
+    return map_values(kernel, change)
 
 
 def _axes(store: Store) -> list[str]:

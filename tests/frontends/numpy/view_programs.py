@@ -46,11 +46,13 @@ def factors(r: Random, n: int) -> tuple[int, ...]:
 
 
 class Program:
-    """Arrays of both kinds, and the steps that were applied to them."""
+    """Arrays of both kinds, NumPy's that share their memory, and the steps so far."""
 
     def __init__(self, r: Random) -> None:
         self.r = r
         self.pairs: list[Pair] = []
+        self.plain: list[tuple[Any, Any]] = []
+        """Arrays of NumPy that share memory with arrays of either namespace."""
         self.log: list[Any] = []
 
     def make(self) -> None:
@@ -61,8 +63,13 @@ class Program:
         data = (numpy.arange(numpy.prod(shape)).reshape(shape) % 97).astype(dtype)
         if data.dtype.kind == "c":
             data += 2j
-        self.pairs.append((data, smelt.numpy.array(data)))
-        self.log.append(("make", shape, dtype))
+        is_shared = r.random() < 0.3
+        source = data.copy()
+        ours = smelt.numpy.asarray(source) if is_shared else smelt.numpy.array(data)
+        if is_shared and r.random() < 0.8:  # else nobody but ours refers to it
+            self.plain.append((data, source))
+        self.pairs.append((data, ours))
+        self.log.append(("make", shape, dtype, is_shared))
 
     def both(self, name: Any, k: int, step: Callable[[Any, Any], Any]) -> None:
         """Apply a step to array `k` in both namespaces; arrays that it returns are added."""
@@ -88,6 +95,8 @@ class Program:
                 assert mine == [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1], (
                     self.log
                 )
+        for x, y in self.plain:
+            numpy.testing.assert_array_equal(y, x, err_msg=str(self.log))
         r = self.r
         for _ in range(4):
             (x, y), (v, w) = r.choice(self.pairs), r.choice(self.pairs)
@@ -239,7 +248,32 @@ def _drop(p: Program, k: int, x: Any) -> None:
         del p.pairs[k]
 
 
+def _export(p: Program, k: int, x: Any) -> None:
+    p.log.append(("export", k))
+    p.plain.append((x, numpy.asarray(p.pairs[k][1])))
+
+
+def _forget(p: Program, k: int, x: Any) -> None:
+    p.log.append("forget")
+    del p.plain[::2]
+
+
+def _write_by_numpy(p: Program, k: int, x: Any) -> None:
+    writeable = [pair for pair in p.plain if pair[0].flags.writeable and pair[0].size]
+    if not writeable:
+        return
+    pair = p.r.choice(writeable)
+    key, value = subscript(p.r, pair[0].shape), p.r.randrange(100)
+    p.log.append(("write by NumPy", key, value))
+    for data in pair:
+        data[key] = value
+
+
 OTHERS: dict[str, Any] = {
+    "export": _export,
+    "forget": _forget,
+    "write by NumPy": _write_by_numpy,
+    "write by NumPy again": _write_by_numpy,
     "op": _operator,
     "add": _add,
     "copy": _copy,

@@ -13,14 +13,16 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.interpret import run
 from smelt.loop.passes.accumulate import accumulate
+from smelt.loop.passes.align_stores import align_stores, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.collapse import collapse
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.mask_range import mask_range
-from smelt.loop.passes.nontemporal import nontemporal
 from smelt.loop.passes.partition import conditions, partition, unswitch
 from smelt.loop.passes.prefetch import (
     prefetch,
+    prefetch_block,
     prefetch_page,
     prefetch_share,
     prefetch_strips,
@@ -37,6 +39,7 @@ HEAD = "func f(x: f32[n], y: out f32[n]; n)\n  "
 ROW = HEAD + "each i in 0 .. n\n    "
 ORDERED = HEAD + "for i in 0 .. n with s = 0.0\n    s' = s + x[i]"
 TWO_FOLDS = HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n    s <- x[0]"
+NEVER = ir.Apply("gt", (ir.position(1), ir.position(2)))
 COND = ir.Apply("lt", (ir.position(1), ir.position(2)))
 
 
@@ -88,8 +91,15 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "at a comparison of order": (ROW + "y[i] = 1.0", lambda f: partition(f, "i", ir.Lane(4))),
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
     "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
-    "y is read in f": (ROW + "y[i] = y[i] + 1.0", lambda f: nontemporal(f, "y")),
-    "x is not an array that f writes": (ROW + "y[i] = 1.0", lambda f: nontemporal(f, "x")),
+    "stores nothing at an index": (ROW + "y[i] = 1.0", lambda f: align_stores(f, "i", {"x"}, 16)),
+    "only nests of one loop inside of another": (
+        ROW + "y[i] = 1.0",
+        lambda f: fuse_if(f, (*f.body, *f.body), COND),
+    ),
+    "the loops over i and q differ": (
+        ROW + "y[i] = 1.0",
+        lambda f: fuse_if(f, (replace(f.body[0], var="q", step=2),), COND),
+    ),
     "an effect beyond the mask": (
         ROW + "y[i] = select(i < 3, x[i], 0.0)",
         lambda f: _at_condition(f, mask_range),
@@ -152,10 +162,22 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         "      s <- select(i >= m, x[i], 0.0)\n    y[m] = s",
         lambda f: mask_range(f, "i", conditions(f.body[0].body[0])[0]),
     ),
-    "nontemporal": (
-        HEAD + "each i in 0 .. n // 4 * 4 by 4\n    y[i : 4] = x[i : 4]\n"
-        "  each h in n // 4 * 4 .. n\n    y[h] = x[h]",
-        lambda f: nontemporal(f, "y"),
+    "align_stores": (
+        HEAD + "each i in 0 .. n\n    y[i] = x[i]",
+        lambda f: align_stores(f, "i", {"y"}, 4)[0],
+    ),
+    "fuse_if": (
+        HEAD + "alloc e: f32[n] in task\n  each h in 0 .. n\n    e[h] = x[h]\n"
+        "  each i in 0 .. n\n    y[i] = x[i] * 2.0",
+        lambda f: fuse_if(replace(f, body=(f.body[0], f.body[2])), (f.body[1],), NEVER),
+    ),
+    "prefetch blocks": (
+        ROW + "y[i] = x[i]",
+        lambda f: prefetch_block(vectorize(f, "i", 4, "mask"), {"x": 8}),
+    ),
+    "store_if_aligned": (
+        HEAD + "each i in 0 .. n\n    y[i] = x[i]",
+        lambda f: store_if_aligned(f, "i", {"y"}, 16)[0],
     ),
     "distribute": (
         HEAD + "each i in 0 .. n with s = sum 0.0\n    p = n - 1 - i\n    a = x[p] * 2.0\n"
@@ -179,6 +201,11 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
         "  each h in 0 .. n\n    y[h] = f32(s)",
         lambda f: accumulate(vectorize(f, "i", 4, "mask")),
+    ),
+    "vectorize, sums with their errors": (
+        HEAD + "each i in 0 .. n with s = sum:two_sum f64(0.0)\n    s <- f64(x[i])\n"
+        "  each h in 0 .. n\n    y[h] = f32(s)",
+        lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
     ),
     "vectorize, few lanes in the end": (
         HEAD + "each i in 0 .. n with s = max 1.0\n    s <- x[i]\n  each h in 0 .. n\n    y[h] = s",
@@ -228,5 +255,6 @@ def test_a_pass_keeps_the_bits(name):
     assert parse(text(changed)) == changed
     for n in (1, 4, 11):
         x = np.random.default_rng(n).integers(-4, 5, n).astype(np.float32)
-        results = [run(m, {"x": x}, {"n": n}, seed=n)["y"] for m in (module, changed)]
+        numbers = {"n": n, **dict.fromkeys(changed.funcs[0].numbers, 20 * n)}
+        results = [run(m, {"x": x}, numbers, seed=n)["y"] for m in (module, changed)]
         np.testing.assert_array_equal(*results)

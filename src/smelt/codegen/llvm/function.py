@@ -30,6 +30,7 @@ from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
+from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -114,6 +115,7 @@ def emit_function(
     shares = assign_row_shares(s)
     frame = Frame(b, target, s, buffers, dtypes, lengths, sizes, entry, shares, streaming, done)
     pipelines_store = streaming and can_pipeline_store(s)
+    pipelines_store &= not any(why_not_nest(s, nest) for nest in s.nests[-2:])
     _task_loop(frame, storage, body, (first, last), counts, start, pipelines_store)
     return mul(storage.nbytes, 2) if pipelines_store else storage.nbytes
 

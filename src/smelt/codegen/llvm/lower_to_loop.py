@@ -604,7 +604,7 @@ class _Loops:
         if depth == len(self.order):
             return self._body()
         name = self.order[depth]
-        opened = [r for r in self.reductions if self._opens_at(r) == depth]
+        opened = [r for r in self.reductions if self.depth(r) == depth]
         carry = tuple(self._carry(r) for r in opened)
         low, high = self.lowering.ranges[name]
         scans = [i for i in self.items if isinstance(i, ssa.Scan) and not self._is_kept(i)]
@@ -620,9 +620,6 @@ class _Loops:
             body += self._publish(r, c)
         return tuple(body)
 
-    def _opens_at(self, reduction: ssa.Reduction) -> int:
-        return self.depth(reduction)
-
     def _scan_type(self, scan: ssa.Scan) -> DType:
         """Return the type in which a scan adds up."""
         (dtype,) = self.lowering.storage.accumulator_of(scan).parts
@@ -633,20 +630,23 @@ class _Loops:
         return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
 
     def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
-        row, source = reduction.row, reduction.args[0].dtype
-        name = self.carries[reduction] = self.lowering.fresh("s")
-        if row.positional:
-            position = self.lowering.fresh("p")
-            start = loop.Const(0, i64)
-            worst = loop.identity(row.name, source)
-            return loop.Carry(name, worst, row.name, "own", position, start)
+        row, name = reduction.row.name, self.lowering.fresh("s")
+        self.carries[reduction] = name
+        if reduction.row.positional:
+            worst, position = loop.identity(row, reduction.args[0].dtype), self.lowering.fresh("p")
+            return loop.Carry(name, worst, row, "own", position, loop.Const(0, i64))
+        init = loop.identity(row, reduction.dtype)
+        return loop.Carry(name, init, row, self._mode(reduction))
+
+    def _mode(self, reduction: ssa.Reduction) -> loop.Mode:
+        """Return how a reduction accumulates."""
         acc = self.lowering.storage.accumulator_of(reduction)
-        mode: loop.Mode = "own"
         if isinstance(acc, CompensatedSum):
-            mode = "two_sum"
-        elif isinstance(acc, PlainAccumulator) and acc.inner == f64 != reduction.dtype:
-            mode = "pairs" if adds_pairs(reduction, self.nest) else "f64"
-        return loop.Carry(name, loop.identity(row.name, reduction.dtype), row.name, mode)
+            return "two_sum"
+        types = {reduction.args[0].dtype, reduction.dtype}
+        if isinstance(acc, PlainAccumulator) and acc.inner == f64 and types != {f64}:
+            return "pairs" if adds_pairs(reduction, self.nest) else "f64"
+        return "own"
 
     def _publish(self, reduction: ssa.Reduction, carry: loop.Carry) -> Iterator[loop.Statement]:
         """Store the result of a reduction, or make it available to the task."""
@@ -670,7 +670,7 @@ class _Loops:
             element, position = self.value(r.args[0]), None
             if r.row.positional:
                 position = loop.position(self._index(r.positions))
-            elif r.args[0].dtype != r.dtype:
+            elif r.args[0].dtype != r.dtype and self._mode(r) == "own":
                 element = loop.Cast(element, r.dtype)
             body.append(loop.Fold(self.carries[r], element, position))
         several = len(self.stores) + len(self.updates) > 1

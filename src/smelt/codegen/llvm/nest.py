@@ -22,7 +22,6 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
-from smelt.codegen.llvm.access.prefetch import RowPrefetch
 from smelt.codegen.llvm.access.proven_bounds import clamp_position, inside_limits
 from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
 from smelt.codegen.llvm.folding import ReductionEmitter, power_of_two
@@ -39,11 +38,9 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
-from smelt.codegen.llvm.loops.distribute import run_stages
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
-from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
     run_in_place,
@@ -195,9 +192,8 @@ class NestEmitter(Environment):
     def _run_vectors(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
         """Emit a loop over full unrolled vectors, then masked ones; for `few`, masked ones
         alone."""
-        b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.unroll
+        name, wide = self.nest.order[depth], self.s.lanes * self.nest.unroll
         low, high = self.ranges[name]
-        ahead, behind = RowPrefetch(self, scope), PipelinedStoreRow(self, scope)
 
         def at(
             count: int, masked: bool, alignment: int = 1, end: Value = high
@@ -208,9 +204,6 @@ class NestEmitter(Environment):
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
                 self.body(inner)
-                behind.emit(lanes)
-                if ahead.row_shares and not masked:
-                    ahead.emit(b.sub(position, low))
 
             return inside
 
@@ -223,14 +216,11 @@ class NestEmitter(Environment):
             return
 
         def walk(low: Value, middle: Value, alignment: int) -> None:
-            if self.nest.stages:
-                run_stages(self, low, middle, (scope, depth), ahead, behind)
+            inside = at(wide, False, self.loop_alignment(name, alignment))
+            if depth == 0:
+                nest_loop(self, name, (low, middle), wide, inside)
             else:
-                inside = at(wide, False, self.loop_alignment(name, alignment))
-                if depth == 0:
-                    nest_loop(self, name, (low, middle), wide, inside)
-                else:
-                    self.loop(low, middle, wide, inside)
+                self.loop(low, middle, wide, inside)
 
         def singly(low: Value, end: Value, masked: bool) -> None:
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
@@ -241,7 +231,7 @@ class NestEmitter(Environment):
                 return
             loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
-        run_tail(self, (middle, high), at, behind.store is not None)
+        run_tail(self, (middle, high), at)
 
     def enter(self, scope: Scope, depth: int) -> None:
         """Emit what is invariant when `depth` loops are open.

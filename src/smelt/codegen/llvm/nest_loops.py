@@ -10,19 +10,23 @@ memory are parameters, and a value that was computed before is an array of one e
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import share_start
+from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
 from smelt.codegen.llvm.lower_to_loop import Key, Lowering, identifier, lower_nest
-from smelt.codegen.llvm.nests.environment import Environment, RowShare
+from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
 from smelt.loop import ir as loop
+from smelt.loop.passes.align_stores import store_past
+from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.walk import is_short
-from smelt.types.dtype import DType, i64
+from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis
 
 Value = ir.Value
@@ -31,24 +35,30 @@ Value = ir.Value
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
     row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if row_groups or env.late_store or env.range_targets:
+    if row_groups or env.range_targets or env.known_conditions:
         return False
-    if env.known_conditions or why_not_nest(
-        env.s, nest, env.storage, streaming=env.frame.streaming
-    ):
+    if why_not_nest(env.s, nest, env.storage):
         return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
     lowering = _NestLowering(env, nest, scope, printer)
     func = lowering.func()
+    asks = [*env.frame.shares.get(nest, ())]
+    late, cuts = env.late_store, lowering.cuts
+    if late is not None and late.host is nest:
+        func, cuts = _with_late_stores(func, lowering, late), [cut + 1 for cut in cuts]
+        asks += env.frame.shares.get(env.s.nests[-1], ())
+    steps = {identifier(a.buffer): next_block(env.s, nest, a) for a in accesses_of(nest.items)}
+    blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
     for var in lowering.lanes:
-        shares = [lowering.share(x) for x in env.frame.shares.get(nest, ())]
+        shares = [lowering.share(x) for x in asks]
         func = in_vectors(
             func,
             env.s,
             nest,
             var,
             shares,
-            lowering.cuts,
+            cuts,
+            blocks,
             storage=env.storage,
             vector_bytes=env.frame.target.vector_bytes,
             streaming=env.frame.streaming,
@@ -61,11 +71,34 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     return True
 
 
-class _NestLowering(Lowering):
-    """Lowers one nest; gives the names of what it reads from outside to a printer."""
+def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:
+    """Store the rows of the previous task inside of the loops over this one's."""
+    lowering = _NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
+    condition = lowering.scalar("pending", late.pending, bool_)
+    stores = lowering.func()
+    params = dict.fromkeys((*func.params, *stores.params))
+    numbers = dict.fromkeys((*func.numbers, *stores.numbers))
+    func = replace(func, params=tuple(params), numbers=tuple(numbers))
+    arrays = {identifier(x.access.buffer) for x in lowering.nest.stores}
+    return fuse_if(func, store_past(stores.body, arrays), condition, *host.cuts[:1])
 
-    def __init__(self, env: Environment, nest: Nest, scope: Scope, printer: LoopPrinter) -> None:
-        super().__init__(env.s, env.storage, (), {*env.frame.sizes})
+
+class _NestLowering(Lowering):
+    """Lowers one nest; gives the names of what it reads from outside to a printer.
+
+    Its names are others than those of the nest `beside` it.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        nest: Nest,
+        scope: Scope,
+        printer: LoopPrinter,
+        beside: Lowering | None = None,
+    ) -> None:
+        taken = {*env.frame.sizes, *map(identifier, env.frame.buffers)}
+        super().__init__(env.s, env.storage, (), beside.taken if beside else taken)
         self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
         self.dtypes = env.frame.dtypes
         self.numbers: dict[Value, Index] = {}
@@ -137,10 +170,14 @@ class _NestLowering(Lowering):
             if value is not None and item.dtype == i64:
                 self.keep(item, loop.position(self.number("v", value)))
             elif value is not None:
-                name = self.fresh("v")
-                self.params.append(loop.Param(name, item.dtype.compute, 1))
-                self.printer.add_register(name, value, item.dtype.compute)
-                self.keep(item, loop.Load(loop.Place(name, 0)))
+                self.keep(item, self.scalar("v", value, item.dtype.compute))
+
+    def scalar(self, stem: str, value: Value, dtype: DType) -> loop.Value:
+        """Return a register as the element of an array of one."""
+        name = self.fresh(stem)
+        self.params.append(loop.Param(name, dtype, 1))
+        self.printer.add_register(name, value, dtype)
+        return loop.Load(loop.Place(name, 0))
 
     def number(self, stem: str, value: Value) -> Index:
         """Return an i64 register as an index expression."""

@@ -38,7 +38,8 @@ from smelt.codegen.llvm.instructions.reductions import reduce_halves
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
-from smelt.loop.passes.align_stores import CACHE_LINE, skew_of
+from smelt.loop.ir import CACHE_LINE
+from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.text_print import statement_text, value_text
 from smelt.loop.walk import loads as loads_of
 from smelt.loop.walk import places, reads, values
@@ -200,8 +201,7 @@ class LoopPrinter:
             store_scalar(m, self._address(place), value.value, dtype, mask)
         elif place.stride == 1 and not isinstance(place.at, loop.Value):
             raw = splat(self.b, value.value, place.lanes)
-            bypass = CACHE_LINE if s.nontemporal else 0
-            store_vector(m, self._address(place), raw, dtype, mask, bypass=bypass)
+            store_vector(m, self._address(place), raw, dtype, mask, bypass=s.nontemporal)
         else:
             raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
@@ -243,6 +243,11 @@ class LoopPrinter:
                 if x.lanes == y.lanes > 1:  # conversions keep the ports of additions busy
                     return Typed(self.machine(x.lanes).add_aside(x.value, y.value), f64)
                 return self._apply("add", [x, y])
+            case loop.Apply("fma", (first, loop.Const(1.0), other)):
+                x, y = self.value(first), self.value(other)
+                if x.lanes == y.lanes > 1:
+                    return Typed(self.machine(x.lanes).add_aside(x.value, y.value), x.dtype)
+                return self._apply("add", [x, y])
             case loop.Apply(op, args):
                 return self._apply(op, [self.value(a) for a in args])
             case loop.Cast(arg, dtype):
@@ -257,6 +262,9 @@ class LoopPrinter:
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
+            case loop.Shuffle((arg,), "permute", (lane,)):
+                x = self.value(arg)
+                return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)
             case loop.Shuffle((arg,), "permute", table):
                 x = self.value(arg)
                 return Typed(self.b.shuffle_vector(x.value, x.value, lane_numbers(table)), x.dtype)

@@ -11,12 +11,17 @@ Which passes run follows from the schedule, and each of them is a function from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run, next_block
-from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS, PlainAccumulator
+from smelt.codegen.llvm.access.affine_predicates import gap_of
+from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
+from smelt.codegen.llvm.instructions.reductions import (
+    PAIRED_VECTORS,
+    CompensatedSum,
+    PlainAccumulator,
+)
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
@@ -29,12 +34,14 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
+from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import CACHE_LINE, align_stores
+from smelt.loop.passes.align_stores import PIECE, align_stores, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.prefetch import (
+    prefetch_block,
     prefetch_page,
     prefetch_rows,
     prefetch_share,
@@ -46,13 +53,16 @@ from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_
+from smelt.types.dtype import bool_, f64
 from smelt.types.expr import Index, add, minimum, mul, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
+
+MIN_SUM_ROWS = 8
+"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +79,7 @@ class Share:
     before: Index
 
 
-def why_not_nest(
-    s: Schedule, nest: Nest, storage: Storage | None = None, *, streaming: bool
-) -> str:
+def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str:
     """Return why a nest is not printed from its loops; empty if it is.
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
@@ -88,14 +96,12 @@ def why_not_nest(
         return "no vectors"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
-    if nest.stages and streaming and nest.stores:
-        return "stages that store past the caches"
     if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
         return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
     if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
-    return _why_not_lanes(s, nest, storage) or _why_not_stores(s, nest, streaming=streaming)
+    return _why_not_lanes(s, nest, storage) or _why_not_stores(nest)
 
 
 _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -105,8 +111,11 @@ _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
 def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(isinstance(i, (ssa.IndexValue, ssa.Position)) for i in moving):
-        return "positions along the vectors"
+    if any(isinstance(i, ssa.Position) or gap_of(i) is not None for i in moving):
+        return "positions along the vectors that are tested, or computed"
+    indices = (i.index for i in moving if isinstance(i, ssa.IndexValue))
+    if any(coefficient(e, nest.vector or "") is None for e in indices):
+        return "quotients of positions along the vectors"
     if any(is_select(i) and nest.vector not in i.args[0].axes for i in moving):
         return "a choice for whole rows"
     steps = [_step(a, nest.vector) for a in accesses_of(moving)]
@@ -114,8 +123,6 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
         return "lanes that are apart"
     if any(a.limits for a in accesses_of(nest.items)):
         return "bounds checks"
-    if any(next_block(s, nest, a) is not None for a in accesses_of(nest.items)):
-        return "prefetches of a stream's next block"
     sums = (i for i in _kept(s, nest) if storage.holds_states(i))
     if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
         return "sums that are more than a number"
@@ -124,15 +131,17 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
 
 def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
-    visited = visited_axes(s.phase.segments[nest.time])
     for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
         if (nest.vector,) != item.over or not nest.in_registers(item):
             return "reductions across loops"
-        if not isinstance(accumulator, PlainAccumulator) or item.args[0].dtype != item.dtype:
+        if isinstance(accumulator, CompensatedSum):
+            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
+                return "rows whose sums and errors end together"
+            continue
+        plain = isinstance(accumulator, PlainAccumulator)
+        if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
             return "reductions that carry more than a number"
-        if item.row.wide and nest.vector in visited:
-            return "sums that a stream continues"
     return ""
 
 
@@ -147,28 +156,48 @@ def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
             yield item
 
 
-def _why_not_stores(s: Schedule, nest: Nest, *, streaming: bool) -> str:
+def _why_not_stores(nest: Nest) -> str:
     """Return which of the stores of a nest are not those of full vectors."""
-    stores = nest.stores
-    if nest.vector is None and stores:
-        return "stores of single elements" if streaming else ""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in stores):
-        return "stores that are apart, or under a condition"
-    if not streaming or not stores or nest.reductions:
-        return ""
-    if len(stores) > 1 or not _fills_lines(s, nest):
-        return "results that no common alignment suits"
-    return "rows, which begin at cache lines only now and then" if len(nest.order) > 1 else ""
+    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
+        return "stores that are apart, or under a condition" if nest.order else ""
+    return ""
 
 
 def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
+def _past_caches(
+    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int
+) -> tuple[loop.Func, tuple[str, ...]]:
+    """Store past the caches where that stores full cache lines, or their pieces.
+
+    Returns the loops that remain to be run in vectors.
+    """
+    arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
+    sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
+    if _is_long(nest):
+        return store_if_aligned(func, var, arrays, PIECE)
+    if len(sizes) > 1:
+        return store_if_aligned(func, var, arrays, CACHE_LINE)
+    func, loops = align_stores(func, var, arrays, wide, MIN_ITERATIONS)
+    func = vectorize(func, loops.head, s.lanes, "masked")
+    for step in (wide, s.lanes):
+        func = vectorize(func, loops.lines, step, "scalar")
+    func = vectorize(func, loops.lines, s.lanes, "masked")
+    if len(arrays) == 1:
+        return func, (loops.other,)
+    return store_if_aligned(func, loops.other, arrays, PIECE)
+
+
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
-    size = s.phase.dtypes[nest.stores[0].access.buffer].itemsize
-    wide = s.lanes * nest.unroll * size
-    return nest.unroll <= MAX_ALIGNED_VECTORS and wide % CACHE_LINE == 0
+    sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
+    return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
+
+
+def _is_long(nest: Nest) -> bool:
+    """Return whether a body computes for longer than memory moves."""
+    return bool(nest.stages) or nest.unroll > MAX_ALIGNED_VECTORS
 
 
 def in_vectors(
@@ -178,6 +207,7 @@ def in_vectors(
     var: str,
     shares: Collection[Share] = (),
     cuts: Sequence[int] = (),
+    blocks: Mapping[str, Index] | None = None,
     *,
     storage: Storage,
     vector_bytes: int,
@@ -185,22 +215,21 @@ def in_vectors(
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
-    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin.
+    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin, and
+    `blocks` the distances from what a stream's block reads of arrays to the next one's.
     """
-    lanes, row, walk = s.lanes, loop_around(func.body, var), loop_over(func.body, var)
-    streaming = streaming and not nest.reductions
+    row, walk = loop_around(func.body, var), loop_over(func.body, var)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
-    if streaming and nest.stores:
-        func, aligned = align_stores(func, var, wide, MIN_ITERATIONS)
-        func, var = vectorize(func, aligned.head, lanes, "masked"), aligned.other
-        for step in (wide, lanes):
-            func = vectorize(func, aligned.lines, step, "scalar")
-        func = vectorize(func, aligned.lines, lanes, "masked")
+    others: tuple[str, ...] = (var,)
+    streaming &= bool(nest.stores) and not nest.reductions and not is_short
+    if streaming := streaming and _fills_lines(s, nest):
+        func, others = _past_caches(func, s, nest, var, wide)
     before = {t.var for t in _loops(func)} - {var}
-    func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
+    for name in others:
+        func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if cuts and not is_short else ():
@@ -212,21 +241,22 @@ def in_vectors(
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
         func = prefetch_rows(func, row.var, count, length)
+    if blocks:
+        func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:
         func = prefetch_strips(func, STRIP_ELEMENTS, {*_streamed(nest)})
     if shares and not is_short:
         for x in shares:
-            for name, before in _walks(func, wide):
-                before = add(x.before, before)
-                func = prefetch_share(func, name, x.buffer, x.first, x.share, before)
+            for name, done in _walks(func, wide, walk.low):
+                func = prefetch_share(func, name, x.buffer, x.first, x.share, add(x.before, done))
     if nest.reductions and not shares:
         full, masked = (
             {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
             for m in (False, True)
         )
         func = prefetch_page(func, full, masked)
-    for store in nest.stores if streaming else ():
-        func = prefetch_written(func, store.access.buffer)
+    for store in nest.stores if streaming and not _is_long(nest) else ():
+        func = prefetch_written(func, identifier(store.access.buffer))
     func = accumulate(func) if nest.reductions else func
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
@@ -242,28 +272,30 @@ def _streamed(nest: Nest) -> Iterator[str]:
     return (identifier(a.buffer) for a in accesses_of(nest.items) if _step(a, nest.vector) == 1)
 
 
-def _walks(func: loop.Func, wide: int) -> list[tuple[str, Index]]:
-    """Return the loops over full vectors, and what a row has before each of them.
+def _walks(func: loop.Func, wide: int, low: Index) -> list[tuple[str, Index]]:
+    """Return the loops over full vectors, and how far from `low` each begins.
 
     Of the stages of a strip only the first.
     """
     strips = [t for t in _loops(func) if t.step == STRIP_ELEMENTS]
     stages = [[s for s in t.body if isinstance(s, loop.For)] for t in strips]
-    inner = {s.var: sub(s.low, t.low) for t, x in zip(strips, stages, strict=True) for s in x[:1]}
     others = {s.var for x in stages for s in x[1:]}
-    full = (t.var for t in _loops(func) if t.step == wide and t.var not in others)
-    return [(name, inner.get(name, 0)) for name in full]
+    full = (t for t in _loops(func) if t.step == wide and t.var not in others)
+    return [(t.var, sub(t.low, low)) for t in full]
 
 
 def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
     """Return the lanes of full vectors and of those behind them.
 
     `extent` is that of rows of a few vectors. The last one of a row that is not reduced has as few
-    lanes as hold the rest.
+    lanes as hold the rest. Where a stream continues a sum, all vectors have as many lanes: the
+    order of additions then does not change if positions before or after add nothing.
     """
     lanes, wide = s.lanes, s.lanes * nest.unroll
     if extent == 0:
-        return wide, lanes
+        visited = visited_axes(s.phase.segments[nest.time])
+        continued = nest.vector in visited and any(f.row.wide for f in nest.reductions)
+        return wide, wide if continued else lanes
     assert isinstance(extent, int)
     if nest.reductions:
         pairs = nest.unroll % PAIRED_VECTORS == 0 and all(
@@ -273,14 +305,21 @@ def _widths(s: Schedule, nest: Nest, extent: Index) -> tuple[int, int]:
     return lanes, 1 << ((extent % lanes or lanes) - 1).bit_length()
 
 
+def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reduction) -> int:
+    """Return how many rows of results wait in scratch; 0 if that varies."""
+    if len(nest.order) < 2 or s.materialised.get(item) != (nest.order[-2],):
+        return 0
+    extent = storage.extent(item, nest.order[-2])
+    return extent if isinstance(extent, int) else 0
+
+
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
     counts = [0]
     for item in nest.reductions:
-        axis, (dtype,) = nest.order[-2], storage.accumulator_of(item).parts
+        dtype, *errors = storage.accumulator_of(item).parts
         rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        extent = storage.extent(item, axis) if s.materialised.get(item) == (axis,) else 0
-        if dtype == bool_ or not isinstance(extent, int) or not 2 <= rows <= extent:
+        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
     return max(counts)

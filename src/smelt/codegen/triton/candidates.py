@@ -66,6 +66,8 @@ ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
 MAX_ROW_WARPS = 32
 """Warps of a program that has the threads of a processor, and so enough bytes in flight for it."""
+MAX_PASS_WARPS = 16
+"""Maximum warps of passes in steps of one."""
 PASS_BLOCKS = ((4096, 8), (8192, 16), (16384, 32), (4096, 4), (2048, 4), (1024, 4))
 """Elements of a step of passes over a row, and warps.
 
@@ -96,6 +98,10 @@ MIN_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
 MAX_HELD_ELEMENTS = 128
 """Elements of a row that a thread has in registers, of 255."""
+STATE_COLUMNS = (4, 8, 16, 32, 64, 128)
+"""Neighbouring columns whose states, with all of another axis, a program carries over steps."""
+STATE_ELEMENTS = 16
+"""Elements of such states in a thread: few threads wait for one another in each step."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -461,8 +467,10 @@ def _passes(
     for grid in (*_pass_grids(base, has_blocks=bool(axes)), *tiles):
         if not axes:
             lanes = math.prod(replace(base, grid=grid).lanes(extents).values())
-            reason = f"passes in steps of one, {lanes} columns at a time"
-            yield replace(base, grid=grid, warps=max(min(lanes // 32, 4), 1), reason=reason)
+            for warps in dict.fromkeys((min(lanes // 32, 4), lanes // STATE_ELEMENTS // 32)):
+                if warps <= MAX_PASS_WARPS:
+                    reason = f"passes in steps of one, {lanes} columns at a time"
+                    yield replace(base, grid=grid, warps=max(warps, 1), reason=reason)
             continue
         held = replace(base, grid=grid, streams={}).lanes(extents)
         looped = [axes_of for axes_of in work.values if axes[-1] in axes_of]
@@ -528,7 +536,7 @@ def _pass_grids(base: Schedule, *, has_blocks: bool) -> Iterator[dict[str, int]]
         yield dict.fromkeys(base.grid, 1)
     last = list(base.grid)[-1] if base.grid else None
     if last is not None and base.grid[last] > 1:
-        for columns in (32, 64, 128):
+        for columns in (32, 64, 128) if has_blocks or not base.whole else STATE_COLUMNS:
             yield {**base.grid, last: columns}
 
 

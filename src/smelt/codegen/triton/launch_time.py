@@ -49,7 +49,7 @@ KEPT_REUSE = 4
 
 Each step then loads one operand, and the products of a step wait for nothing else."""
 STEP_NS = 150.0
-"""A step of a persistent program, alone on its processor: it waits for a copy and for products."""
+"""A step whose loads are ahead: it waits for a copy, and for products or sums of its threads."""
 STORE_INSTRUCTIONS = 6
 """Of a thread for 16 bytes that it stores: an address, a mask, and the store; no product runs."""
 SPECIALISED_WARPS = 1.01
@@ -113,6 +113,8 @@ def launch_time(
     arithmetic *= tail * copying
     busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
+    in_order = math.prod(work.extents[a] for a in work.steps) * STEP_NS if work.steps else 0.0
+    busy = max(busy, math.ceil(count / (held * device.processors)) * in_order)
     if schedule.programs is not None and work.contractions:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)

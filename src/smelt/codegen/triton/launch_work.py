@@ -27,7 +27,7 @@ from smelt.codegen.triton.lane_work import (
 )
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import product_orders
-from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes
+from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import (
@@ -124,6 +124,8 @@ class LaunchWork:
     """Axes of streams that combine values with memory in their order."""
     examined: Axes = Axes()
     """Those of whose positions lanes examine many together, to visit some."""
+    steps: Axes = Axes()
+    """Axes of whose positions each continues what the one before it carried."""
     owners: Axes = Axes()
     """Axes of the grid whose programs each visit their own positions among the examined ones."""
 
@@ -217,6 +219,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
+        steps=steps_in_order(launch),
         owners=Axes().union(*parts.values()) if examined else Axes(),
         masked=tuple(
             full.axis

@@ -275,6 +275,23 @@ def selected_axes(kernel: Kernel) -> Axes:
     return Axes(s.blocks[-1].axis for s in every if selects_visits(s))
 
 
+def steps_in_order(kernel: Kernel) -> Axes:
+    """Return the axes of streams whose steps of one position carry states and store results."""
+    every = (s for s in statements(kernel) if isinstance(s, Stream))
+    return Axes(s.blocks[-1].axis for s in every if carries_steps(s))
+
+
+def carries_steps(s: Stream) -> bool:
+    """Return whether each step of a stream continues the one before it, and stores results.
+
+    No compiler moves loads of a later step before these stores. Operands of matrices are loaded
+    ahead by Triton itself.
+    """
+    kinds = {type(x) for x in s.body}
+    is_step = bool(s.states) and s.blocks[-1].size == 1
+    return is_step and Store in kinds and Stream not in kinds and not dots_of(s.body)
+
+
 def nested_streams(kernel: Kernel) -> dict[str, list[str]]:
     """Return the axes that streams visit, outer ones first, each with those visited inside."""
     result: dict[str, list[str]] = {}

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.members import Members, members_of
-from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic, selects_visits
+from smelt.codegen.triton.schedule import (
+    ATOMICS,
+    Schedule,
+    carries_steps,
+    is_atomic,
+    selects_visits,
+)
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, refuse, type_name
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
@@ -163,7 +169,9 @@ def _stream(s: Stream, values: ValuePrinter) -> None:
             _selected_visits(s, values)
             return
         for block in s.blocks:
-            _loop(block, values, is_aligned=not any(map(_selects, s.body)))
+            is_last = block is s.blocks[-1]
+            ahead = values.lanes.schedule.stages if is_last and carries_steps(s) else None
+            _loop(block, values, is_aligned=not any(map(_selects, s.body)), ahead=ahead)
         _visit(s, values)
 
 
@@ -262,14 +270,20 @@ def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
     return None if block.start is None else _end(block.start, extent, values), stop
 
 
-def _loop(block: Block, values: ValuePrinter, *, is_aligned: bool = True) -> None:
-    """Open the loop over an axis; aligned blocks begin at multiples of their size."""
+def _loop(
+    block: Block, values: ValuePrinter, *, is_aligned: bool = True, ahead: int | None = None
+) -> None:
+    """Open the loop over an axis; aligned blocks begin at multiples of their size.
+
+    Steps of one load `ahead` of the arithmetic, which Triton does by itself for products alone.
+    """
     writer, lanes, axis = values.writer, values.lanes, block.axis
     start, stop = _ends(block, values)
     first = "0" if start is None else start.code
     if block.size == 1 or lanes.schedule.streams[axis] == 1:
         step = f"i_{axis}" if lanes.typed("") == "" else f"step_{axis}"
-        writer.open(f"for {step} in tl.range({first}, {stop.code}):")
+        stages = "" if ahead is None else f", num_stages={ahead}"
+        writer.open(f"for {step} in tl.range({first}, {stop.code}{stages}):")
         lanes.fix(writer, axis, f"i_{axis}" if step == f"i_{axis}" else lanes.typed(step))
         return
     name = lanes.stream(axis)

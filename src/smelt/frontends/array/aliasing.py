@@ -38,7 +38,16 @@ from smelt.frontends.array.subscript import (
     get_simple,
     hashable_key,
 )
-from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data, record
+from smelt.frontends.array.value import (
+    STATE,
+    CopiedOperand,
+    Value,
+    foreign,
+    is_at_once,
+    leaf,
+    private_data,
+    record,
+)
 from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
@@ -290,6 +299,20 @@ class Memory:
             if view is not None:
                 yield view
 
+    def move_views(self) -> None:
+        """Let the views find their elements again, in memory that other code sees now."""
+        self.root = None
+        for view in self.views():
+            view.forget()
+
+    def move(self, elements: Buffer) -> None:
+        """Keep the elements in memory of other code from now on, by NumPy's rules."""
+        self.node, self.is_held = foreign(elements, copied=True), True
+        self.move_views()
+        owner = self.owner()
+        if owner is not None:
+            owner.renew(self.node)
+
     def shadow(self) -> Buffer:
         """Return an array of NumPy with the owner's shape and strides, not to be read.
 
@@ -361,8 +384,16 @@ class Place:
         return view.node if elements is None else leaf(elements)
 
     def derive(self) -> Value:
-        """Return the elements, from the newest value of the memory."""
+        """Return the elements, from the newest value of the memory.
+
+        Those of memory that other code writes to are read there: operators copy no more than them.
+        """
         x = self.memory.node
+        if x.__class__ is CopiedOperand and STATE.scope is None and not STATE.tapes:
+            elements = self.elements()
+            if elements is not None:
+                self.last = foreign(elements, copied=True)
+                return self.last
         for link in self.links:
             x = link.read(x)
         self.last = None if self.is_derivable else x
@@ -496,18 +527,21 @@ class Place:
     def export(self) -> Buffer:
         """Return these elements in memory that other code may write to from now on."""
         memory = self.memory
+        complex_array = None if memory.whole is None else memory.whole()
+        if complex_array is not None and not memory.node.shared:
+            complex_array.join_parts()
         data, owner = evaluate(memory.node), memory.owner()
         if not memory.node.shared:
-            if not data.flags.c_contiguous:
-                memory.node = leaf(np.ascontiguousarray(data))
-                data = evaluate(memory.node)
+            order = memory.order or range(data.ndim)
+            if not data.transpose(order).flags.c_contiguous:
+                stored = np.ascontiguousarray(data.transpose(order))
+                data = stored.transpose(np.argsort(order))
+                memory.node = leaf(data)
                 if owner is not None:
                     owner.renew(memory.node)
             flush_readers(data)
-            memory.node.share()
-        memory.root = None
-        for view in memory.views():
-            view.forget()
+        memory.node.share(copied=memory.is_held)
+        memory.move_views()
         if not self.links and self.is_writeable:
             return data
         shared = self.of(data).view()
@@ -564,6 +598,8 @@ def hold(x: Operators, is_writeable: bool = True) -> None:
     place = own(x)
     place.memory.is_held = True
     place.is_writeable = place.is_writeable and is_writeable
+    if place.memory.node.shared:
+        place.memory.node.share(copied=True)
 
 
 def own_part(x: Operators, whole: Any) -> None:

@@ -39,7 +39,6 @@ from smelt.frontends.array.convert import (
     export_array,
     from_host,
     is_foreign_array,
-    operand_of_numpy,
 )
 from smelt.frontends.array.evaluate_pending import (
     evaluate,
@@ -79,6 +78,7 @@ from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebin
 from smelt.frontends.array.value import (
     STATE,
     Buffer,
+    CopiedOperand,
     Value,
     copied,
     is_at_once,
@@ -142,6 +142,8 @@ class Array(Operators):
                 STATE.trail.append(node.origin)
                 if len(pending) >= STATE.review_at:
                     flush_if_many(PENDING_LIMIT)
+            elif node.__class__ is CopiedOperand:
+                array.node = node.as_operand()  # a result, which no write changes
         elif node.scope is not (scope := STATE.scope) and scope is not None:
             scope.created[id(array)] = weakref.ref(array)  # a step computed it around its loop
         return array
@@ -272,8 +274,13 @@ class Array(Operators):
         node.set_elements(np.array(place.of(data), order="C"))
 
     def _exported(self, use: str) -> Buffer:
-        """Return the elements in memory that other code may write to from now on."""
+        """Return the elements in memory that other code may write to from now on.
+
+        By NumPy's rules, if the caller's caller has them, operators go on reading its elements.
+        """
         data = self._read(use)
+        if follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            hold(self)
         if self.place is not None:
             return self.place.export()
         flush_readers(data)  # the caller may write: pending operators must read this first
@@ -334,8 +341,6 @@ class Array(Operators):
         self._check_may_leave(_AS_NUMPY)
         if copy or (dtype is not None and self.dtype.numpy != dtype):
             return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
-        if follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
-            hold(self)
         return self._exported(_AS_NUMPY)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -354,7 +359,10 @@ class Array(Operators):
                     return product
                 result = apply_ufunc(ufunc, *inputs)
                 if result is None:
-                    result = OPERATORS[ufunc](Array.of(operand_of_numpy(inputs[0])), inputs[1])
+                    first = Array.of(from_host(inputs[0]))
+                    if STATE.small_elements:
+                        hold(first)
+                    result = OPERATORS[ufunc](first, inputs[1])
                 return _for_caller(result, caller)
             if is_in_place(ufunc, inputs, options) and self._has_no_values():
                 use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]

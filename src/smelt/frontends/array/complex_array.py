@@ -18,12 +18,12 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
-from smelt.frontends.array.aliasing import follows_numpy, own_part
+from smelt.frontends.array.aliasing import follows_numpy, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
-from smelt.frontends.array.evaluate_pending import flush, flush_readers
+from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.operators import Operators, finished, keep_order
 from smelt.frontends.array.promote import cast, number
@@ -99,9 +99,7 @@ class ComplexArray(Array):
         whole = _common_memory(real, imag, self.dtype.numpy)
         if whole is not None:
             return whole
-        data = np.empty(real.shape, self.dtype.numpy)
-        data.real, data.imag = real, imag
-        return data
+        return _joined(real, imag, self.dtype.numpy)
 
     def replace_parts(self, other: ComplexArray) -> None:
         """Make the elements of another array the newest version of this one."""
@@ -186,10 +184,8 @@ class ComplexArray(Array):
         if scope is not None and scope.check_open(self.type_text):
             raise TracerError(use=use, value=self.type_text)
         flush(*(x.node for x in self.parts if x.node.data is None))
-        parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
-        data = np.empty(parts[0].shape, self.dtype.numpy)
-        data.real, data.imag = parts
-        return data
+        real, imag = (x._read(use) for x in self.parts)  # pyright: ignore[reportPrivateUsage]
+        return _joined(real, imag, self.dtype.numpy)
 
     def _shared_elements(self, use: str) -> Buffer:
         """Return memory of the elements, which the array itself reads from now on."""
@@ -201,6 +197,49 @@ class ComplexArray(Array):
             x.replace_value(from_host(part))
         flush_readers(data)
         return data
+
+    def _exported(self, use: str, copy: bool | None = None) -> Buffer:
+        """Return the elements for other code, in memory that both see if NumPy's rules hold.
+
+        Else they are copied, unless `copy` is False.
+
+        Parts that are views of memories of different shapes are copied, and the copy is read-only.
+        """
+        if not follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            return self._shared_elements(use) if copy is False else self.elements(use)
+        whole, place = self.join_parts(), own(self.parts[0])
+        if whole is None:
+            data = self.elements(use)
+            data.flags.writeable = False
+            return data
+        view = place.of(whole).view()
+        view.flags.writeable = view.flags.writeable and place.is_writeable
+        return view
+
+    def join_parts(self) -> Buffer | None:
+        """Return memory of both parts that other code may write to from now on.
+
+        None for views of memories of different shapes.
+        """
+        whole = self.whole
+        if whole is not None:
+            self._parts = Array.of(leaf(whole.real)), Array.of(leaf(whole.imag))
+            self.whole = None
+        places = [own(x) for x in self.parts]
+        nodes = [place.memory.node for place in places]
+        flush(*[x for x in nodes if x.data is None])  # by one program
+        real, imag = map(evaluate, nodes)
+        shadow = places[0].memory.shadow()
+        if real.shape != imag.shape or not _is_same_memory(*[p.of(shadow) for p in places]):
+            return None
+        if whole is None:
+            whole = _common_memory(real, imag, self.dtype.numpy)
+        if whole is None:
+            whole = _joined(real, imag, self.dtype.numpy)
+        flush_readers(real, imag)
+        for place, part in zip(places, (whole.real, whole.imag), strict=True):
+            place.memory.move(part)
+        return whole
 
     def _read(self, use: str) -> Buffer:
         return self.elements(use)
@@ -236,10 +275,9 @@ class ComplexArray(Array):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
         self._check_may_leave("np.asarray(x)")
-        if copy is False:
-            return np.asarray(self._shared_elements("np.asarray(x)"), dtype, copy=False)
-        data = self.elements("np.asarray(x)")
-        return data if dtype is None else data.astype(dtype, copy=False)
+        if copy or (copy is None and dtype is not None and self.dtype.numpy != dtype):
+            return self.elements("np.asarray(x)").astype(dtype or self.dtype.numpy, copy=False)
+        return np.asarray(self._exported("np.asarray(x)", copy), dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         mine = _OPERATORS.get(ufunc)
@@ -252,8 +290,8 @@ class ComplexArray(Array):
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
         self._check_may_leave("a DLPack export")
-        read = self._shared_elements if copy is False else self.elements
-        data = read("a DLPack export")
+        use = "a DLPack export"
+        data = self.elements(use) if copy else self._exported(use, copy)
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
     def _is_readable(self) -> bool:
@@ -378,6 +416,13 @@ def _of(real: Array, imag: Array) -> ComplexArray:
     result._parts = real, imag  # pyright: ignore[reportPrivateUsage]
     result.whole = None
     return result
+
+
+def _joined(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer:
+    """Return a copy of two parts."""
+    data: Buffer = np.empty(real.shape, dtype)
+    data.real, data.imag = real, imag
+    return data
 
 
 def _common_memory(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer | None:

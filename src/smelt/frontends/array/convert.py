@@ -16,8 +16,7 @@ import numpy as np
 
 from smelt.errors import DLPackError, UnsupportedError
 from smelt.frontends.array.complex_calls import ComplexOperand
-from smelt.frontends.array.layouts import copy_in_order
-from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, foreign, leaf
+from smelt.frontends.array.value import STATE, Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
@@ -210,23 +209,9 @@ def operand_of_numpy(x: Any) -> Value:
     if x.size <= STATE.small_elements:
         return leaf(usable(x).copy())
     node = from_host(x)
-    if STATE.small_elements and node.__class__ is Foreign:
-        node.__class__ = CopiedOperand  # type: ignore[assignment]
+    if STATE.small_elements and node.shared:
+        node.share(copied=True)
     return node
-
-
-class CopiedOperand(Foreign):
-    """Foreign memory whose present elements are copied for operators that are recorded.
-
-    Those that are computed at once read the memory itself.
-    """
-
-    __slots__ = ()
-
-    def as_operand(self) -> Value:
-        if self.data is None or STATE.tapes:
-            return super().as_operand()
-        return leaf(copy_in_order(self.data))
 
 
 def from_host(x: Any) -> Value:

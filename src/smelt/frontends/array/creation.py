@@ -77,7 +77,8 @@ def asarray(
             copy.  Writing to shared memory changes the array: later reads, and operators recorded
             later, see the new elements.  Operators that were pending at the time do not silently
             read them: small memory (up to 4 KiB) was copied when they were recorded; for larger
-            memory, computing them raises ChangedError.
+            memory, computing them raises ChangedError if one of a few remembered elements changed.
+            `smelt.numpy` copies larger memory too.
         dtype: the dtype of the result; by default that of `obj` (bool, int64 and float64 for
             Python numbers).
         device: None or "cpu", or "cuda:0" for a GPU: the result is then a `DeviceArray`, which
@@ -139,8 +140,6 @@ def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
         node = leaf(data.copy())
     else:
         node = from_host(obj if data is original else data)
-        if data is original and copy is False:
-            node.share(watched=True)
     if target is not None and target is not node.type.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {node.type.dtype} becomes {target} only by a copy")

@@ -21,6 +21,7 @@ from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
+from smelt.frontends.array.structure import STRUCTURES, applied, note, structure_of
 from smelt.frontends.array.value import (
     STATE,
     Value,
@@ -28,14 +29,14 @@ from smelt.frontends.array.value import (
     computed_into,
     constant,
     infer,
-    note_family,
+    is_at_once,
     record,
-    record_again,
     sighting,
 )
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
+from smelt.python.origin import here
 from smelt.types.dtype import DType, f64
 from smelt.types.tensor import TensorType
 
@@ -301,3 +302,46 @@ _BINARY: tuple[tuple[str, str, OperandRule], ...] = (
 UNARY = {what: Unary(what, row, wide) for what, row, wide in _UNARY}
 BINARY = {what: Binary(what, row, wide) for what, row, wide in _BINARY}
 _ = infer
+
+
+def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
+    """Record an operator on a pending value, and perhaps another value or a number.
+
+    `what` is its sighting, or a family that was noted for their structures.  No other code may see
+    the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
+    """
+    state = STATE
+    epoch = state.epochs.current
+    of, a = x.structure
+    other, b = (None, None) if y is None else y.structure
+    waiting: Any
+    if of is epoch and x.data is None:
+        waiting = a
+    elif y is not None and other is epoch and y.data is None:
+        waiting = b
+    else:
+        return None
+    if state.scope is not None or (waiting.key[0].is_kept and is_at_once()):
+        return None
+    if of is not epoch:
+        a = structure_of(x, epoch)
+    elif other is not epoch and y is not None:
+        b = structure_of(y, epoch)
+    key = (what, a) if y is None else (what, a, b)
+    structure = STRUCTURES.get(key)
+    if structure is None:
+        if what.__class__ is not Sighting or None in key:
+            return None
+        structure = applied(key)
+    seen = structure.key[0]
+    value = Value(seen.op, (x,) if y is None else (x, y), seen.type, here(depth))
+    value.structure = (epoch, structure)
+    return value
+
+
+def note_family(family: object, result: Value) -> Value:
+    """Note what a family's operator on values of some structures is, for `record_again`."""
+    structure = result.structure[1]
+    if structure is not None:
+        note((family, *structure.key[1:]), structure)
+    return result

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -62,3 +62,20 @@ def layout(data: Buffer) -> tuple[int | None, ...] | None:
         None if n == 1 or s not in (0, item) else s // item
         for n, s in zip(data.shape, data.strides, strict=True)
     )
+
+
+_COMPARED: Final = 1 << 16
+"""Elements that are compared at a time: what is read stays in the cache."""
+
+
+def has_same_bits(a: Buffer, b: Buffer) -> bool:
+    """Return whether two arrays of one shape and dtype have equal bits, NaN included."""
+    if not (a.flags.c_contiguous and b.flags.c_contiguous):
+        order = dense_axis_order(a)
+        if order is None or order != dense_axis_order(b):
+            return a.tobytes() == b.tobytes()
+        a, b = a.transpose(order), b.transpose(order)
+    bits = np.dtype(f"u{a.itemsize}")
+    x, y = a.reshape(-1).view(bits), b.reshape(-1).view(bits)
+    parts = range(0, x.size, _COMPARED)
+    return all(np.array_equal(x[k : k + _COMPARED], y[k : k + _COMPARED]) for k in parts)

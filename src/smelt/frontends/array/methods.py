@@ -44,7 +44,7 @@ from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.small_results import hand_out
-from smelt.frontends.array.value import STATE, is_at_once, leaf
+from smelt.frontends.array.value import STATE, CopiedOperand, is_at_once, leaf
 from smelt.frontends.array.views import axes_of
 from smelt.ops.view import Permute
 
@@ -84,6 +84,8 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
 
 
 def _alias(x: Array, result: Array) -> Array:
+    if result is x and isinstance(x.node, CopiedOperand):
+        return alias(x, Array.unread(), ())
     return alias(x, Array.of(x.node) if result is x else result)
 
 

@@ -24,6 +24,7 @@ from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
+from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.manipulation import broadcast_to, reshape
@@ -41,7 +42,10 @@ def array(x: Any, what: str) -> Array:
     """Return an argument (an array, a number or nested lists) as an array."""
     if isinstance(x, Array):
         return x
-    result = complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
+    if is_complex_like(x):
+        result = complex_array(x)
+    else:
+        result = Array.of(from_host(x) if isinstance(x, np.ndarray) else value(x, what))
     if isinstance(x, np.ndarray):  # its memory is written by the views that functions make
         for part in result.parts if isinstance(result, ComplexArray) else (result,):
             hold(part, x.flags.writeable)

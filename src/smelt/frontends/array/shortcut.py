@@ -22,7 +22,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
-from smelt.frontends.array.value import STATE, Buffer, Foreign, NeverCopied, Value, intern, leaf
+from smelt.frontends.array.value import STATE, Buffer, CopiedOperand, Foreign, Value, intern, leaf
 from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
@@ -127,7 +127,7 @@ def _install(owner: type) -> bool | None:
     source = leaf(np.zeros(())).op
     owner = next(c for c in owner.__mro__ if "line" in vars(c))  # has the slot of the records
     ready: bool | None = calls.install(
-        calls.FrontEndClasses(owner, Array, (Value, Foreign, NeverCopied), _SLOTS, source, STATE)
+        calls.FrontEndClasses(owner, Array, (Value, Foreign, CopiedOperand), _SLOTS, source, STATE)
     )
     return ready
 

@@ -25,7 +25,13 @@ import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
-from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
+from smelt.frontends.array.layouts import (
+    Buffer,
+    copy_in_order,
+    has_same_bits,
+    layout,
+    matches_layout,
+)
 from smelt.frontends.array.loops import Loop
 from smelt.frontends.array.recycle import is_recycled, keep_above, release
 from smelt.frontends.array.structure import (
@@ -34,7 +40,6 @@ from smelt.frontends.array.structure import (
     Epochs,
     applied,
     end_epochs,
-    note,
     structure_of,
 )
 from smelt.graph.ir import Node
@@ -145,17 +150,19 @@ class Value(Node):
         """Whether other code may see the memory."""
         return self.__class__ is not Value
 
-    def share(self, *, watched: bool = False) -> None:
-        """Declare that other code may write to the memory; `differentiation_inputs` memory is never
-        copied."""
+    def share(self, *, copied: bool = False) -> None:
+        """Declare that other code may write to the memory.
+
+        `copied` memory has the elements of its time for the operators that read it.
+        """
         self.move_snapshot()
         if self.data is not None:
             release(self.type, self.data)
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = self.last = None
-        if watched and self.__class__ is Foreign:
-            self.__class__ = NeverCopied  # type: ignore[assignment]
+        if copied and self.__class__ is Foreign:
+            self.__class__ = CopiedOperand  # type: ignore[assignment]
 
     @property
     def has_snapshot(self) -> bool:
@@ -194,14 +201,15 @@ class Value(Node):
 class Foreign(Value):
     """Value whose memory other code may write to at any time.
 
-    Pending operators read it when they run.  Small memory is copied when the first of them is
-    recorded, and again if it was written since.  For larger memory a few elements are remembered
-    and compared, so that a write between recording and running raises ChangedError; otherwise the
-    result would depend on the time of reading.  Operators recorded after the write read what is
-    there then.
+    Pending operators read it when they run.  Memory of up to `copied_bytes` is copied when the
+    first of them is recorded, and again if it was written since.  For larger memory a few elements
+    are remembered and compared, so that a write between recording and running raises ChangedError;
+    otherwise the result would depend on the time of reading.  Operators recorded after the write
+    read what is there then.
     """
 
     __slots__ = ()
+    copied_bytes: ClassVar[int] = SNAPSHOT_BYTES
 
     def as_operand(self) -> Value:
         data, last = self.data, self.last
@@ -210,7 +218,7 @@ class Foreign(Value):
             return self
         if data.shape != self.type.shape or data.dtype != self.type.dtype.numpy:
             return self  # reading it will raise ChangedError
-        if self.sample is None and data.nbytes <= SNAPSHOT_BYTES:
+        if self.sample is None and data.nbytes <= self.copied_bytes:
             copied = self._copied(data, now)
             if copied is not None:
                 return copied
@@ -226,7 +234,7 @@ class Foreign(Value):
         if now is None or now.__class__ is ForeignSnapshot:
             # operators recorded before the change will raise ChangedError
             now = self._new_version(data)
-            now.share(watched=isinstance(self, NeverCopied))
+            now.share()
         return now.as_operand()
 
     def _new_version(self, data: Buffer) -> Value:
@@ -239,7 +247,7 @@ class Foreign(Value):
     def _copied(self, data: Buffer, now: Value | None) -> Value | None:
         """Return a copy of the elements; None if it could not have the same strides."""
         previous = None if now is None or now.__class__ is not Value else now.data
-        if previous is not None and previous.tobytes() == data.tobytes():
+        if previous is not None and has_same_bits(previous, data):
             return now
         if data.flags.c_contiguous:
             return self._new_version(data.copy())
@@ -286,13 +294,30 @@ class Foreign(Value):
         return data
 
 
-class NeverCopied(Foreign):
-    """Foreign memory that is never copied, however small (`copy=False`)."""
+class CopiedOperand(Foreign):
+    """Foreign memory by NumPy's rules: what is recorded has its elements at that time.
+
+    Memory that nobody else refers to any more is not copied, and not foreign any more.
+    """
 
     __slots__ = ()
+    copied_bytes = sys.maxsize
 
-    def _copied(self, data: Buffer, now: Value | None) -> None:
-        return None
+    def as_operand(self) -> Value:
+        if self.is_alone():
+            self.__class__ = Value  # type: ignore[assignment]
+            return self
+        return super().as_operand()
+
+    def is_alone(self) -> bool:
+        """Return whether nothing else refers to the memory, so that nobody can write to it."""
+        if self.data is None or _counts(self)[1] != _ALONE or STATE.tapes:
+            return False
+        data = self.data
+        return data.base is None and data.flags.owndata and not weakref.getweakrefcount(data)
+
+    def _copied(self, data: Buffer, now: Value | None) -> Value:
+        return super()._copied(data, now) or self._new_version(copy_in_order(data))
 
 
 class ForeignSnapshot(Foreign):
@@ -526,49 +551,6 @@ def recorded_value(seen: Sighting, inputs: tuple[Any, ...], origin: Origin) -> V
     return value
 
 
-def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:
-    """Record an operator on a pending value, and perhaps another value or a number.
-
-    `what` is its sighting, or a family that was noted for their structures.  No other code may see
-    the values' memory.  None if `what` does not tell the operator, or if NumPy may compute it now.
-    """
-    state = STATE
-    epoch = state.epochs.current
-    of, a = x.structure
-    other, b = _NO_STRUCTURE if y is None else y.structure
-    waiting: Any
-    if of is epoch and x.data is None:
-        waiting = a
-    elif y is not None and other is epoch and y.data is None:
-        waiting = b
-    else:
-        return None
-    if state.scope is not None or (waiting.key[0].is_kept and is_at_once()):
-        return None
-    if of is not epoch:
-        a = structure_of(x, epoch)
-    elif other is not epoch and y is not None:
-        b = structure_of(y, epoch)
-    key = (what, a) if y is None else (what, a, b)
-    structure = STRUCTURES.get(key)
-    if structure is None:
-        if what.__class__ is not Sighting or None in key:
-            return None
-        structure = applied(key)
-    seen = structure.key[0]
-    value = Value(seen.op, (x,) if y is None else (x, y), seen.type, here(depth))
-    value.structure = (epoch, structure)
-    return value
-
-
-def note_family(family: object, result: Value) -> Value:
-    """Note what a family's operator on values of some structures is, for `record_again`."""
-    structure = result.structure[1]
-    if structure is not None:
-        note((family, *structure.key[1:]), structure)
-    return result
-
-
 def tier() -> str:
     """Return who computes operators outside of recordings: "fused", "auto" or "numpy"."""
     mode = TIERS.get()
@@ -608,7 +590,7 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
     """Return an operator's result if NumPy computes it now, else None."""
     if seen.function is None or seen.is_kept:
         return None
-    if seen.is_recorded and not is_forced:
+    if seen.is_recorded and not is_forced and not _copies_more(seen, inputs):
         pay(inputs, seen)
         return None
     operands: list[Any] = []
@@ -632,6 +614,16 @@ def _computed(seen: Sighting, inputs: tuple[Any, ...], is_forced: bool) -> Value
     if seen.saved:
         result.account = seen
     return result
+
+
+def _copies_more(seen: Sighting, inputs: tuple[Any, ...]) -> bool:
+    """Return whether recording copies as much foreign memory as fusion would not write."""
+    copied = 0
+    for x in inputs:
+        if x.__class__ is CopiedOperand and not x.is_alone():
+            copied += x.data.nbytes
+    nbytes: Any = seen.type.nbytes
+    return copied > 0 and copied >= nbytes
 
 
 def computed_into(seen: Sighting, inputs: tuple[Value, Value], is_needed: bool) -> bool:
@@ -711,10 +703,10 @@ def size_carrier(size: int) -> Buffer:
     return np.broadcast_to(_NOTHING, size)
 
 
-def foreign(data: Buffer) -> Value:
-    """Return a value that reads memory it does not own."""
+def foreign(data: Buffer, *, copied: bool = False) -> Value:
+    """Return a value that reads memory it does not own, or `copied` (see `Value.share`)."""
     value = leaf(data)
-    value.share()
+    value.share(copied=copied)
     return value
 
 

@@ -20,6 +20,7 @@ carries the rounding errors (Knuth). Loops around a fold run in order from then 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -27,11 +28,14 @@ from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
-from smelt.loop.walk import Body, Names, statements, with_func_body
+from smelt.loop.walk import Body, Names, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64, i64
 
 __all__ = ["Module", "accumulate"]
+
+Pair: TypeAlias = tuple[ir.Value, ir.Value]
+"""A sum and its rounding error."""
 
 
 def accumulate(func: ir.Func) -> ir.Func:
@@ -48,6 +52,8 @@ class _Accumulate(ThreadState):
         self.env = types_in(func)
         loops = (s for s in statements(func.body) if isinstance(s, ir.For))
         self.carries = {c.name: c for s in loops for c in s.carry if c.combine}
+        self.pairs: dict[str, Pair] = {}
+        """Vectors of sums, and of their errors, by the name of both."""
 
     def changes(self, body: Iterable[ir.Statement]) -> list[Key]:
         folded = [s.name for s in statements(body) if isinstance(s, ir.Fold)]
@@ -65,8 +71,68 @@ class _Accumulate(ThreadState):
                 return (self.thread_branch(s),)
             case ir.Fold(name, value, position):
                 return self._fold(self.carries[name], value, position)
+            case ir.Let(name, ir.Across("sum", (arg,))) if self._is_pair(arg):
+                return self._across(name, arg)
+            case ir.Let(name, value) if self._is_pair(value):
+                out: list[ir.Statement] = []
+                self.pairs[name] = self._pair(value, out)
+                return tuple(out)
             case _:
                 return (self.rebuild(s),)
+
+    # ---- vectors of sums with their errors -----------------------------------------------------
+
+    def _is_pair(self, v: ir.Value) -> bool:
+        is_sum = isinstance(v, ir.Apply) and v.op == "add"
+        return (isinstance(v, ir.Ref) and v.name in self.pairs) or (
+            (is_sum or isinstance(v, ir.Shuffle)) and all(map(self._is_pair, operands(v)))
+        )
+
+    def _pair(self, v: ir.Value, out: list[ir.Statement]) -> Pair:
+        """Return sums and their errors; adds to `out` what computes them."""
+        match v:
+            case ir.Shuffle((arg,), pattern, table):
+                total, error = (ir.Shuffle((x,), pattern, table) for x in self._pair(arg, out))
+                return total, error
+            case ir.Apply(_, (first, second)):
+                old, value = self._pair(first, out), self._pair(second, out)
+                errors = ir.Apply("add", (old[1], value[1]))
+                return self._two_sum(value[0], old[0], errors, out)
+            case _:
+                assert isinstance(v, ir.Ref), v
+                return self.pairs[v.name]
+
+    def _across(self, name: str, vector: ir.Value) -> Body:
+        """Return the sum of all lanes, halves with halves."""
+        out: list[ir.Statement] = []
+        lanes = type_of(vector, self.env).lanes
+        while lanes > 1:
+            lanes //= 2
+            self.pairs[name] = self._pair(halves(vector, lanes, "sum"), out)
+            vector = ir.Ref(name)
+        return (*out, ir.Let(name, _exact(*self.pairs.pop(name))))
+
+    def _bound(self, value: ir.Value, out: list[ir.Statement]) -> ir.Value:
+        out.append(ir.Let(name := self.new_names.new("t"), value))
+        return ir.Ref(name)
+
+    def _two_sum(
+        self, value: ir.Value, old: ir.Value, error: ir.Value, out: list[ir.Statement]
+    ) -> Pair:
+        """Return old + value, and the sum of errors.
+
+        Half of the additions are of 1 times an operand, which other ports of a processor compute.
+        """
+
+        def aside(a: ir.Value, b: ir.Value) -> ir.Value:
+            return ir.Apply("fma", (a, ir.Const(1.0, f64), b))
+
+        old = self._bound(old, out)
+        total = self._bound(ir.Apply("add", (old, value)), out)
+        part = self._bound(aside(total, ir.Apply("neg", (old,))), out)
+        rest = ir.Apply("sub", (old, ir.Apply("sub", (total, part))))
+        step = aside(rest, aside(value, ir.Apply("neg", (part,))))
+        return total, self._bound(ir.Apply("add", (error, step)), out)
 
     def _loop(self, s: ir.For) -> Body:
         named: dict[Key, str] = {}
@@ -82,11 +148,16 @@ class _Accumulate(ThreadState):
                 self.state[c.name, 1] = self.value(c.start)
                 named[c.name, 1] = c.position
             elif c.mode == "two_sum":
-                names = [self.new_names.new(c.name) for _ in range(2)]
-                named |= {(c.name, k): name for k, name in enumerate(names)}
+                total, error = (self.new_names.new(c.name) for _ in range(2))
+                named |= {(c.name, 0): total, (c.name, 1): error}
                 zero = ir.Const(0.0, f64)
                 self.state[c.name, 1] = zero if lanes == 1 else ir.Splat(zero, lanes)
-                after.append(ir.Let(c.name, _exact(*map(ir.Ref, names))))
+                if self._is_pair(c.init):
+                    self.state[c.name, 0], self.state[c.name, 1] = self._pair(c.init, [])
+                if lanes == 1:
+                    after.append(ir.Let(c.name, _exact(ir.Ref(total), ir.Ref(error))))
+                else:
+                    self.pairs[c.name] = ir.Ref(total), ir.Ref(error)
         free = tuple(c for c in s.carry if not c.combine)
         return (self.thread_loop(s, named, free), *after)
 
@@ -115,7 +186,7 @@ class _Accumulate(ThreadState):
             at = self.value(position)
             new = _better(c.combine, value, at, old, self.state[c.name, 1])
         elif c.mode == "two_sum":
-            new = _two_sum(value, old, self.state[c.name, 1])
+            new = self._two_sum(value, old, self.state[c.name, 1], out)
         else:
             new = (ir.apply(COMBINES[c.combine].scalar, value, old),)
         for k, v in enumerate(new):
@@ -128,18 +199,6 @@ def _exact(total: ir.Value, error: ir.Value) -> ir.Value:
     """Return a sum with its rounding error, unless that is NaN (of infinities)."""
     is_nan = ir.Apply("isnan", (error,))
     return ir.Apply("select", (is_nan, total, ir.Apply("add", (total, error))))
-
-
-def _two_sum(value: ir.Value, old: ir.Value, error: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return old + value, and the sum of errors."""
-
-    def sub(a: ir.Value, b: ir.Value) -> ir.Value:
-        return ir.Apply("sub", (a, b))
-
-    total = ir.Apply("add", (old, value))
-    part = sub(total, old)
-    step = ir.Apply("add", (sub(old, sub(total, part)), sub(value, part)))
-    return total, ir.Apply("add", (error, step))
 
 
 def _better(

@@ -6,7 +6,7 @@
 ...   each j in 0 .. n
 ...     y[j] = x[j]
 ... ''')
->>> func, loops = align_stores(module.funcs[0], "j", 64, 8)
+>>> func, loops = align_stores(module.funcs[0], "j", {"y"}, 64, 8)
 >>> loops
 AlignedLoops(head='j_1', lines='j_2', other='j_3')
 >>> print(text(Module("f", (func,))))
@@ -23,12 +23,16 @@ func f(x: f32[n], y: out f32[n]; n; y_skew)
       y[j_3] = x[j_3]
 
 `y_skew` is the address of the array, modulo a cache line. A short row that does not begin at a line
-is stored as usual, since getting there costs an iteration of vectors.
+is stored as usual, since getting there costs an iteration of vectors. Arrays that begin at
+different distances from a line are never aligned together; pieces of 16 bytes may be
+(`store_if_aligned`), and write-combining buffers, one for each array, join them to lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -36,6 +40,7 @@ from smelt.loop.ir import Module
 from smelt.loop.walk import (
     Body,
     Names,
+    Rewriter,
     bound,
     rename,
     replace_loop,
@@ -46,10 +51,18 @@ from smelt.ops.combine import BOTH
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, add, axis, floordiv, minimum, mod, mul, sub
 
-__all__ = ["CACHE_LINE", "AlignedLoops", "Module", "align_stores", "skew_of"]
+__all__ = [
+    "PIECE",
+    "AlignedLoops",
+    "Module",
+    "align_stores",
+    "skew_of",
+    "store_if_aligned",
+    "store_past",
+]
 
-CACHE_LINE = 64
-"""Bytes of a cache line."""
+PIECE = 16
+"""Bytes of the smallest vectors that are stored past the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,65 +80,115 @@ def skew_of(buffer: str) -> str:
 
 
 def align_stores(
-    func: ir.Func, var: str, step: int, min_steps: int = 1
+    func: ir.Func, var: str, arrays: Collection[str], step: int, min_steps: int = 1
 ) -> tuple[ir.Func, AlignedLoops]:
-    """Cut the loop over `var`, which stores to one array, at the first cache line.
+    """Cut the loop over `var` where its stores to `arrays` reach cache lines.
 
     Rows that do not begin at one are cut from `min_steps` times `step` elements on. Raises
-    LoopPassError if the loop does not store once, at an index.
+    LoopPassError if the loop does not store elements of one size at indices.
     """
-    names = Names(func)
+    names, stores = Names(func), _Stores(func, arrays)
     loops = AlignedLoops(*(names.new(var) for _ in range(3)))
     lead, start = names.new("lead"), names.new("start")
-    sizes = {p.name: p.dtype.itemsize for p in func.params}
-    numbers: list[str] = []
 
     def change(s: ir.For) -> Body:
-        place = _stored(s)
-        assert isinstance(place.at, int | Expr)
-        numbers.append(skew_of(place.buffer))
-        size = sizes[place.buffer]
-        first = substitute_index(place.at, {s.var: s.low})
-        address = add(ir.number(numbers[0]), mul(first, size))
+        first, *others = stores.addresses(s)
+        size, *different = {stores.sizes[p.buffer] for p in stores.places(s)}
+        if different:
+            raise LoopPassError(f"the loop over {s.var} stores elements of several sizes")
         begin = add(s.low, floordiv(ir.number(lead), size))
         needed = mul(min_steps * step, minimum(ir.number(lead), 1))
-        is_long = _test("ge", sub(s.high, s.low), needed)
-        whole_elements = _test("eq", mod(address, size), 0)
+        tests = [_test("ge", sub(s.high, s.low), needed), _is_multiple(first, size)]
+        tests += [_is_multiple(sub(other, first), ir.CACHE_LINE) for other in others]
         aligned = (
             ir.Let(start, ir.position(minimum(begin, s.high))),
             _copy(s, loops.head, s.low, ir.number(start), names),
-            _copy(s, loops.lines, ir.number(start), s.high, names, nontemporal=True),
+            *store_past((_copy(s, loops.lines, ir.number(start), s.high, names),), arrays),
         )
-        return (
-            ir.Let(lead, ir.position(mod(mul(address, -1), CACHE_LINE))),
-            ir.If(
-                ir.Apply(BOTH, (is_long, whole_elements)),
-                aligned,
-                (_copy(s, loops.other, s.low, s.high, names),),
-            ),
-        )
+        other = (_copy(s, loops.other, s.low, s.high, names),)
+        before = ir.Let(lead, ir.position(mod(mul(first, -1), ir.CACHE_LINE)))
+        return (before, ir.If(_all(tests), aligned, other))
 
-    func = replace_loop(func, var, change)
-    return replace(func, numbers=(*func.numbers, *numbers)), loops
+    return stores.with_skews(replace_loop(func, var, change)), loops
 
 
-def _stored(s: ir.For) -> ir.Place:
-    stores = [t.place for t in s.body if isinstance(t, ir.Store)]
-    if len(stores) != 1 or not isinstance(stores[0].at, int | Expr):
-        raise LoopPassError(f"the loop over {s.var} has {len(stores)} stores, not one at an index")
-    return stores[0]
+def store_if_aligned(
+    func: ir.Func, var: str, arrays: Collection[str], alignment: int
+) -> tuple[ir.Func, tuple[str, str]]:
+    """Store past the caches where `arrays` are aligned as the loop begins.
+
+    Returns the variables of this loop and the other one. Raises LoopPassError if the loop does not
+    store at indices.
+    """
+    names, stores = Names(func), _Stores(func, arrays)
+    aligned, other = names.new(var), names.new(var)
+
+    def change(s: ir.For) -> Body:
+        test = _all([_is_multiple(a, alignment) for a in stores.addresses(s)])
+        past = store_past((_copy(s, aligned, s.low, s.high, names),), arrays, alignment)
+        return (ir.If(test, past, (_copy(s, other, s.low, s.high, names),)),)
+
+    return stores.with_skews(replace_loop(func, var, change)), (aligned, other)
+
+
+def store_past(body: Body, arrays: Collection[str], alignment: int = ir.CACHE_LINE) -> Body:
+    """Store past the caches what is stored to some arrays, at multiples of an alignment."""
+    return _Past(arrays, alignment).body(body)
+
+
+class _Past(Rewriter):
+    def __init__(self, arrays: Collection[str], alignment: int) -> None:
+        super().__init__()
+        self.arrays, self.alignment = arrays, alignment
+
+    def statement(self, s: ir.Statement) -> Body:
+        if isinstance(s, ir.Store) and s.place.buffer in self.arrays:
+            return (replace(s, nontemporal=self.alignment),)
+        return (self.rebuild(s),)
+
+
+class _Stores:
+    """The stores of loops to some arrays."""
+
+    def __init__(self, func: ir.Func, arrays: Collection[str]) -> None:
+        self.arrays, self.sizes = arrays, {p.name: p.dtype.itemsize for p in func.params}
+
+    def places(self, s: ir.For) -> list[ir.Place]:
+        """Return the places to which a loop stores."""
+        stored = [t.place for t in s.body if isinstance(t, ir.Store)]
+        stored = [p for p in stored if p.buffer in self.arrays]
+        if not stored or any(not isinstance(p.at, int | Expr) for p in stored):
+            raise LoopPassError(f"the loop over {s.var} stores nothing at an index")
+        return stored
+
+    def addresses(self, s: ir.For) -> list[Index]:
+        """Return the first address of each store, modulo a cache line."""
+        addresses: list[Index] = []
+        for place in self.places(s):
+            assert isinstance(place.at, int | Expr)
+            first = mul(substitute_index(place.at, {s.var: s.low}), self.sizes[place.buffer])
+            addresses.append(add(ir.number(skew_of(place.buffer)), first))
+        return addresses
+
+    def with_skews(self, func: ir.Func) -> ir.Func:
+        """Return a function whose numbers are also the skews of the arrays."""
+        skews = map(skew_of, self.arrays)
+        return replace(func, numbers=tuple(dict.fromkeys((*func.numbers, *skews))))
+
+
+def _is_multiple(address: Index, of: int) -> ir.Value:
+    return _test("eq", mod(address, of), 0)
 
 
 def _test(op: str, left: Index, right: Index) -> ir.Value:
     return ir.Apply(op, (ir.position(left), ir.position(right)))
 
 
-def _copy(
-    s: ir.For, var: str, low: Index, high: Index, names: Names, *, nontemporal: bool = False
-) -> ir.For:
+def _all(tests: Sequence[ir.Value]) -> ir.Value:
+    return reduce(lambda a, b: ir.Apply(BOTH, (a, b)), tests)
+
+
+def _copy(s: ir.For, var: str, low: Index, high: Index, names: Names) -> ir.For:
     """Return a copy of a loop over another range."""
     body = rename(s.body, {n: names.new(n) for n in bound(s.body)})
-    body = substitute(body, {s.var: axis(var, s.high)})
-    if nontemporal:
-        body = tuple(replace(t, nontemporal=True) if isinstance(t, ir.Store) else t for t in body)
-    return ir.For(s.kind, var, low, high, body)
+    return ir.For(s.kind, var, low, high, substitute(body, {s.var: axis(var, s.high)}))

@@ -31,7 +31,7 @@ func f(x: f32[m*n], y: out f32[m*n]; m, n)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -39,8 +39,7 @@ from typing import Literal
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
-from smelt.loop.ir import Module
-from smelt.loop.passes.align_stores import CACHE_LINE
+from smelt.loop.ir import CACHE_LINE, Module
 from smelt.loop.walk import (
     Body,
     Names,
@@ -64,6 +63,7 @@ __all__ = [
     "PAGE",
     "Module",
     "prefetch",
+    "prefetch_block",
     "prefetch_page",
     "prefetch_rows",
     "prefetch_share",
@@ -143,6 +143,18 @@ def prefetch_page(func: ir.Func, full: Collection[str], masked: Collection[str])
         is_vector = place.lanes > 1 and place.stride == 1 and isinstance(place.at, Expr)
         if is_vector and place.buffer in (full if place.mask is None else masked):
             yield from _lines(place, PAGE // sizes[place.buffer], 1, sizes)
+
+    return with_func_body(func, _AfterLoads(Names(func), ahead).body(func.body))
+
+
+def prefetch_block(func: ir.Func, distances: Mapping[str, Index]) -> ir.Func:
+    """Prefetch into L2 what is at some distances behind full vectors of arrays."""
+    sizes = {p.name: p.dtype.itemsize for p in func.params}
+
+    def ahead(place: ir.Place) -> Iterator[ir.Prefetch]:
+        is_vector = place.lanes > 1 and place.stride == 1 and isinstance(place.at, Expr)
+        if is_vector and place.mask is None and place.buffer in distances:
+            yield from _lines(place, distances[place.buffer], 2, sizes)
 
     return with_func_body(func, _AfterLoads(Names(func), ahead).body(func.body))
 

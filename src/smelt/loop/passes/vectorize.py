@@ -20,6 +20,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
     y[i] = s
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
+Vectors that fill no cache lines are not stored past the caches.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `masked` (all vectors are masked: what is left is short).
 """
@@ -334,7 +335,10 @@ class _Widen(Rewriter):
             _refuse(f"every iteration over {self.loop.var} stores to {s.place.buffer}")
         if s.join and not is_index:
             _refuse("lanes that are combined with stored elements may meet")
-        return ir.Store(place, self.value(s.value), s.join, s.nontemporal)
+        nbytes = self.env.arrays[place.buffer].dtype.itemsize * self.lanes
+        fills_lines = place.mask is None and nbytes % ir.CACHE_LINE == 0
+        past = s.nontemporal if fills_lines else 0
+        return ir.Store(place, self.value(s.value), s.join, past)
 
     def _inner(self, s: ir.For) -> ir.For:
         if any(map(self._index_varies, (s.low, s.high, s.step))):

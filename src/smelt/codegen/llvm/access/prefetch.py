@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
@@ -292,50 +291,6 @@ def share_start(s: Schedule, nest: Nest, ask: RowShare) -> tuple[Index, Index]:
     for outer, inner in pairwise(axes):
         before = mul(axis(outer, s.phase.axes[outer]), s.phase.axes[inner])
     return add(add(row_part, step), skipped), before
-
-
-class RowPrefetch:
-    """Emits a nest's prefetches of the next row: addresses before its loop, prefetches in it.
-
-    `nest` is the nest whose shares are prefetched, by default the current one.
-    """
-
-    def __init__(self, env: Environment, scope: Scope, nest: Nest | None = None) -> None:
-        self.env, self.row_shares = env, env.frame.shares.get(nest or env.nest, [])
-        self.starts = [self._start(ask, scope) for ask in self.row_shares]
-        self.before: Value = number(0)
-        """Elements of the row before those of its inner axis."""
-        if self.row_shares and len(self._axes()) > 1:
-            outer, inner = self._axes()
-            extent = env.frame.index(env.s.phase.axes[inner])
-            self.before = env.b.mul(scope.axis(outer), extent)
-
-    def _axes(self) -> tuple[str, ...]:
-        task = _task_axis(self.env.s)
-        assert task is not None
-        return _row_axes(self.env.nest, task)
-
-    def _start(self, ask: RowShare, scope: Scope) -> Value:
-        env = self.env
-        dtype, base = env.frame.dtypes[ask.access.buffer], env.frame.buffers[ask.access.buffer]
-        first, _ = share_start(env.s, env.nest, ask)
-        return element_address(env.b, base, env.index(first, scope), dtype)
-
-    def emit(self, position: Value) -> None:
-        """Emit the prefetches of one step of the loop, at `position` of the row."""
-        b, step = self.env.b, self.env.s.lanes * self.env.nest.unroll
-        position = b.add(self.before, position)
-        for ask, start in zip(self.row_shares, self.starts, strict=True):
-            itemsize = self.env.frame.dtypes[ask.access.buffer].itemsize
-            part = ask.share
-            done = b.lshr(
-                b.mul(position, number(itemsize * part.numerator)),
-                number(part.denominator.bit_length() - 1),
-            )
-            for k in range(0, ceil(step * itemsize * part), CACHE_LINE):
-                offset = b.add(done, number(k))
-                line_address = b.gep(start, [offset], source_etype=ir.IntType(8))
-                prefetch(b, line_address, near=True)
 
 
 def prefetch_packed_rows(

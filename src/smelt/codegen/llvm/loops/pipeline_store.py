@@ -18,9 +18,9 @@ from contextlib import contextmanager
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
-from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch, spare_cycles
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, spare_cycles
 from smelt.codegen.llvm.instructions.indexing import I64, number
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of
 from smelt.codegen.llvm.loops.versioning import is_select
@@ -153,8 +153,7 @@ class StorePipeline:
         storage = env.storage.moved(b, self.place)
         other = late.storage.moved(b, self.other)
         with env.within(storage=storage), late.within(storage=other):
-            *_, host, last = env.s.nests
-            yield LateStore(host, late, late.open(last), self.pending)
+            yield LateStore(env.s.nests[-2], late, self.pending)
 
     def end(self, env: Environment, more: Value, later: Mapping[str, tuple[Value, Value]]) -> None:
         """Store the rows of this task, unless the next task will.
@@ -195,40 +194,4 @@ def _alignments(env: Environment, nest: Nest) -> Iterator[Value]:
             yield b.mul(env.index(step, env.top), number(dtype.itemsize))
 
 
-class PipelinedStoreRow:
-    """Stores the previous task's row inside the loop over this task's row.
-
-    For a task without a previous row it does nothing.
-    """
-
-    def __init__(self, env: Environment, scope: Scope) -> None:
-        store = env.late_store
-        self.store = store if store is not None and store.host is env.nest else None
-        if self.store is None:
-            return
-        late, self.row = self.store.late, self.store.top
-        self.ahead = RowPrefetch(env, scope, late.nest)
-        self.low = env.ranges[env.nest.order[-1]][0]
-        for depth, a in enumerate(env.nest.order[:-1], 1):
-            row = env.b.sub(scope.axis(a), env.ranges[a][0])
-            self.row = Scope(self.row, {a: env.b.add(row, late.ranges[a][0])})
-            late.enter(self.row, depth)
-
-    def emit(self, lanes: Lanes) -> None:
-        """Compute and store the same lanes of the previous row."""
-        if self.store is None:
-            return
-        late = self.store.late
-        sizes = {late.frame.dtypes[s.access.buffer].itemsize for s in late.nest.stores}
-        full_lines = all(lanes.count * size % CACHE_LINE == 0 for size in sizes)
-        with late.b.if_then(self.store.pending):
-            late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.alignment)
-            inner = Scope(self.row, {lanes.axis: lanes.base}, lanes=late_lanes)
-            late.enter(inner, len(late.nest.order))
-            with late.within(nontemporal=CACHE_LINE if lanes.mask is None and full_lines else 0):
-                late.body(inner)
-            if self.ahead.row_shares and lanes.mask is None:
-                self.ahead.emit(late.b.sub(lanes.base, self.low))
-
-
-__all__ = ["PipelinedStoreRow", "StorePipeline", "can_pipeline_store"]
+__all__ = ["StorePipeline", "can_pipeline_store"]

@@ -19,9 +19,8 @@ def run_tail(
     env: Environment,
     bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
-    singly: bool,
 ) -> None:
-    """Emit the positions of a row between two bounds, full vectors separately if `singly`.
+    """Emit the positions of a row between two bounds.
 
     For a sum that a stream continues, the remainder is one unrolled vector, or half of it if that
     is enough.  `at` returns the body for a number of lanes, with or without the mask of the row's
@@ -42,9 +41,7 @@ def run_tail(
 
     is_single_vector = step == lanes
     groups = [x.groups.group for x in env.row_groups if nest in x.groups.nests]
-    groups += [step] * (
-        is_single_vector and (singly or any(env.step(x, axis) is None for x in env.accesses))
-    )
+    groups += [step] * (is_single_vector and any(env.step(x, axis) is None for x in env.accesses))
     for group in (n for n in groups if n < lanes * nest.unroll):
         full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
         env.loop(middle, full_end, group, at(group, False, alignment))

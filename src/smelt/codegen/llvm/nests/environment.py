@@ -150,7 +150,6 @@ class LateStore:
 
     host: Nest
     late: Environment
-    top: Scope
     pending: Value
     """Whether rows of the previous task are still to be stored (i1)."""
 

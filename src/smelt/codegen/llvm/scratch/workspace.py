@@ -12,7 +12,6 @@ from dataclasses import replace
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Visit, enclosing_regions, unvarying_axes
-from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
@@ -100,9 +99,6 @@ def lay_out(s: Schedule) -> Storage:
         strip = mul(strip_rows(item.dtype, s.lanes), storage.pitches.get(item, 0))
         count = maximum(transpose_side(s.lanes) ** 2, strip)
         layout.reserve((item, TRANSPOSED_PART), count, item.dtype)
-    staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
-    for item in dict.fromkeys(staged):
-        layout.reserve((item, STAGE_PART), STRIP_ELEMENTS, item.dtype)
     for c in s.products.packed:
         for array in c.arrays(s.phase, s.local):
             layout.reserve((c.item, array.part), array.elements, array.dtype)
