@@ -97,7 +97,7 @@ def launch_time(
     at_once = min(resident * device.processors, count)
     moved = _moved(work, schedule, lanes, at_once, device.cache_bytes)
     in_memory = sum(n for p, n in moved.items() if p not in cached)
-    memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
+    memory = in_memory / (_memory_rate(schedule, in_flight, count, device) * vectors)
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
     busy_processors = min(schedule.programs or device.processors, device.processors)
     cache_rate = device.cache_gbytes_per_second * busy_processors / device.processors
@@ -121,7 +121,7 @@ def launch_time(
     if schedule.specialised:
         busy *= SPECIALISED_WARPS
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
-    busy = starts + busy * _preference(work, lanes, warps, count, device)
+    busy = starts + busy * _preference(work, lanes, warps, device)
     return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
 
 
@@ -247,9 +247,15 @@ def _in_flight(
     return resident * max(threads * min(each, THREAD_BYTES), shared)
 
 
-def _memory_rate(in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the rate of main memory that loads of `count` programs can use."""
-    return _rate(device.gbytes_per_second, MEMORY_LATENCY_NS, in_flight, count, device)
+def _memory_rate(schedule: Schedule, in_flight: float, count: int, device: DeviceRates) -> float:
+    """Return the rate of main memory that loads of `count` programs can use.
+
+    A processor has its part of it. One that takes row after row, where others have no program, has
+    its part of the shared cache's rate.
+    """
+    gbs = device.gbytes_per_second
+    most = gbs if schedule.programs is None else device.cache_gbytes_per_second
+    return min(_rate(most, MEMORY_LATENCY_NS, in_flight, count, device), gbs)
 
 
 def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
@@ -258,13 +264,10 @@ def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
 
 
 def _rate(gbs: float, latency: float, in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the part of a rate that the bytes in flight of busy processors cover.
-
-    Some processors may have all of main memory's rate: each has its part of the shared cache's.
-    """
-    most = device.cache_gbytes_per_second / device.processors
-    busy = min(count, device.processors)
-    return min(max(busy * min(in_flight / latency, most), 1e-3 * gbs), gbs)
+    """Return the part of a rate that the bytes in flight of busy processors cover."""
+    needed = gbs / device.processors * latency
+    busy = min(count / device.processors, 1.0)
+    return gbs * max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
 
 def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
@@ -336,21 +339,19 @@ def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: Dev
 
 
 def _preference(
-    work: LaunchWork, lanes: Mapping[str, int], warps: int, count: int, device: DeviceRates
+    work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates
 ) -> float:
     """Return a factor near 1 that orders equals as published tuners do.
 
-    About 16 elements a thread, one warp where no other is needed, rows that are read once, and
-    programs for every processor.
+    About 16 elements a thread, one warp where no other is needed, and rows that are read once.
     """
     if work.contractions:
         return 1.0
     most = max((_tile(axes, lanes) for axes in work.values), default=1)
     each = most / (warps * device.limits.lanes)
     reread = any(passes > 1 for passes in work.passes.values())
-    idle = max(1 - count / device.processors, 0.0)
     steps = abs(math.log2(max(each, 1 / 64) / 16))
-    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + reread + idle)
+    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + reread)
 
 
 def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) -> float:
