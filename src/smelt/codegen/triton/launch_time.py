@@ -94,8 +94,7 @@ def launch_time(
     resident = min(held, math.ceil(count / device.processors))
     in_flight = _in_flight(work, resident, warps, count, shared, device)
     vectors = _vectors(work, lanes, warps, device)
-    at_once = min(resident * device.processors, count)
-    moved = _moved(work, schedule, lanes, at_once, device.cache_bytes)
+    moved = _moved(work, schedule, lanes, resident * device.processors, device.cache_bytes)
     in_memory = sum(n for p, n in moved.items() if p not in cached)
     memory = in_memory / (_memory_rate(schedule, in_flight, count, device) * vectors)
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
@@ -106,11 +105,7 @@ def launch_time(
     tail = math.ceil(waves) / waves * device.processors / busy_processors
     units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
     arithmetic = max(units) + min(units) / max(resident, 1)
-    copying = 1.0
-    has_narrow = work.operand_bytes < 4 or work.is_tf32
-    if device.limits.has_tensor_copies and has_narrow and not schedule.copied:
-        copying = POINTER_COPIES
-    arithmetic *= tail * copying
+    arithmetic *= tail * _copying(work, schedule, device)
     busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
     in_order = math.prod(work.extents[a] for a in work.steps) * STEP_NS if work.steps else 0.0
@@ -123,6 +118,13 @@ def launch_time(
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     busy = starts + busy * _preference(work, lanes, warps, device)
     return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
+
+
+def _copying(work: LaunchWork, schedule: Schedule, device: DeviceRates) -> float:
+    """Return the time of products by how their operands are copied, in that by descriptors."""
+    is_narrow = work.operand_bytes < 4 or work.is_tf32
+    by_pointers = device.limits.has_tensor_copies and is_narrow and not schedule.copied
+    return POINTER_COPIES if by_pointers else 1.0
 
 
 def _waiting_ns(work: LaunchWork, schedule: Schedule) -> float:
@@ -307,6 +309,7 @@ def _moved(
             accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes) * x.share
             nbytes = factor * min(accessed, work.bytes_of[x.param])
             moved[x.param] = max(moved[x.param], nbytes)
+    programs = min(programs, schedule.programs or programs)
     rows = {p: min(n * programs, work.bytes_of[p]) for p, n in reread_bytes(work, schedule).items()}
     if sum(rows.values()) > CACHE_SHARE * cache:
         moved |= {p: moved[p] * work.passes[p] for p in rows}

@@ -177,7 +177,6 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         accesses.append(access)
         indices.setdefault(x.param, {})[x.index] = axes
     looped = [*_read_in_loops(launch.body, names)]
-    values = [*visit_body(launch)]
     types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
@@ -210,7 +209,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             )
             for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
-        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in visit_body(launch))),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         live=() if dots else live_sets(launch),
