@@ -346,15 +346,16 @@ def _preference(
 ) -> float:
     """Return a factor near 1 that orders equals as published tuners do.
 
-    About 16 elements a thread, one warp where no other is needed, and rows that are read once.
+    About 16 elements a thread, one warp where no other is needed, and one pass over a row where a
+    program's barriers stop all threads of a processor.
     """
     if work.contractions:
         return 1.0
     most = max((_tile(axes, lanes) for axes in work.values), default=1)
     each = most / (warps * device.limits.lanes)
-    reread = any(passes > 1 for passes in work.passes.values())
+    stops = warps == device.limits.program_warps and any(n > 1 for n in work.passes.values())
     steps = abs(math.log2(max(each, 1 / 64) / 16))
-    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + reread)
+    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + stops)
 
 
 def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) -> float:
