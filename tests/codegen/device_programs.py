@@ -112,6 +112,24 @@ def depthwise(x, w):
     return sm.nn.relu(sm.nn.conv(x, w, padding=1, groups=x.shape[1]))
 
 
+def conv_last(x, w):
+    y = sm.nn.conv(sm.permute_dims(x, (0, 3, 1, 2)), w, padding=1)
+    return sm.permute_dims(sm.nn.relu(y), (0, 2, 3, 1))
+
+
+def attention_state(q, k, v, s):
+    def step(s, x):
+        q, k, v = x
+        s = s * 0.9 + k[..., None] * v[:, :, None, :]
+        return s, sm.sum(q[..., None] * s, axis=2)
+
+    return sm.scan(step, s, (q, k, v))
+
+
+def cell(x, w, h):
+    return sm.scan(lambda h, x: (sm.tanh(h @ w + x), h), h, x)
+
+
 def adam(p, g, m, v):
     m = 0.9 * m + 0.1 * g
     v = 0.999 * v + 0.001 * g * g
@@ -221,6 +239,11 @@ PROGRAMS = {
     "decode": Program(
         sm.nn.attention, ("bf16[8,32,1,128]",) + ("bf16[8,32,4096,128]",) * 2, rounding="fast"
     ),
+    "conv last": Program(
+        conv_last, ("bf16[32,28,28,256]", "bf16[256,256,3,3]"), expects=("products",)
+    ),
+    "attention state": Program(attention_state, (*(3 * ("f32[256,4,16,64]",)), "f32[4,16,64,64]")),
+    "cell": Program(cell, ("f32[256,512,64]", "f32[64,64]", "f32[512,64]")),
     "conv 3x3": Program(conv, ("f32[32,64,56,56]", "f32[64,64,3,3]", "f32[64]", "f32[64]")),
     "depthwise": Program(depthwise, ("f32[32,128,56,56]", "f32[128,1,3,3]"), expects=VECTORS),
     "golden add_layernorm": Program("add_layernorm", sizes={"r": 8192, "c": 4096}, expects=VECTORS),

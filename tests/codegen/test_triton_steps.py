@@ -81,6 +81,48 @@ def normed(q, k, v, a, s, n):
     return sm.scan(step, n, (q, k, a))
 
 
+def elman(x, w, u, b, h):
+    """A vector times a matrix in each step."""
+
+    def step(h, x):
+        h = sm.tanh(h @ w + x)
+        return h, h
+
+    return sm.scan(step, h, x)
+
+
+def gated(x, w, u, b, h):
+    """A GRU: three products of the state, one of them of a product with it."""
+
+    def step(h, x):
+        reset = sm.nn.sigmoid(h @ w + x)
+        update = sm.nn.sigmoid(h @ u - x)
+        new = sm.tanh((h * reset) @ b + x)
+        h = update * h + (1 - update) * new
+        return h, h
+
+    return sm.scan(step, h, x, reverse=True)[1]
+
+
+def memory_cell(x, w, u, b, h):
+    """An LSTM: a state that is multiplied, and one that is not."""
+
+    def step(carry, x):
+        h, c = carry
+        keep, new = sm.nn.sigmoid(h @ w + x), sm.tanh(h @ u + x)
+        c = keep * c + (1 - keep) * new
+        h = sm.nn.sigmoid(h @ b - x) * sm.tanh(c)
+        return (h, c), h
+
+    return sm.scan(step, (h, h), x)
+
+
+def transposed(x, w, u, b, h):
+    """A matrix by the state, a column of numbers."""
+    return sm.scan(lambda h, x: ((w @ h[..., None])[..., 0] * 0.1 + x, h), h, x)
+
+
+CELLS = (elman, gated, memory_cell, transposed)
 PROGRAMS = (linear_attention, normalised, delta_rule, selective, normed)
 
 
@@ -91,6 +133,13 @@ SHAPE = (256, 4, 16, 64, 64)
 def example_of(code, shape=SHAPE, dtype="f32", small=(5, 2, 3, 6, 7)):
     """Return a recorded program with arrays of small shapes."""
     random = np.random.default_rng(0)
+    if code in CELLS:
+
+        def cells(t, b, h, d, e):
+            return (t, b * h, d), (d, d), (d, d), (d, d), (b * h, d)
+
+        arrays = [random.uniform(-0.5, 0.5, s).astype(np.float32) for s in cells(*small)]
+        return recorded(code, arrays, cells(*shape), dtype)
 
     def shapes(t, b, h, d, e):
         return (t, b, h, d), (t, b, h, d), (t, b, h, e), (t, b, h), (b, h, d, e), (b, h, d)
@@ -109,7 +158,7 @@ def kernel_of(code, shape=SHAPE):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("code", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("code", [*PROGRAMS, *CELLS], ids=lambda f: f.__name__)
 def test_programs_of_all_steps_compute_what_the_interpreter_does(code, dtype):
     example = example_of(code, dtype=dtype)
     arrays = harness.inputs(example.trace, example.arrays)
@@ -120,7 +169,7 @@ def test_programs_of_all_steps_compute_what_the_interpreter_does(code, dtype):
             ((*every,),) = candidates(kernel, sizes, rates("sm_90"), EXACT, small[0])
             c = every[number % len(every)]
             stage = print_stage(c.launch, c.schedule)
-            return {id(kernel): with_lanes(print_file(kernel, [stage]), 8)}
+            return {id(kernel): with_lanes(print_file(kernel, [stage]), 16)}
 
         assert not complaint(example.trace.graph, arrays, 8, print_sources=sources)
 
@@ -134,7 +183,7 @@ def test_wide_states_are_in_several_programs():
 
 
 @NEEDS_TRITON
-@pytest.mark.parametrize("code", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("code", [*PROGRAMS, *CELLS], ids=lambda f: f.__name__)
 def test_states_stay_in_registers(code):
     kernel, sizes = kernel_of(code)
     (chosen,) = select(kernel, sizes, rates("sm_90"), TritonCompiler(), EXACT).launches

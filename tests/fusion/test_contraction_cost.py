@@ -170,3 +170,14 @@ def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:
         return sm.permute_dims(sm.tensordot(x, w, axes=1), (1, 0, 2))
 
     assert len(compiled_program(heads, ((512, 768), (768, 12, 64))).plan.clusters) == 2
+
+
+def test_a_product_without_rows_is_apart_from_the_convolution_that_it_reads() -> None:
+    """A kernel with both would pack the image once for each tap of the window."""
+
+    def code(x: Any, w: Any, p: Any) -> Any:
+        y = sm.nn.silu(sm.nn.conv(x, w, padding=1))
+        return y, sm.sigmoid(sm.nn.conv(y, p))
+
+    shapes = ((1, 96, 52, 52), (96, 96, 3, 3), (1, 96, 1, 1))
+    assert len(compiled_program(code, shapes).plan.clusters) == 2

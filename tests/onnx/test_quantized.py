@@ -190,3 +190,23 @@ def test_operator(name: str) -> None:
     assert (y.dtype, y.shape, session.reasons) == (want.dtype, want.shape, [])
     gap = np.abs(y.astype(np.float64) - want.astype(np.float64)).max()
     assert gap <= case.steps * (1 if want.dtype.kind in "iu" else np.abs(want).max())
+
+
+@pytest.mark.parametrize("channels", [3, 300], ids=["in float32", "too large for float32"])
+def test_sums_of_a_convolution_are_exact(channels: int) -> None:
+    x, w = np.full((1, channels, 5, 5), 255, U8), np.full((2, channels, 3, 3), -128, I8)
+    x[0, ::7], w[1, ::3] = 3, 127
+    data = model(
+        [node("ConvInteger", ["x", "w", "zero"], ["y"], pads=[1, 1, 1, 1])],
+        [port("x", U8, x.shape)],
+        [port("y")],
+        {"w": w, "zero": number(2, U8)},
+    )
+    session = smelt.onnx.load(data, fallback="error")
+    padded = np.pad(x.astype(np.int64) - 2, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    (y,) = session.run(None, {"x": x})
+    assert np.array_equal(y, np.einsum("ncyxuv,ocuv->noyx", windows, w.astype(np.int64)))
+    function, arguments = session.program({"x": x})
+    uses_floats = "f32" in function.lower(*arguments).as_text()
+    assert uses_floats == (channels == 3)

@@ -306,3 +306,37 @@ def test_a_node_that_does_not_fit_its_operator_is_named() -> None:
     data = model([node("Concat", [], ["y"])], [port("x", F, [2, 3])], [port("y")])
     with pytest.raises(OnnxFileError, match=r"Concat \(node 'y'\)"):
         smelt.onnx.load(data).run(None, {"x": normal(2, 3)})
+
+
+def test_repeated_feeds_find_their_program_and_others_are_checked() -> None:
+    data = model([node("Neg", ["x"], ["y"])], [port("x", F, ["n", 3])], [port("y")])
+    session = smelt.onnx.load(data)
+    for k in range(4):
+        x = normal(2 + k % 2, 3)
+        (y,) = session.run(["y"], {"x": x})
+        assert type(y) is np.ndarray and np.array_equal(y, -x)
+    assert len(session.programs) == 1
+    with pytest.raises(OnnxTypeError):
+        session.run(["y"], {"x": np.ones((2, 3))})
+    with pytest.raises(OnnxTypeError):
+        session.run(["y"], {"x": normal(2, 4)})
+    with pytest.raises(ArgumentError):
+        session.run(["z"], {"x": normal(2, 3)})
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_weights_are_constants_wherever_they_lie(shift: int) -> None:
+    """They are packed once, and repeated calls are native."""
+    w, x = normal(256, 512), normal(100, 256)
+    name = "x" * (1 + shift)  # before the weights
+    data = model(
+        [node("MatMul", [name, "w"], ["y"])], [port(name, F, ["n", 256])], [port("y")], {"w": w}
+    )
+    session = smelt.onnx.load(data)
+    results = [session.run(None, {name: x})[0] for _ in range(4)]
+    for y in results:
+        np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-3)
+    (program,) = session.programs
+    assert program.line is not None
+    ((trace,),) = program.traces.values()
+    assert [p.packed for p in trace.executable.executable.prelude.parts] == [True]

@@ -32,6 +32,7 @@ from smelt.kernel.ir import (
     Position,
     Reduce,
     Ref,
+    Rename,
     Scan,
     Split,
     Statement,
@@ -155,6 +156,8 @@ class _Count:
                 return self._index_axes((index,))
             case Scan(arg=arg, along=along):
                 return self.axes(arg) | {along}
+            case Rename(arg=arg, old=old, new=new) if old in self.axes(arg):
+                return self.axes(arg) - {old} | {new}
             case Reduce(over=over) | Dot(over=over):
                 inside = frozenset[str]().union(*(self.axes(c) for c in children(v)))
                 return (inside - set(over)) | {f"visits:{a}" for a in over if a in self.visited}

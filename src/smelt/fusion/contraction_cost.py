@@ -29,6 +29,7 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.trace import Term
 from smelt.fusion.units import Edge, Unit, Units
+from smelt.fusion.window_recompute import is_window_term
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import split_constant
 from smelt.types.expr import Expr
@@ -40,6 +41,10 @@ UNBLOCKED_COST = 28.0
 
 LONE_VECTOR_FACTOR = 1.6
 """Cost of a tile that is a single vector wide, in halves of a tile of two vectors."""
+
+PATCHES_FACTOR = 2.0
+"""Time of a convolution whose image is packed as patches, once for each tap, relative to one whose
+pixels are packed once (`smelt.codegen.llvm.schedule.conv_plan`)."""
 
 PACKED_NS = 300.0
 """Nanoseconds to start packing both operands of a contraction and its tiles, however few."""
@@ -281,6 +286,23 @@ def partial_tiles_ns(
             overhead = tile_overhead(sizes[last_axis], max(vector // size, 1))
             total_ns += work(u, mask | over) * (overhead - 1.0)
     return total_ns
+
+
+def patches_ns(units: Units, region: Region, work: Callable[[int, int], float]) -> float:
+    """Return the nanoseconds that convolutions lose beside products without rows or columns.
+
+    Tasks take the blocks of both, and those of a vector's product have no room for windows. `work`
+    is as in `partial_tiles_ns`.
+    """
+    contractions = [x for x in map(units.unit, region.reduced_axes) if operand_axes(region, x)]
+    sides = [operand_axes(region, x) or (0, 0) for x in contractions]
+    if all(left & ~right and right & ~left for left, right in sides):
+        return 0.0
+    return (PATCHES_FACTOR - 1.0) * sum(
+        work(x.number, region.masks[x.number][0] | region.reduced_axes[x.number])
+        for x in contractions
+        if any(is_window_term(t) for e in x.edges for t in e.terms)
+    )
 
 
 def edge_axes(region: Region, u: int, edge: Edge) -> int:

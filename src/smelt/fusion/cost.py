@@ -24,6 +24,7 @@ from smelt.fusion.contraction_cost import (
     UNBLOCKED_COST,
     contraction_start_ns,
     partial_tiles_ns,
+    patches_ns,
 )
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
@@ -289,14 +290,20 @@ class Model(CostModel):
                     depthwise=schedule.depthwise,
                 )
                 region.work += region.packing
+
+                def work(u: int, axes: int) -> float:
+                    return self.step_ns[u] * schedule.evaluations(axes)
+
                 region.work += partial_tiles_ns(
                     self.units,
                     region,
                     schedule.sizes,
                     self.target.vector_bytes,
                     self.tiling.thin,
-                    lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
+                    work,
                 )
+                if not schedule.depthwise:
+                    region.work += patches_ns(self.units, region, work)
         tasks = schedule.tasks()
         threads = self.threads(region.work, self._floor(region), tasks)
         traffic = _Traffic(self, region, schedule, threads)

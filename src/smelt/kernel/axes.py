@@ -16,6 +16,7 @@ from smelt.kernel.ir import (
     Position,
     Reduce,
     Ref,
+    Rename,
     Scan,
     Statement,
     Store,
@@ -55,6 +56,8 @@ def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
             return inside - set(over)
         case Scan(along=along):
             return inside | {along}
+        case Rename(old=old, new=new) if old in inside:
+            return inside - {old} | {new}
         case _:
             return inside
 

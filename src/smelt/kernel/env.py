@@ -36,6 +36,7 @@ from smelt.kernel.ir import (
     Position,
     Reduce,
     Ref,
+    Rename,
     Scan,
     State,
     Statement,
@@ -173,7 +174,7 @@ def _dtype(value: Value, env: Env) -> DType:
             return _dtype(chosen, env)
         case Partial():
             return bool_
-        case Extreme(arg=arg):
+        case Extreme(arg=arg) | Rename(arg=arg):
             return _dtype(arg, env)
 
 

@@ -91,6 +91,8 @@ class Evaluator:
                 return self._scan(
                     name, self._reduction_operand(arg, (along,)), along, dtype.compute
                 )
+            case ir.Rename(arg=arg, old=old, new=new):
+                return self._renamed(self.value(arg), old, new)
             case ir.Dot(left=left, right=right, over=over, dtype=dtype):
                 pair = self._reduction_operand(left, over), self._reduction_operand(right, over)
                 return self._dot(*pair, over, dtype.compute)
@@ -103,6 +105,11 @@ class Evaluator:
             case ir.Extreme(arg=arg, largest=largest):
                 data = self.value(arg).data
                 return Tile.scalar(data.max() if largest else data.min())
+
+    def _renamed(self, tile: Tile, old: str, new: str) -> Tile:
+        axes = tuple(new if a == old else a for a in tile.axes)
+        order = self.space.sorted(axes)
+        return self.space.tile(order, tile.data.transpose([axes.index(a) for a in order]))
 
     def _load(self, v: ir.Load) -> Tile:
         tiles = [self.index(e) for e in v.index]

@@ -167,6 +167,18 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """Value along axis `new` in place of `old`, which has the same positions.
+
+    Both are tile axes. A step of a recurrence so reads what the one before it wrote.
+    """
+
+    arg: Value
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
 class Dot:
     """Contraction: sum of products of two values over axes, accumulated in `dtype`."""
 
@@ -220,7 +232,19 @@ class Extreme:
 
 
 Value: TypeAlias = (
-    Const | IndexValue | Load | Apply | Cast | Reduce | Scan | Dot | Ref | If | Partial | Extreme
+    Const
+    | IndexValue
+    | Load
+    | Apply
+    | Cast
+    | Reduce
+    | Scan
+    | Rename
+    | Dot
+    | Ref
+    | If
+    | Partial
+    | Extreme
 )
 
 # ---- statements ------------------------------------------------------------------------------

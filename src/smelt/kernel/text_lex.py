@@ -49,6 +49,8 @@ BINARY: Final = MappingProxyType(
 UNARY: Final = MappingProxyType({"-": "neg", "~": "not"})
 """Prefix scalar operators by symbol."""
 
+RENAME: Final = "rename"
+"""The function that gives a value another axis."""
 RESERVED: Final = frozenset(
     {"if", "else", "where", "over", "along", "as", "in", "of", "from", "to", "with", "for", "each"}
 ) | {"seeing", "inf", "nan", "none", "true", "false"}

@@ -19,6 +19,7 @@ from smelt.kernel import ir, walk
 from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.text_lex import (
     LEVELS,
+    RENAME,
     UNARY,
     OperandType,
     bare_type,
@@ -303,6 +304,9 @@ class _Printer:
                 return self._reduction(name, arg, "over", over, dtype)
             case ir.Scan(combine=name, arg=arg, along=along, dtype=dtype):
                 return self._reduction(name, arg, "along", (along,), dtype)
+            case ir.Rename(arg=arg, old=old, new=new):
+                inner = self._typed(arg)
+                return _atom(f"{RENAME}({inner.text}, {old} to {new})", inner.dtype)
             case ir.Dot():
                 return self._dot(v)
             case ir.Ref(name=name, next=new):

@@ -21,6 +21,7 @@ from smelt.kernel.text_lex import (
     EXTREMES,
     LEVELS,
     MAX_NESTING,
+    RENAME,
     RESERVED,
     UNARY,
     Cursor,
@@ -424,6 +425,8 @@ class ValueReader:
             piece = Typed(ir.Partial(self.resolve_type(self._bracketed(), None).value), bool_)
         elif name in DTYPES:
             piece = self._conversion(DTYPES[name])
+        elif name == RENAME:
+            piece = self._renamed()
         else:
             piece = self._function(name, token)
         self.c.expect(")")
@@ -441,6 +444,13 @@ class ValueReader:
         if isinstance(inner, Bare):
             return self._as_type(inner, dtype)
         return Typed(ir.Cast(inner.value, dtype), dtype.compute)
+
+    def _renamed(self) -> Typed:
+        arg = self.resolve_type(self._bracketed(), None)
+        self.c.expect(",")
+        old = self._axis()
+        self.c.expect("to")
+        return Typed(ir.Rename(arg.value, old, self._axis()), arg.dtype)
 
     def _function(self, name: str, token: Token) -> Typed:
         if name not in SCALARS and name not in COMBINES and name != "dot":

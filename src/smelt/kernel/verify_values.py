@@ -15,6 +15,7 @@ import numpy as np
 
 from smelt.errors import SmeltError, VerifyError
 from smelt.kernel import ir
+from smelt.kernel.axes import Axes
 from smelt.kernel.bounds import Facts, facts_of, proves_inside
 from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.text_print import index_text
@@ -142,6 +143,9 @@ class CheckContext:
                 self._reduction(name, self._check(arg), (along,), dtype)
                 if COMBINES[name].prefix is None:
                     refuse(f"{name} has no running form")
+            case ir.Rename(arg=arg, old=old, new=new):
+                self._renamed(axes_of(arg, self.env), old, new)
+                return self._check(arg)
             case ir.Dot(left=left, right=right, over=over, dtype=dtype):
                 sides = self._check(left), self._check(right)
                 if sides[0] != sides[1]:
@@ -190,6 +194,15 @@ class CheckContext:
         result, accumulator = row.result(arg), dtype.compute  # half types accumulate in float32
         if accumulator.kind != result.kind or (accumulator.bits < arg.bits and row.grow == "same"):
             refuse(f"{name} of {arg.name} gives {result.name}, not {dtype.name}")
+
+    def _renamed(self, axes: Axes, old: str, new: str) -> None:
+        for a in (old, new):
+            if a not in self.extents:
+                refuse(f"{a} is not an axis of the kernel")
+            if a in self.grid_axes | self.open_streams:
+                refuse(f"a value renamed along {a} would have one block of it only")
+        if self.extents[old] != self.extents[new] or new in axes:
+            refuse(f"{old} cannot be renamed to {new}, which has other positions or is there")
 
     def _if(self, v: ir.If) -> DType:
         self._bool(v.condition, "a condition")

@@ -31,6 +31,7 @@ from smelt.kernel.ir import (
     Position,
     Reduce,
     Ref,
+    Rename,
     Scan,
     Split,
     State,
@@ -52,8 +53,8 @@ def children(value: Value) -> tuple[Value, ...]:
             return () if other is None else (other,)
         case Apply(args=args):
             return args
-        case Cast(arg=arg) | Reduce(arg=arg) | Scan(arg=arg) | Extreme(arg=arg):
-            return (arg,)
+        case Cast() | Reduce() | Scan() | Rename() | Extreme():
+            return (value.arg,)
         case Dot(left=left, right=right):
             return left, right
         case If(condition=condition, value=chosen, other=other):
@@ -81,7 +82,7 @@ def with_children(value: Value, new: tuple[Value, ...]) -> Value:
             return replace(value, other=other)
         case Apply():
             return replace(value, args=new)
-        case Cast() | Reduce() | Scan() | Extreme():
+        case Cast() | Reduce() | Scan() | Rename() | Extreme():
             return replace(value, arg=new[0])
         case Dot():
             return replace(value, left=new[0], right=new[1])
@@ -337,10 +338,12 @@ def axes_used(kernel: Kernel) -> set[str]:
 
 
 def joined_axes(value: Value) -> tuple[str, ...]:
-    """Return the axes along which a value combines elements."""
+    """Return the axes along which a value combines elements, or needs all of them."""
     match value:
         case Reduce(over=over) | Dot(over=over):
             return over
+        case Rename(old=old, new=new):
+            return old, new
         case Scan(along=along):
             return (along,)
         case _:

@@ -24,7 +24,6 @@ kernel state(c: f32[b,k,n], q: f32[t,b,k], x: f32[t,b,n]) -> y: f32[t,b,n]
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from smelt.errors import DeviceKernelError
@@ -32,20 +31,18 @@ from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.canonical import numbered_name
 from smelt.kernel.ir import (
-    Apply,
     Axis,
     Block,
     Cast,
-    Dot,
     Kernel,
     Let,
     Load,
     Param,
-    Reduce,
     Ref,
+    Rename,
     State,
     Statement,
     Store,
@@ -53,10 +50,10 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import joined_axes, live, map_values, transform, visit, visit_body
+from smelt.kernel.walk import joined_axes, live, transform, visit, visit_body
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
-from smelt.ops.combine import SUM_OF_PRODUCTS
+from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
@@ -65,7 +62,7 @@ from smelt.types.expr import Index, axes_of, sub
 def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> Kernel:
     """Return the kernel of a loop whose step is in one kernel (`smelt.fusion.loops`).
 
-    Raises DeviceKernelError for a step that reads its carries along other axes than it writes them.
+    Raises DeviceKernelError for a step that reads its carries at other elements than it writes.
     """
     return _Recurrence(cluster, loop, rounding, tiling).kernel()
 
@@ -86,7 +83,7 @@ class _Recurrence:
         self.cluster, self.loop, self.op, self.tiling = cluster, loop, loop.op, tiling
         self.graph = instantiate(loop.op)
         self.step = self._define(rounding)
-        self._check_places()
+        self.renamed = self._renamed()
         d = self.step.definition
         self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
         self.params = [self._param(node) for node in cluster.inputs]
@@ -117,16 +114,24 @@ class _Recurrence:
         stores = tuple(s for s in d.body if isinstance(s, Store))
         return _Step(d, number, stores)
 
-    def _check_places(self) -> None:
-        """Raise DeviceKernelError unless the step reads each carry where it writes the next one."""
-        d, carries = self.step.definition, self.op.carries
-        places = {
-            name: self.step.stores[k].index for name, k in self.step.number.items() if k < carries
-        }
+    def _renamed(self) -> Mapping[Load, Mapping[str, str]]:
+        """Return the axes of reads of carries in place of those written along.
+
+        Raises DeviceKernelError for reads at other elements.
+        """
+        d, result = self.step.definition, dict[Load, Mapping[str, str]]()
         for v in visit_body(tuple(d.body)):
-            if isinstance(v, Load) and v.index != places.get(v.param, v.index):
-                missing = f"all of carry {self.step.number[v.param]} along another axis"
+            k = self.step.number.get(v.param, self.op.carries) if isinstance(v, Load) else -1
+            if not isinstance(v, Load) or k >= self.op.carries:
+                continue
+            pairs = zip(self.step.stores[k].index, v.index, strict=True)
+            other = {bare_axis(e): bare_axis(f) for e, f in pairs if e != f}
+            names = {old: new for old, new in other.items() if old and new}
+            if len(names) < len(other) or {*names.values()} & {*_axes(self.step.stores[k])}:
+                missing = f"carry {k} at other elements than a step writes"
                 raise DeviceKernelError(kernel=self.cluster.name, missing=missing)
+            result[v] = names
+        return result
 
     def _fresh(self, base: str) -> str:
         return numbered_name(base, self.taken, "_")
@@ -169,7 +174,7 @@ class _Recurrence:
             value = transform(store.value, self._operand)
             inside.append(Update(name, Cast(value, carried.type.dtype)))
         stream = Stream((Block(self.time.name, 1),), states, tuple(inside))
-        kernel = Kernel(
+        return Kernel(
             self.cluster.name,
             tuple(self.params),
             tuple(self.outputs),
@@ -177,7 +182,6 @@ class _Recurrence:
             self.grid,
             (*before, stream, *after),
         )
-        return _with_sums(kernel, {self.time.name, *(b.axis for b in self.grid if b.size == 1)})
 
     def _grid(self) -> tuple[Block, ...]:
         """Return the blocks of the axes that all stored results have and nothing sums over."""
@@ -187,6 +191,7 @@ class _Recurrence:
         names = axes_of_body(tuple(d.body))
         independent = Axes(d.axes).intersection(*(axes_of_index(s.index, names) for s in stores))
         joined = {a for v in visit_body(tuple(d.body)) for a in joined_axes(v)}
+        joined |= {a for pairs in self.renamed.values() for pair in pairs.items() for a in pair}
         axes = [a for a in d.axes if a in independent - joined]
         columns = self.tiling.recurrence_columns
         return tuple(Block(a, columns if a == axes[-1] else 1) for a in axes)
@@ -221,34 +226,16 @@ class _Recurrence:
             return value
         k = self.step.number[value.param]
         if k < self.op.carries:
-            return Ref(self.states[k])
+            state: Value = Ref(self.states[k])
+            for old, new in self.renamed[value].items():
+                state = Rename(state, old, new)
+            return state
         node = self.cluster.outputs[0].inputs[k]
         param = self.params[self.cluster.inputs.index(node)].name
         sliced = k < self.op.carries + self.op.slices
         return replace(
             value, param=param, index=(self._moment(), *value.index) if sliced else value.index
         )
-
-
-def _with_sums(kernel: Kernel, fixed: AbstractSet[str]) -> Kernel:
-    """Return a kernel with sums of products in place of the dots of a vector.
-
-    Matrix units multiply none, and every task has the vector's elements as lanes. A task has one
-    index along each of the `fixed` axes.
-    """
-    names = axes_of_body(kernel.body)
-    combine, times = SUM_OF_PRODUCTS
-
-    def change(v: Value) -> Value:
-        if not isinstance(v, Dot) or v.dtype.compute != v.dtype:
-            return v
-        left, right = (axes_of_value(x, names) - fixed for x in (v.left, v.right))
-        if left - right and right - left:
-            return v
-        factors = tuple(Cast(x, v.dtype) for x in (v.left, v.right))
-        return Reduce(combine, Apply(times, factors), v.over, v.dtype)
-
-    return map_values(kernel, change)
 
 
 def _axes(store: Store) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.errors import DTypeError
 from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
@@ -21,7 +22,7 @@ from smelt.frontends.array import methods, numerical
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.complex_array import ComplexArray, is_complex_like
 from smelt.frontends.array.promote import promote_with_number
 from smelt.numpy.binding import LibraryOnly
 from smelt.types.dtype import bool_
@@ -136,6 +137,8 @@ def _ignoring_nan(choose: Any, x1: Any, x2: Any) -> Array:
 def fmod(x1: Any, x2: Any, /) -> Array:
     """Return the remainder that has the sign of `x1`."""
     x, y = _pair(x1, x2)
+    if is_complex_like(x) or is_complex_like(y):
+        raise DTypeError("fmod: it is not defined for complex numbers")
     rest = el.remainder(el.abs(x), el.abs(y))
     return el.copysign(rest, x) if rest.dtype.is_float else el.where(x < 0, -rest, rest)
 

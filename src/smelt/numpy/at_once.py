@@ -18,14 +18,15 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.aliasing import own, writeable_elements
-from smelt.frontends.array.array import Array
+from smelt.frontends.array.aliasing import writeable_elements
+from smelt.frontends.array.array import Array, copy_of
 from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.recycle import Recycled, recycled
 from smelt.frontends.array.value import intern, is_at_once, leaf, recorded
 from smelt.numpy import small
+from smelt.numpy.library import note_fault
 from smelt.types.dtype import DType, counterpart
 
 __all__ = ["call_at_once", "compute_into"]
@@ -62,7 +63,7 @@ def call_at_once(
         if x is _WAITS:
             return NotImplemented
         values.append(x)
-    account = None
+    account = failure = None
     if any(b.nbytes >= _LARGE for b in buffers) and all(b.dtype.kind != "c" for b in buffers):
         account = _account(name, buffers)
         pay(tuple([x.node for x in args if x.__class__ is Array]), account)
@@ -72,7 +73,7 @@ def call_at_once(
             except Exception as error:
                 if raised_by_signal_handler(error):
                     raise
-                result = None  # NumPy's function takes the arguments, or the caller sees the error
+                failure, result = error, None
             if result.__class__ is Array:
                 return result
             account.purse = Purse()
@@ -86,6 +87,8 @@ def call_at_once(
         if raised_by_signal_handler(error) or isinstance(error, REQUESTED):
             raise
         return NotImplemented
+    if failure is not None:  # else the caller sees the error
+        note_fault(name, ours, args, kwargs, failure)
     if isinstance(result, (tuple, list)):
         items = [_ours(x, buffers) for x in result]
         if any(x is NotImplemented for x in items):
@@ -195,10 +198,11 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
     elif type(result) is np.ndarray:
         data = result
         is_small = 0 < data.nbytes <= small.limit
+        if not data.flags.writeable:
+            return NotImplemented  # ours has NumPy's rules for views
         if data.base is not None and buffers:
-            is_view = not is_small or any(np.may_share_memory(data, b) for b in buffers)
-            if is_view or not data.flags.writeable:
-                return NotImplemented  # ours has NumPy's rules for views
+            if not is_small or any(np.may_share_memory(data, b) for b in buffers):
+                return NotImplemented
         if any(data is b for b in buffers):
             return NotImplemented
         if is_small:
@@ -209,14 +213,9 @@ def _ours(result: Any, buffers: list[Any]) -> Any:
         return from_memory(data, private=True)
     if data.dtype.char not in _DTYPES:
         return NotImplemented
-    if data.flags.c_contiguous and data.flags.writeable:
+    if data.flags.c_contiguous:
         return Array.of(leaf(data))
-    array = Array.of(leaf(np.array(data, order="C")))
-    if not data.flags.c_contiguous:
-        place = own(array)
-        place.memory.order = tuple(sorted(range(data.ndim), key=lambda a: -abs(data.strides[a])))
-        place.is_permuted = True
-    return array
+    return copy_of(data)
 
 
 def _account(name: str, buffers: list[Any]) -> Account:

@@ -12,7 +12,6 @@ and elements of dtypes that only NumPy has, go to NumPy's function, counted with
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import cache, update_wrapper
 from typing import Any
@@ -20,14 +19,18 @@ from typing import Any
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
 from smelt.numpy.at_once import call_at_once
-from smelt.numpy.library import as_ours, call, foreign_elements, type_of_other_library
+from smelt.numpy.library import (
+    LibraryOnly,
+    as_ours,
+    call,
+    foreign_elements,
+    signature_of,
+    takes,
+    type_of_other_library,
+)
 from smelt.numpy.small import or_numpy
 
 __all__ = ["LibraryOnly", "bind", "bound", "library"]
-
-
-class LibraryOnly(Exception):
-    """Signal of a function of ours that NumPy's has to compute this call; says why."""
 
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -105,17 +108,9 @@ def library(name: str, theirs: Callable[..., Any], reason: str) -> Any:
 
 
 @cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-
-
-@cache
 def _accepted(function: Callable[..., Any]) -> frozenset[str]:
     """Return the names of arguments that may be passed by name."""
-    signature = _signature(function)
+    signature = signature_of(function)
     parameters = signature.parameters.values() if signature else ()
     return frozenset(p.name for p in parameters if p.kind not in (p.POSITIONAL_ONLY, p.VAR_KEYWORD))
 
@@ -129,7 +124,7 @@ def _renamed(ours: Any, theirs: Any, args: tuple[Any, ...], kwargs: dict[str, An
             value = kwargs[name]
             if is_default(value) or any(value is v or _equal(value, v) for v in values):
                 del kwargs[name]
-    signature = _signature(theirs)
+    signature = signature_of(theirs)
     names = list(signature.parameters) if signature else []
     places = dict(enumerate(args))
     for name in [n for n in kwargs if n not in accepted and n in names]:
@@ -164,10 +159,4 @@ def _reason(error: Exception, ours: Any, args: tuple[Any, ...], kwargs: dict[str
         return "elements of dtypes that ours does not take"
     if isinstance(error, SmeltError):
         return ""
-    signature = _signature(ours)
-    try:
-        if signature is not None:
-            signature.bind(*args, **kwargs)
-    except TypeError:
-        return "arguments that only NumPy's function takes"
-    return ""
+    return "" if takes(ours, args, kwargs) else "arguments that only NumPy's function takes"

@@ -8,6 +8,7 @@ Types and constants are NumPy's own.  What returns arrays (`mgrid`, `r_`, `vecto
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -47,8 +48,14 @@ class vectorize:  # noqa: N801 - NumPy's name
 
 def _iterated(name: str) -> Any:
     def make(*arrays: Any, **options: Any) -> Any:
-        values = [np.asarray(a) if isinstance(a, Array) else a for a in arrays]
-        return getattr(np, name)(*values, **options)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+
+        def elements(a: Any) -> Any:
+            if isinstance(a, (list, tuple)):
+                return [elements(item) for item in a]
+            return a.exported(f"np.{name}", frame) if isinstance(a, Array) else a
+
+        return getattr(np, name)(*map(elements, arrays), **options)
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"Return NumPy's `{name}` of the elements."

@@ -16,13 +16,13 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import methods
 from smelt.frontends.array import numpy_calls as calls
-from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.complex_array import held
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
+from smelt.types.dtype import DType
 
 
 def array(
@@ -39,7 +39,10 @@ def array(
     Raises ArgumentError for lists of different lengths, DTypeError.
     """
     methods.check_order(order, "array")
-    result = make.asarray(object, dtype=dtype, copy=True if copy and _is_memory(object) else None)
+    if copy:
+        result = make.asarray(object, dtype=dtype, copy=True if _is_memory(object) else None)
+    else:
+        result = asarray(object, dtype, copy=copy)
     missing = ndmin - result.ndim
     return shapes.reshape(result, (*(1,) * missing, *result.shape)) if missing > 0 else result
 
@@ -53,18 +56,30 @@ def asarray(a: Any, dtype: DTypeLike = None, order: Any = None, *, copy: Any = N
 
     Raises ArgumentError for lists of different lengths, DTypeError.
     """
+    if order == "F":
+        return asfortranarray(make.asarray(a, dtype=dtype, copy=True) if copy else a, dtype)
     methods.check_order(order, "asarray")
-    if isinstance(a, Array) and order == "C" and not a.flags.c_contiguous:
+    if order == "C" and isinstance(a, (Array, np.ndarray)) and not a.flags.c_contiguous:
         copy = True
     x = make.asarray(a, dtype=dtype, copy=copy)
-    if isinstance(a, np.ndarray) and not copy:
-        for part in x.parts if isinstance(x, ComplexArray) else (x,):
-            if part.node.shared:
-                hold(part, a.flags.writeable)
-    return x
+    return x if isinstance(a, Array) else held(x)
 
 
 asanyarray = asarray
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """Return an array that shares another library's memory, through DLPack.
+
+    Raises DLPackError for memory or devices that cannot be read, ArgumentError.
+    """
+    return held(make.from_dlpack(x, device=device, copy=copy))
+
+
+def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
+    """Return the memory of an object with the buffer protocol as a vector."""
+    target = dtype.numpy if isinstance(dtype, DType) else dtype
+    return as_ours(np.frombuffer(buffer, target, count, offset))
 
 
 def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
@@ -75,7 +90,7 @@ def ascontiguousarray(a: Any, dtype: DTypeLike = None) -> Array:
 
 def asfortranarray(a: Any, dtype: DTypeLike = None) -> Array:
     """Return the array if its elements are in the order of columns, else a copy."""
-    x = asarray(a, dtype)
+    x = ascontiguousarray(a, dtype) if _rank(a) == 0 else asarray(a, dtype)
     if x.flags.f_contiguous:
         return x
     columns = methods.transpose(x).__copy__()

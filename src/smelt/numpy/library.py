@@ -11,15 +11,18 @@ is one of ours; others (strings, dates) stay NumPy's.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from smelt.errors import TracerError
+from smelt.errors import InternalError, SmeltError, TracerError
+from smelt.frontends.array import numpy_calls
 from smelt.frontends.array.aliasing import refuse
-from smelt.frontends.array.array import Array, check_device
+from smelt.frontends.array.array import Array, check_device, copy_of
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.library import check_extern_allowed
 from smelt.frontends.array.masked_select import MaskedSelection
@@ -30,7 +33,17 @@ from smelt.numpy import small
 from smelt.python.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
-__all__ = ["LibraryCall", "as_ours", "call", "elements", "foreign_elements", "library_calls"]
+__all__ = [
+    "FAULT",
+    "LibraryCall",
+    "LibraryOnly",
+    "as_ours",
+    "call",
+    "elements",
+    "foreign_elements",
+    "library_calls",
+    "note_fault",
+]
 
 
 class LibraryCall(NamedTuple):
@@ -43,6 +56,12 @@ class LibraryCall(NamedTuple):
     calls: int
 
 
+class LibraryOnly(Exception):
+    """Signal of a function of ours that NumPy's has to compute this call; says why."""
+
+
+FAULT: Final = "a fault of ours"
+"""Beginning of the reason where our function failed and NumPy's has computed the call."""
 _COUNTS: Counter[tuple[str, str, str, int]] = Counter()
 
 
@@ -77,6 +96,39 @@ def call(
     check_device(options.get("device"))
     _COUNTS[name, reason, origin.file, origin.line] += 1
     return as_ours(function(*values, **options), buffers, f"a view that NumPy's {name} made")
+
+
+def note_fault(
+    name: str, ours: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Any
+) -> None:
+    """Count a call that NumPy computes as ours raised an error that no argument explains."""
+    is_refusal = (
+        isinstance(error, (SmeltError, LibraryOnly)) and error.__class__ is not InternalError
+    )
+    if not is_refusal and takes(ours, args, kwargs):
+        origin = here(2)
+        reason = f"{FAULT}: {error.__class__.__name__}: {error}"
+        _COUNTS[name, reason, origin.file, origin.line] += 1
+
+
+def takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function has parameters for these arguments."""
+    signature = signature_of(function)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+@cache
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a function's signature; None if it has none that can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
 
 
 def elements(arguments: Iterable[Any], name: str) -> list[Any]:
@@ -140,15 +192,17 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if isinstance(result, np.generic) or type(result) is np.ndarray:
         if result.nbytes <= small.limit and small.is_plain() and _is_private(result, buffers):
             return result
-        if result.dtype.char in "FD":
-            return from_memory(np.asarray(result), private=True)
-        if not has_our_dtype(result.dtype):
+        if result.dtype.char not in "FD" and not has_our_dtype(result.dtype):
             return result
         data = np.asarray(result)
         is_view = any(np.may_share_memory(data, b) for b in buffers)
+        if not is_view and _is_of_other_object(data):
+            return numpy_calls.array(data, what)
+        if result.dtype.char in "FD":
+            return from_memory(data, private=True)
         if is_view or not data.flags.writeable:
             data = data.copy()
-        array = Array.of(leaf(data))
+        array = Array.of(leaf(data)) if data.flags.c_contiguous else copy_of(data)
         if is_view and what:
             refuse(array, what)
         return array
@@ -157,6 +211,14 @@ def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:
     if type(result) in (list, tuple):
         return type(result)(as_ours(item, buffers, what) for item in result)
     return result
+
+
+def _is_of_other_object(data: np.ndarray[Any, Any]) -> bool:
+    """Return whether memory is that of bytes or another object with a buffer."""
+    base: Any = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is not None
 
 
 def _is_private(result: Any, buffers: Sequence[Any]) -> bool:

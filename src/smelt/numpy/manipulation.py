@@ -482,7 +482,9 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Array:
     """Return the array broadcast to a shape."""
     x = _array(array)
-    return as_view(x, shapes.broadcast_to(x, shape))
+    view = as_view(x, shapes.broadcast_to(x, shape))
+    methods.set_flags(view, write=False)  # of the same shape too
+    return view
 
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
@@ -552,7 +554,8 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     """Write elements of `values`, repeated to the size, where a mask is true."""
     if not isinstance(a, Array):
         raise LibraryOnly("an array of NumPy, written in place")
-    a[...] = el.where(_array(mask) != 0, resize(values, a.shape), a)
+    chosen = methods.convert(resize(values, a.shape), a.dtype)
+    a[...] = el.where(_array(mask) != 0, chosen, a)
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:

@@ -288,7 +288,8 @@ def interp(
     """Return a piecewise linear function's values."""
     if period is not None:
         raise LibraryOnly("a period")
-    return numerical.interp(_array(x), _array(xp), _array(fp), left=left, right=right)
+    arrays = [methods.convert(_array(v), "float64") for v in (x, xp, fp)]
+    return numerical.interp(*arrays, left=left, right=right)
 
 
 def allclose(

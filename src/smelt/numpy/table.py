@@ -25,7 +25,8 @@ from smelt.frontends.array import sorting
 from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.direct import direct
-from smelt.numpy.library import plain
+from smelt.numpy.library import as_ours, plain
+from smelt.numpy.small import or_numpy
 from smelt.numpy.ufunc import NAMED, Ufunc
 
 __all__ = ["ROWS", "Row"]
@@ -76,6 +77,9 @@ _COMPOSITE_UFUNCS: Final = """
     vecmat
 """
 
+_OF_FLAGS: Final = ("require",)
+"""Composites that look at their arguments' flags: NumPy gets arrays of ours that are read-only."""
+
 _OURS: Final[dict[str, Callable[..., Any]]] = {
     "all": calls.all,
     "amax": calls.max,
@@ -87,7 +91,6 @@ _OURS: Final[dict[str, Callable[..., Any]]] = {
     "cumsum": calls.cumsum,
     "einsum": sums.einsum,
     "empty": make.empty,
-    "from_dlpack": make.from_dlpack,
     "matmul": products.matmul,
     "max": calls.max,
     "mean": calls.mean,
@@ -130,7 +133,7 @@ _LIBRARY: Final[Mapping[str, str]] = {
     "complex numbers": ("sort_complex"),
     "text": ("array2string array_repr array_str format_float_positional format_float_scientific"),
     "files and buffers": (
-        "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt save "
+        "fromfile fromiter fromregex fromstring genfromtxt load loadtxt save "
         "savetxt savez savez_compressed"
     ),
     "matrices are NumPy's": ("asmatrix bmat"),
@@ -174,11 +177,14 @@ def _rows() -> Iterator[Row]:
     for name, function in _OURS.items():
         yield Row(name, "ours", bound(name, function, getattr(np, name)))
     for name, function in _composites():
-        is_ufunc = name in _COMPOSITE_UFUNCS.split()
         theirs = getattr(np, name)
-        yield Row(
-            name, "composite", Ufunc(name, function) if is_ufunc else bound(name, function, theirs)
-        )
+        if name in _COMPOSITE_UFUNCS.split():
+            composite: Any = Ufunc(name, function)
+        elif name in _OF_FLAGS:
+            composite = or_numpy(name, theirs, as_ours, function)
+        else:
+            composite = bound(name, function, theirs)
+        yield Row(name, "composite", composite)
     for name in _PLAIN.split():
         yield Row(name, "plain", plain(name, getattr(np, name)))
     for reason, names in _LIBRARY.items():

@@ -158,8 +158,14 @@ class IntegerWeights:
         """Return the i32 product with `a` [.., m, k], less its zero points: one, or one a row."""
         if zero is not None and zero.ndim == 1:
             zero = sm.reshape(zero, ()) if _is_one(zero) else sm.expand_dims(zero, axis=-1)
-        left, zero = _signed(a, zero)
-        result = Array.of(matmul(left.node, self.bytes.node, i32))
+        right = self.bytes
+        if all(isinstance(n, int) and n == 1 for n in a.shape[:-1]):
+            # Sums of columns, by which signs are changed, would serve a single row.
+            left, right = (sm.astype(x, sm.int32) for x in (a, right))
+            zero = None if zero is None else sm.astype(zero, sm.int32)
+        else:
+            left, zero = _signed(a, zero)
+        result = Array.of(matmul(left.node, right.node, i32))
         if self.zero is not None:
             rows = sm.sum(sm.astype(left, sm.int32), axis=-1, dtype=sm.int32, keepdims=True)
             result = result - rows * self.zero
@@ -217,12 +223,41 @@ def _channel_zero(zero: Any, rank: int) -> Any:
     return sm.reshape(zero, (-1, *(1,) * (rank - 1)))
 
 
-def _conv_integer(c: Call, x: Array, weight: Array, zero: Any = None, w_zero: Any = None) -> Any:
+MAX_EXACT = 1 << 24
+"""Integers up to this number are float32 numbers."""
+
+
+def _conv_integer(c: Call, x: Any, weight: Any, zero: Any = None, w_zero: Any = None) -> Any:
+    """Convolve integers less their zero points; i32.
+
+    In float32, as all other convolutions, where no sum of known weights can be rounded.
+    """
+    x, zero = c.array(x), c.array(zero)
+    kernel = _exact_kernel(weight, w_zero)
+    if kernel is not None:
+        image = sm.astype(x, sm.float32)
+        if zero is not None:
+            image = image - sm.astype(sm.reshape(zero, ()), sm.float32)
+        return sm.astype(convolve(c, image, kernel), sm.int32)
     image = _shifted(x, None if zero is None else sm.reshape(zero, ()), False)
-    kernel = sm.astype(weight, sm.int32)
+    kernel = sm.astype(c.array(weight), sm.int32)
     if w_zero is not None:
-        kernel = kernel - sm.astype(_channel_zero(w_zero, weight.ndim), sm.int32)
+        kernel = kernel - sm.astype(_channel_zero(c.array(w_zero), weight.ndim), sm.int32)
     return convolve(c, image, kernel)
+
+
+def _exact_kernel(weight: Any, zero: Any) -> Array | None:
+    """Return known weights less their zero points as f32.
+
+    None if a sum of their products with differences of bytes, up to 255, may exceed `MAX_EXACT`.
+    """
+    if not isinstance(weight, Known) or not (zero is None or isinstance(zero, Known)):
+        return None
+    kernel = weight.elements.astype(np.int32)
+    if zero is not None:
+        kernel -= zero.elements.astype(np.int32).reshape(-1, *(1,) * (kernel.ndim - 1))
+    largest = np.abs(kernel).sum(axis=tuple(range(1, kernel.ndim))).max(initial=0) * 255
+    return Known(kernel.astype(np.float32)).array() if largest <= MAX_EXACT else None
 
 
 class Steps(NamedTuple):
@@ -245,8 +280,9 @@ def _operands(inputs: Sequence[Any], count: int) -> tuple[list[Steps], list[Any]
 
 
 def _qlinear_conv(c: Call, *inputs: Any) -> Any:
-    (x, weight), (scale, zero, bias) = _operands(inputs, 2)
+    (x, weight), _ = _operands(inputs, 2)
     total = _conv_integer(c, x.elements, weight.elements, x.zero, weight.zero)
+    (x, weight), (scale, zero, bias) = _operands([c.array(v) for v in inputs], 2)
     channels = (-1, *(1,) * (total.ndim - 2))
     if bias is not None:
         total = total + sm.reshape(bias, channels)
@@ -368,8 +404,8 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("DynamicQuantizeLinear", lambda c, x: dynamic_quantized(x)),
     Row("MatMulInteger", _mat_mul_integer, raw=True),
-    Row("ConvInteger", _conv_integer),
-    Row("QLinearConv", _qlinear_conv),
+    Row("ConvInteger", _conv_integer, raw=True),
+    Row("QLinearConv", _qlinear_conv, raw=True),
     Row("QLinearMatMul", _qlinear_mat_mul),
     Row("MatMulNBits", _mat_mul_n_bits, (1, 3), domain="com.microsoft"),
     *(Row(name, rule, domain="com.microsoft") for name, rule in _MICROSOFT),

@@ -47,6 +47,7 @@ from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
 from smelt.passes.round_factors import round_factors
 from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.sink_operand_views import sink_operand_views
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
@@ -107,6 +108,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("choose-image-layout", choose_image_layout, last=True),
     Pass("stencils", mark_packed_stencils, last=True),
     Pass("round-factors", round_factors, last=True),
+    Pass("sink-operand-views", sink_operand_views, last=True),
     Pass("sink-slices", sink_slices, last=True),
 )
 CLEANUP_PASSES = ("canonicalize", "views", "cse", "dce")

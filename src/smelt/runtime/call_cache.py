@@ -198,9 +198,9 @@ def is_scalar(kind: type) -> bool:
     )
 
 
-def can_record(executable: object) -> bool:
-    """Return whether calls of an executable can be recorded at all."""
-    return type(executable) is Executable and executable.prelude is None
+def can_record(executable: object, *, held: bool = False) -> bool:
+    """Return whether calls can be recorded at all; `held` if the prelude's results never change."""
+    return type(executable) is Executable and (held or executable.prelude is None)
 
 
 def pack_records(records: Sequence[Record]) -> bytes:
@@ -222,6 +222,7 @@ def write_record(
     turns: Sequence[tuple[int, ...] | None],
     tell: LocateError | None = None,
     result_nests: Sequence[ResultNest] = (),
+    held: Sequence[Array] = (),
 ) -> Record | None:
     """Record a call; return None for one that only Python can make.
 
@@ -233,6 +234,7 @@ def write_record(
     With `refuse` the plan has an additional truth-value result that is not returned: if it is
     true, `refuse` raises. A plan with library calls can be recorded only with `tell`, which
     locates their errors. The last arguments may be the arrays of `out=`, one for each result.
+    `held` are the results of the plan's prelude, the same for each call of the record.
     """
     arrays = [a.example for a in arguments] + [a for _, a in captured]
     outs = [k for k, a in enumerate(arguments) if a.replaces is not None]
@@ -245,7 +247,7 @@ def write_record(
     if not _is_simple(prepared, runner):
         return None
 
-    references: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
+    references: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows, held]
     scope, printed = _settings()
     frame = prepared.frame[:]
     for slot, source, d in prepared.strides:  # equal at every call that matches the record
@@ -282,6 +284,7 @@ def write_record(
         turns,
         runner,
         nests.count,
+        [address_of(x) for x in held],
     )
 
 
@@ -361,11 +364,13 @@ def _build_record(
     turns: Sequence[tuple[int, ...] | None] = (),
     runner: Callable[[int], None] | None = None,
     items: int = 0,
+    held: Sequence[int] = (),
 ) -> Record:
     """Build a record from `words` and `tables`, adding what follows from sizes.
 
-    `places` are the sources of the addresses that the plan reads; `runner` runs the call, given
-    the frame's address; `items` counts the arguments and the content of their containers.
+    `places` are the sources of the addresses that the plan reads, before those of `held`, which are
+    the same in every call; `runner` runs the call, given the frame's address; `items` counts the
+    arguments and the content of their containers.
     """
     ring = _ring_assigner()
     results = array("q")
@@ -383,7 +388,10 @@ def _build_record(
         arena = result_row((), np.uint8, arena_bytes, None, references, ring(arena_bytes))
     patches = array("q")
     for slot, source, offset in p.addresses:
-        patches.extend((slot, places[source], offset))
+        if source < len(places):
+            patches.extend((slot, places[source], offset))
+        else:
+            frame[slot] = held[source - len(places)] + offset
     all_tables = {
         **tables,
         "RESULTS": results,

@@ -438,7 +438,7 @@ def nonnegative(e: Index) -> bool:
         return e >= 0
     if any(a.kind in ("axis", "value") for a in atoms(e)):
         span = bounds(e)
-        return span is not None and nonnegative(span[0])
+        return span is not None and span[0] != e and nonnegative(span[0])
     return _nonnegative(e)
 
 

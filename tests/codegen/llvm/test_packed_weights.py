@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.codegen.llvm import emulate
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import fuse, runnable
 from tests.codegen.llvm.test_contractions import inner_loops
@@ -299,6 +301,29 @@ def test_short_constants_are_packed_in_groups(kind, transposed):
             wanted = x.astype(exact) @ weights.astype(exact)
             wanted = wanted.astype("f4").astype(x.dtype) if kind == "bf16" else wanted.astype("i4")
             assert np.array_equal(actual, wanted), (deep, wide, rows)
+
+
+@pytest.mark.parametrize("isa", runnable())
+@pytest.mark.parametrize("pair", ["u8 i8", "i8 i8", "u8 u8", "i16 i16"])
+def test_a_single_row_reads_groups_in_panels(isa, pair):
+    """Every remainder of a group, a panel and a block, exactly."""
+    left, right = pair.split()
+    target = Target.host() if Target.host().isa == isa else Target.for_isa(isa)
+    for deep, wide in ((301, 1030), (600, 64), (1027, 65), (9002, 100)):
+        head = f"graph f(x: {left}[{deep}], w: {right}[{deep},{wide}] constant) {{\n"
+        casts = " a = cast(x) {dtype=i32}\n b = cast(w) {dtype=i32}\n"
+        product = ' c = contract(a, b) {spec="k; k,n -> n"}\n return c\n}'
+        foreign = emulate.programs() if emulate.is_foreign(target) else nullcontext()
+        x, w = drawn(left, (deep,)), drawn(right, (deep, wide))
+        with foreign, config(constants_extra=None):
+            program_of = driver.compile(parse(head + casts + product), target=target)
+            (actual,) = program_of.run([x, w], (), None, program_of.run_prelude([x, w]))
+        stored = 2 if right == "i16" else 1
+        for plan in (c for kernel in program_of.kernels for c in contractions(kernel, target)):
+            grouped = plan.group is not None and plan.group.dtype.itemsize == stored
+            assert plan.prepacked == grouped
+        wanted = (x.astype(np.int64) @ w.astype(np.int64)).astype("i4")
+        assert np.array_equal(actual, wanted), (deep, wide)
 
 
 @pytest.mark.parametrize("isa", runnable())

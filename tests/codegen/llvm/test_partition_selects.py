@@ -23,6 +23,8 @@ ROWS = {
     "both": "v = mul(x, 2.0:f32)\n w = concat(v, x) {axis=1}\n u = neg(w)\n"
     " y = concat(w, u) {axis=0}",
     "margins": "v = exp(x)\n y = pad(v) {low=(1,2), high=(3,5), value=7.0}",
+    "margins of parts": "v = concat(x, x, x, x) {axis=0}\n w = neg(v)\n u = concat(w, v) {axis=0}\n"
+    " y = pad(u) {low=(0,2), high=(0,3), value=7.0}",
     "triangle": "c = ge(j, k)\n e = exp(x)\n y = select(c, e, x)",
     "other triangle": "c = lt(j, k)\n e = exp(x)\n y = select(c, e, x)",
     "band": "d = sub(j, k)\n a = ge(d, -3:i64)\n b = le(d, 20:i64)\n c = and(a, b)\n"

@@ -28,7 +28,9 @@ FLAVOURS = ("counting", "uniform", "normal", "panels")
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-def one_kernel(graph: Graph, isa: str, hint: int) -> SingleKernel | None:
+def one_kernel(
+    graph: Graph, isa: str, hint: int, *, streaming: bool = False
+) -> SingleKernel | None:
     """The program as one kernel; None if something is in it that no kernel holds: a library call,
     a scan that is read at shifted positions, writes at computed places before the end."""
     graph = passes.run(graph, None, "eager")
@@ -36,7 +38,7 @@ def one_kernel(graph: Graph, isa: str, hint: int) -> SingleKernel | None:
     if cluster.is_extern or not cluster.nodes:
         return None
     try:
-        return fuse_graph(graph, isa, hint=hint)
+        return fuse_graph(graph, isa, hint=hint, streaming=streaming)
     except VerifyError as error:
         if "shifted" in error.message or "does not end" in error.message:
             return None
@@ -67,16 +69,18 @@ def _moved(a: Array, rng: np.random.Generator) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("isa", "part", "hint"),
+    ("isa", "part", "hint", "streaming"),
     [
-        (RUNNABLE[0], 0, 64),
-        (RUNNABLE[0], 1, 64),
-        (RUNNABLE[0], 2, 1 << 20),
-        (RUNNABLE[-2:][0], 3, 64),
-        (RUNNABLE[-1], 4, 1 << 20),
+        (RUNNABLE[0], 0, 64, False),
+        (RUNNABLE[0], 1, 64, True),
+        (RUNNABLE[0], 2, 1 << 20, False),
+        (RUNNABLE[-2:][0], 3, 64, True),
+        (RUNNABLE[-1], 4, 1 << 20, False),
     ],
 )
-def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
+def test_any_program_is_one_kernel(isa: str, part: int, hint: int, streaming: bool) -> None:
+    """Results are stored past the caches where `streaming`, however small they are."""
+
     @seed(part)
     @settings(
         max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -84,7 +88,7 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
     @given(graphs(max_nodes=9, flavours=FLAVOURS))
     def judge(program: Program) -> None:
         graph, arrays = program
-        kernel = one_kernel(graph, isa, hint)
+        kernel = one_kernel(graph, isa, hint, streaming=streaming)
         if kernel is None:
             return
         shown = f"{text(kernel.graph)}\n{kernel_text(kernel.kernel)}"

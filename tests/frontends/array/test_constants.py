@@ -389,3 +389,9 @@ def test_views_that_waited_before_the_function_keep_what_they_showed(change, sid
         elif change is written_here:
             assert np.array_equal(np.asarray(g(x)), follows)
     assert np.array_equal(np.asarray(transposed), data.T)
+
+
+def test_a_copy_of_unaligned_memory_is_nobody_elses() -> None:
+    data = np.frombuffer(bytes(1 + 4 * 8), np.float32, offset=1)
+    assert not sm.asarray(data, copy=True).node.shared
+    assert not sm.asarray(data).node.shared

@@ -171,3 +171,27 @@ def test_objects_with_array_are_arguments(x: Any, name: str) -> None:
     for mine, theirs in pairs:
         np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-12)
         assert np.asarray(mine).dtype == np.asarray(theirs).dtype
+
+
+@pytest.mark.parametrize("dtype", [object, str, "U8", ">f8", np.longdouble, "c8", "f4"])
+def test_large_arrays_convert_to_every_dtype_of_numpy(dtype: Any) -> None:
+    x = np.arange(100_000) / 7
+    for theirs, mine in ((x, snp.array(x)), (x * 1j, snp.array(x) * 1j)):
+        if dtype == "c8" or theirs is x:
+            a, b = theirs.astype(dtype), mine.astype(dtype)
+            assert str(b.dtype) == str(a.dtype)
+            assert np.asarray(b).dtype.byteorder == a.dtype.byteorder
+            np.testing.assert_array_equal(np.asarray(b[-9:]), a[-9:])
+
+
+def test_operators_with_dates_are_numpys() -> None:
+    """Of large arrays too: the result is NumPy's, and in place it does not fit."""
+    seconds, step = snp.arange(100_000), np.timedelta64(1, "s")
+    expected = np.arange(100_000) * step
+    for moved in (seconds * step, step * seconds, seconds * np.full(100_000, step)):
+        assert type(moved) is np.ndarray
+        np.testing.assert_array_equal(moved, expected)
+    days = np.datetime64("2024-03-01") + seconds * step
+    assert str(days[-1]) == "2024-03-02T03:46:39"
+    with pytest.raises(TypeError):
+        seconds += step

@@ -38,7 +38,6 @@ LENIENT = {
 }
 """Functions that take more than NumPy's -> what they give."""
 DIFFERENT = {
-    "append": "an integer array joined with floats of 16 or 32 bits keeps these",
     "bincount": "weights give float64 where there is nothing to count",
     "nanpercentile": "NumPy drops the axis of the quantiles where nothing is left",
 }

@@ -20,6 +20,7 @@ from smelt.errors import DonatedError, TracerError, UnsupportedError
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.aliasing import kept_order
 from smelt.frontends.array.at_once import Account
+from smelt.numpy import small
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
@@ -238,6 +239,112 @@ def test_complex_arrays_share_what_numpy_reads() -> None:
     imag = numpy.asarray(z[10:].imag)
     imag[0] = -1
     assert z[10] == exported[10] == -1j
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_memory_of_any_object_is_shared(dtype: Any) -> None:
+    source: Any = numpy.arange(40).astype(dtype)
+    writeable = bytearray(source.tobytes())
+    arrays = [
+        np.asarray(memoryview(source)),
+        np.from_dlpack(source),
+        np.array(source, copy=None),
+        np.asarray(source, order="F"),
+        np.require(np.asarray(source), requirements="W"),
+    ]
+    for k, x in enumerate(arrays):
+        doubled = x * 2
+        x[k] = -1
+        assert (source[k], doubled[k]) == (-1, 2 * k)
+        source[k] = k
+        assert x[k] == k
+    of_bytes, fixed = np.frombuffer(writeable, dtype), np.frombuffer(bytes(writeable), dtype)
+    of_bytes[1] = 7
+    assert numpy.frombuffer(writeable, dtype)[1] == 7
+    assert not fixed.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_numpys_functions_write_to_arrays_of_ours(dtype: Any) -> None:
+    mine, theirs = np.arange(40).astype(dtype), numpy.arange(40).astype(dtype)
+    for x in (mine, theirs):
+        part = x[10:]
+        assert numpy.add(part, x[:30], out=part) is part
+        numpy.negative(x[:5], x[:5])
+        numpy.add.at(x, [0, 0, 39], 100)
+    for xp, x in ((np, mine), (numpy, theirs)):
+        for element in xp.nditer(x[::3], op_flags=["readwrite"]):
+            element[...] = element * 2
+        xp.putmask(x, numpy.arange(40) > 30, True)
+    numpy.testing.assert_array_equal(numpy.asarray(mine), theirs)
+
+
+def test_results_of_numpys_functions_have_its_order() -> None:
+    x, y = np.arange(40).reshape(5, 8), numpy.arange(40).reshape(5, 8)
+    assert numpy.negative(x.T).strides == numpy.negative(y.T).strides
+
+
+def test_numpys_complex_operands_have_the_elements_of_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Account, "is_recorded", True)
+    former = small.set_limit(8)
+    try:
+        source, x = numpy.arange(900) * 1j, np.arange(900) + 1j
+        late = source - x * 2, np.where(source != 0, source, x)
+        source[...] = 5
+        assert [complex(y[3]) for y in late] == [3j - 6 - 2j, 3j]
+    finally:
+        small.set_limit(former)
+
+
+def test_bits_of_complex_arrays_are_views() -> None:
+    z = np.arange(40) + 0j
+    numbers = z.view(float)
+    z += 1j
+    numbers[2] = 7
+    assert (numbers[1], z[1]) == (1, 7 + 1j)
+
+
+@pytest.mark.parametrize("tiers", ["auto", "fused"])
+def test_exported_memory_is_that_of_one_array(tiers: str) -> None:
+    with sm.config(tiers=tiers):
+        x = np.arange(40.0) * 2
+        same = np.positive(x)
+        source = numpy.arange(12.0).reshape(3, 4).T
+        columns = np.ascontiguousarray(source)
+        numpy.asarray(x)[3] = -1
+        source[0, 0] = -1
+        assert (float(same[3]), float(x[3]), float(columns[0, 0])) == (6, -1, 0)
+
+
+def test_large_results_of_small_arrays_have_their_order() -> None:
+    former = small.set_limit(16)
+    try:
+        columns = numpy.asfortranarray(numpy.arange(12.0).reshape(4, 3))
+        x = np.concatenate([columns, columns])
+        x.ravel()[0] = 7  # of a copy
+        x.T.ravel()[1] = 8
+        assert (x.flags.f_contiguous, float(x[0, 0]), float(x[1, 0])) == (True, 0, 8)
+    finally:
+        small.set_limit(former)
+
+
+def test_complex_operators_in_place_write_to_shared_memory() -> None:
+    source = numpy.arange(40) * 1j
+    x = np.asarray(source)
+    before, imag = x * 2, x.imag
+    x += 1
+    x[::2] *= numpy.float64(2)
+    assert (source[2], before[2], imag[2]) == (2 + 4j, 4j, 4)
+    with pytest.raises(TypeError):
+        x.real += 1j
+
+
+def test_results_that_numpy_makes_read_only_are_read_only() -> None:
+    x = np.arange(40.0)
+    for y in (np.broadcast_to(x, x.shape), np.imag(x), (x > 3).imag):
+        assert not y.flags.writeable
 
 
 def test_memory_that_nobody_else_refers_to_is_not_copied() -> None:

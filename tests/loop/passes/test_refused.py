@@ -13,7 +13,7 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.interpret import run
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import align_stores, store_if_aligned
+from smelt.loop.passes.align_stores import align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.collapse import collapse
 from smelt.loop.passes.distribute import distribute
@@ -28,6 +28,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -91,7 +92,10 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "at a comparison of order": (ROW + "y[i] = 1.0", lambda f: partition(f, "i", ir.Lane(4))),
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
     "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
-    "stores nothing at an index": (ROW + "y[i] = 1.0", lambda f: align_stores(f, "i", {"x"}, 16)),
+    "stores nothing at an index": (
+        ROW + "y[i] = 1.0",
+        lambda f: align_stores(f, "i", {"x"}, (16, 4)),
+    ),
     "only nests of one loop inside of another": (
         ROW + "y[i] = 1.0",
         lambda f: fuse_if(f, (*f.body, *f.body), COND),
@@ -137,6 +141,22 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 2)",
         accumulate,
     ),
+    "the loop over i does not end with that over j": (
+        ROW + "y[i] = 1.0",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "the loops over i and j are not a square": (
+        ROW + "each j in 0 .. 2\n      y[i + j] = x[i]",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "does more than a store": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n" + "      y[i*2 + j] = x[j]\n" * 2,
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
+    "what is stored reads what the loop over j binds": (
+        HEAD + "each i in 0 .. 2\n    each j in 0 .. 2\n      v = x[j]\n      y[i*2 + j] = v",
+        lambda f: transpose_tile(f, "i", "j"),
+    ),
 }
 
 
@@ -164,7 +184,7 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     ),
     "align_stores": (
         HEAD + "each i in 0 .. n\n    y[i] = x[i]",
-        lambda f: align_stores(f, "i", {"y"}, 4)[0],
+        lambda f: align_stores(f, "i", {"y"}, (4, 2))[0],
     ),
     "fuse_if": (
         HEAD + "alloc e: f32[n] in task\n  each h in 0 .. n\n    e[h] = x[h]\n"
@@ -175,6 +195,7 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         ROW + "y[i] = x[i]",
         lambda f: prefetch_block(vectorize(f, "i", 4, "mask"), {"x": 8}),
     ),
+    "cut_tail": (ROW + "y[i] = x[i]", lambda f: vectorize(cut_tail(f, "i", 4)[0], "i", 4, "whole")),
     "store_if_aligned": (
         HEAD + "each i in 0 .. n\n    y[i] = x[i]",
         lambda f: store_if_aligned(f, "i", {"y"}, 16)[0],
@@ -230,7 +251,7 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
                 3,
                 Fraction(1, 4),
             ),
-            "y",
+            {"y"},
         ),
     ),
     "batches of rows": (

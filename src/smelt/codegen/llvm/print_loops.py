@@ -36,6 +36,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import reduce_halves
 from smelt.codegen.llvm.instructions.registers import lane_numbers
+from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
@@ -81,6 +82,8 @@ class LoopPrinter:
         """Lets, carries, loop variables, sizes and numbers in scope."""
         self.registers: dict[str, Typed] = {}
         """Arrays of one element that registers hold."""
+        self.tiles: dict[str, list[Typed]] = {}
+        """Columns of transposed tiles, which are read one by one."""
         self.masks: dict[loop.Prefix, Value] = {}
         """Masks of the current block."""
 
@@ -111,6 +114,10 @@ class LoopPrinter:
         outer, self.masks = self.masks, {}
         for s in body:
             match s:
+                case loop.Let(name, loop.Shuffle(args, "transpose")):
+                    rows = [self.value(x) for x in args]
+                    columns = transpose(self.b, [x.value for x in rows])
+                    self.tiles[name] = [Typed(x, rows[0].dtype) for x in columns]
                 case loop.Let(name, value):
                     self.names[name] = self.value(value)
                 case loop.Next(name, value):
@@ -262,6 +269,12 @@ class LoopPrinter:
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
+            case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
+                return self.tiles[name][table[0] // len(table)]
+            case loop.Shuffle((first, second), "interleave"):
+                x, y = self.value(first), self.value(second)
+                table = [k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes)]
+                return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
             case loop.Shuffle((arg,), "permute", (lane,)):
                 x = self.value(arg)
                 return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)
@@ -346,4 +359,20 @@ class LoopPrinter:
         return Typed(value, dtype.compute)
 
 
-__all__ = ["LoopPrinter", "Typed"]
+def print_func(
+    b: ir.IRBuilder,
+    target: Target,
+    func: loop.Func,
+    arrays: Sequence[Value],
+    numbers: Sequence[Value],
+) -> None:
+    """Print the body of a function where a builder is, for some arrays and numbers."""
+    printer = LoopPrinter(b, target)
+    for p, address in zip(func.params, arrays, strict=True):
+        printer.add_array(p.name, address, p.dtype)
+    for name, value in zip(func.numbers, numbers, strict=True):
+        printer.bind(name, value)
+    printer.block(func.body)
+
+
+__all__ = ["LoopPrinter", "Typed", "print_func"]

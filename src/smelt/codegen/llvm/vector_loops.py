@@ -36,7 +36,7 @@ from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import PIECE, align_stores, store_if_aligned
+from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
@@ -167,27 +167,24 @@ def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
-def _past_caches(
-    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int
-) -> tuple[loop.Func, tuple[str, ...]]:
-    """Store past the caches where that stores full cache lines, or their pieces.
-
-    Returns the loops that remain to be run in vectors.
-    """
+def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) -> loop.Func:
+    """Run a nest in vectors that are stored past the caches, in lines or pieces."""
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest):
-        return store_if_aligned(func, var, arrays, PIECE)
-    if len(sizes) > 1:
-        return store_if_aligned(func, var, arrays, CACHE_LINE)
-    func, loops = align_stores(func, var, arrays, wide, MIN_ITERATIONS)
-    func = vectorize(func, loops.head, s.lanes, "masked")
-    for step in (wide, s.lanes):
-        func = vectorize(func, loops.lines, step, "scalar")
-    func = vectorize(func, loops.lines, s.lanes, "masked")
-    if len(arrays) == 1:
-        return func, (loops.other,)
-    return store_if_aligned(func, loops.other, arrays, PIECE)
+    if _is_long(nest) or len(sizes) > 1:
+        func, tail = cut_tail(func, var, wide)
+        func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
+    else:
+        func, loops = align_stores(func, var, arrays, (wide, s.lanes), MIN_ITERATIONS)
+        func = vectorize(func, loops.head, s.lanes, "masked")
+        func = vectorize(func, loops.lines, wide, "whole")
+        func = vectorize(func, loops.singles, s.lanes, "whole")
+        main, tail = (loops.other,), loops.tail
+        if len(arrays) > 1:
+            func, main = store_if_aligned(func, loops.other, arrays, PIECE)
+    for name in main:
+        func = vectorize(func, name, wide, "whole")
+    return vectorize(func, tail, s.lanes, "masked")
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
@@ -223,13 +220,12 @@ def in_vectors(
         s, nest, nest.items
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
-    others: tuple[str, ...] = (var,)
+    before = {t.var for t in _loops(func)} - {var}
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     if streaming := streaming and _fills_lines(s, nest):
-        func, others = _past_caches(func, s, nest, var, wide)
-    before = {t.var for t in _loops(func)} - {var}
-    for name in others:
-        func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+        func = _past_caches(func, s, nest, var, wide)
+    else:
+        func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if cuts and not is_short else ():
@@ -255,8 +251,8 @@ def in_vectors(
             for m in (False, True)
         )
         func = prefetch_page(func, full, masked)
-    for store in nest.stores if streaming and not _is_long(nest) else ():
-        func = prefetch_written(func, identifier(store.access.buffer))
+    if streaming and not _is_long(nest):
+        func = prefetch_written(func, {identifier(x.access.buffer) for x in nest.stores})
     func = accumulate(func) if nest.reductions else func
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))

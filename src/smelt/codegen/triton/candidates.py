@@ -17,7 +17,7 @@ from smelt.codegen.triton.block_axes import (
     power_of_two,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.flat_grid import flat_grid
+from smelt.codegen.triton.flat_grid import flat_grid, flat_rows
 from smelt.codegen.triton.launch_time import (
     block_count,
     launch_time,
@@ -26,6 +26,7 @@ from smelt.codegen.triton.launch_time import (
 )
 from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
+from smelt.codegen.triton.pack_operands import pack_operands
 from smelt.codegen.triton.schedule import (
     MIN_DOT,
     Policy,
@@ -39,6 +40,7 @@ from smelt.codegen.triton.schedule import (
 )
 from smelt.codegen.triton.source import divide, with_loops
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
+from smelt.codegen.triton.vector_sums import vector_sums
 from smelt.codegen.triton.widen_columns import has_several_rows
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
@@ -98,6 +100,8 @@ MIN_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
 MAX_HELD_ELEMENTS = 128
 """Elements of a row that a thread has in registers, of 255."""
+STEP_ROWS = (16, 32)
+"""Rows of a program whose states are the matrices that its steps multiply."""
 STATE_COLUMNS = (4, 8, 16, 32, 64, 128)
 """Neighbouring columns whose states, with all of another axis, a program carries over steps."""
 STATE_ELEMENTS = 16
@@ -176,10 +180,12 @@ def candidates(
     """
     of_call = sizes if of_call is None else of_call
     registers = device.limits.registers
-    divisions = dict.fromkeys(
+    whole = dict.fromkeys(
         divide(kernel, sizes, policy, n, device.processors)
         for n in (registers, registers // REGISTER_SHARE)
     )
+    packed = (tuple(x for k in launches for x in pack_operands(k, sizes)) for launches in whole)
+    divisions = dict.fromkeys((*whole, *packed))
     every = (
         tuple(
             _of_launch(_forms(k, sizes, of_call, policy), sizes, of_call, device, policy)
@@ -198,12 +204,14 @@ def _forms(
     lanes = LOOPED_COLUMN if _reads_columns(whole) else LOOPED_ROW
     row = with_loops(launch, sizes, lanes) if has_long_axes(launch, sizes, lanes) else whole
     forms = (
+        vector_sums(whole),
         *_with_flat(whole, of_call),
         _with_matrices(whole, sizes, policy),
+        flat_rows(whole, sizes),
         _with_rows(whole, sizes, policy),
         *(_with_flat(row, of_call) if row is not whole else ()),
     )
-    return dict.fromkeys(forms)
+    return dict.fromkeys(f for f in forms if f is not None)
 
 
 def _reads_columns(launch: Kernel) -> bool:
@@ -613,6 +621,8 @@ def _tiles(
     is_product = _is_product(work, base)
     least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over}
     if not is_product and (len(rows), len(columns)) != (1, 1):
+        for n in STEP_ROWS if work.steps and len(rows) == 1 else ():
+            yield from _warps(replace(base, grid={**base.grid, rows[0]: n}), extents)
         yield from _warps(base, extents)
         return
     axes = rows if is_product else (*rows, *columns)

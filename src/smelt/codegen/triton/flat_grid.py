@@ -5,6 +5,9 @@
 
 Blocks of the last axis alone would have 28 of 1024 lanes. Where an array is visited in the order
 of memory, quotients and remainders add up to the merged index again.
+
+The rows of a product may be merged, too: tiles of a convolution then take pixels of several rows of
+an image, and of several images, as those of an implicit GEMM do (Chetlur et al., cuDNN, 2014).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import is_atomic
-from smelt.kernel.axes import Axes, axes_of_body, end_axes
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import (
     Axis,
@@ -38,7 +41,10 @@ from smelt.kernel.walk import (
     visit_statement,
 )
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import Index, axes_of, floordiv, mod, product
+from smelt.types.expr import Index, axes_of, evaluate, floordiv, mod, product
+
+ROW_TILE = 128
+"""Rows of a product that whole tiles of all sizes take."""
 
 
 def flat_grid(launch: Kernel) -> Kernel | None:
@@ -49,13 +55,46 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     """
     blocks = [b for b in launch.grid if isinstance(b, Block)]
     several = [b for b in blocks if launch.axis(b.axis).extent != 1]
-    if len(several) < 2 or len(blocks) < len(launch.grid) or not _is_free(launch, several):
+    if len(blocks) < len(launch.grid) or dots_of(launch.body):
         return None
+    if any(b.size != 1 for b in several[:-1]) or not _is_free(launch, several):
+        return None
+    ones = [b for b in blocks if b not in several]
+    return _merged(launch, several, ones, blocks[-1].size)
+
+
+def flat_rows(launch: Kernel, sizes: Mapping[str, int]) -> Kernel | None:
+    """Return a product with one axis of rows in place of several.
+
+    They are the axes of the grid that left operands alone have. None where that is one axis, where
+    an axis is more than an index of elements, and where whole tiles take the axis in blocks.
+    """
+    names = axes_of_body(launch.body)
+    sides = {
+        axes_of_value(d.left, names) - axes_of_value(d.right, names) for d in dots_of(launch.body)
+    }
+    if len(sides) != 1:
+        return None
+    (axes,) = sides
+    rows = [b for b in launch.grid if isinstance(b, Block) and b.axis in axes]
+    rows = [b for b in rows if launch.axis(b.axis).extent != 1]
+    blocked = [b for b in rows if b.size != 1]
+    if len(blocked) != 1 or not _is_free(launch, rows):
+        return None
+    if evaluate(launch.axis(blocked[0].axis).extent, sizes) % ROW_TILE == 0:
+        return None
+    return _merged(launch, rows, (), blocked[0].size)
+
+
+def _merged(
+    launch: Kernel, several: Sequence[Block], ones: Sequence[Block], size: int | None
+) -> Kernel | None:
+    """Return a launch with one axis in blocks of `size`; `ones` have one position."""
     if any(launch.axis(b.axis).extent == 0 for b in several):
         return None  # a quotient by zero is not an index
     name = unused_name("flat", {*names_of(launch)})
     flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
-    places: dict[str, Index] = {b.axis: 0 for b in blocks if b not in several}
+    places: dict[str, Index] = {b.axis: 0 for b in ones}
     rest: Index = flat.index
     for b in reversed(several):
         extent = launch.axis(b.axis).extent
@@ -63,10 +102,12 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     kept = tuple(a for a in launch.axes if a.name not in places)
     merged = Axes(b.axis for b in several)
     body = with_state_axes(launch.body, merged, axes_of_body(launch.body))
+    grid = [b for b in launch.grid if b not in (*several[1:], *ones)]
+    grid[grid.index(several[0])] = Block(name, size)
     return replace(
         launch,
         axes=(flat, *kept),
-        grid=(Block(name, blocks[-1].size),),
+        grid=tuple(grid),
         body=tuple(_substituted(body, places, name)),
     )
 
@@ -74,7 +115,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
 def _is_free(launch: Kernel, blocks: Sequence[Block]) -> bool:
     """Return whether axes of the grid are read as indices alone."""
     axes = Axes(b.axis for b in blocks)
-    if dots_of(launch.body) or any(b.size != 1 for b in blocks[:-1]):
+    if len(blocks) < 2:
         return False
     if any((b.start, b.stop, b.part) != (None, None, None) for b in blocks):
         return False

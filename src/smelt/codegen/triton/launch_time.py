@@ -28,7 +28,7 @@ from smelt.backend.gpu import (
     tile_share,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.launch_work import Contraction, LaunchWork
+from smelt.codegen.triton.launch_work import Access, Contraction, LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 from smelt.kernel.axes import Axes
@@ -52,6 +52,10 @@ STEP_NS = 150.0
 """A step whose loads are ahead: it waits for a copy, and for products or sums of its threads."""
 STORE_INSTRUCTIONS = 6
 """Of a thread for 16 bytes that it stores: an address, a mask, and the store; no product runs."""
+LOAD_INSTRUCTIONS = 6
+"""Of a thread for a load of less than a vector: an address, a mask, the load, and its place."""
+VECTOR_BYTES = 16
+"""Bytes of the widest load of a thread."""
 SPECIALISED_WARPS = 1.01
 """Time of a persistent program with warps for copies and products, in that of one loop for both.
 
@@ -103,7 +107,9 @@ def launch_time(
     caches = max(caches, _loaded(work, schedule, blocks) / cache_rate)
     waves = blocks / busy_processors
     tail = math.ceil(waves) / waves * device.processors / busy_processors
-    units = _matrix_ns(work, schedule, lanes, device), _lanes_ns(work, schedule, lanes, device)
+    computing = _lanes_ns(work, schedule, lanes, device)
+    computing += _operand_loads_ns(work, schedule, lanes, device)
+    units = _matrix_ns(work, schedule, lanes, device), computing
     arithmetic = max(units) + min(units) / max(resident, 1)
     arithmetic *= tail * _copying(work, schedule, device)
     busy = busy_ns(memory, caches, arithmetic) * spilling
@@ -272,19 +278,45 @@ def _rate(gbs: float, latency: float, in_flight: float, count: int, device: Devi
     return gbs * max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
 
+def _accessed(x: Access, work: LaunchWork, schedule: Schedule) -> float:
+    """Return the elements that all programs access."""
+    repeated = math.prod(
+        math.ceil(work.extents[a] / lanes)
+        for a, lanes in schedule.grid.items()
+        if a not in x.axes
+        and not any(a in work.parts.get(s, ()) for s in x.axes)
+        and not (x.is_visited and a in work.owners)
+    )
+    elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
+    return elements * max(x.share, 1 / _tile(x.axes, schedule.grid))
+
+
+def _operand_loads_ns(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], device: DeviceRates
+) -> float:
+    """Return the time of instructions for operands that are loaded in parts of vectors.
+
+    A cache serves a processor as many bytes a clock as it has lanes, which wait for it where each
+    element is in a sector of its own.
+    """
+    copied = {x.param for x in schedule.copied}
+    total = 0.0
+    for x in work.accesses:
+        if not x.is_operand or x.param in copied:
+            continue
+        neighbours = _tile(x.last, lanes)
+        vector = min(neighbours, x.aligned, max(VECTOR_BYTES // x.nbytes, 1))
+        if vector * x.nbytes < min(VECTOR_BYTES, neighbours * x.nbytes) or neighbours == 1:
+            each = LOAD_INSTRUCTIONS if neighbours > 1 else SECTOR_BYTES
+            total += _accessed(x, work, schedule) / vector * each
+    return total / (1e3 * device.float32_tflops / 2)
+
+
 def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
     """Return the bytes that all programs load and store through the caches."""
     total = 0.0
     for x in work.accesses:
-        repeated = math.prod(
-            math.ceil(work.extents[a] / lanes)
-            for a, lanes in schedule.grid.items()
-            if a not in x.axes
-            and not any(a in work.parts.get(s, ()) for s in x.axes)
-            and not (x.is_visited and a in work.owners)
-        )
-        elements = math.prod(work.extents[a] * work.visited.get(a, 1.0) for a in x.axes) * repeated
-        elements *= max(x.share, 1 / _tile(x.axes, schedule.grid))
+        elements = _accessed(x, work, schedule)
         if x.is_combined and not work.ordered:
             neighbours = math.prod(work.extents[a] for a in x.last) if x.last else 1
             total += combined_bytes(elements, x.nbytes, neighbours)

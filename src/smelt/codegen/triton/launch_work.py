@@ -26,7 +26,7 @@ from smelt.codegen.triton.lane_work import (
     visited_share,
 )
 from smelt.codegen.triton.live_values import LiveSet, live_sets
-from smelt.codegen.triton.narrow_products import product_orders
+from smelt.codegen.triton.narrow_products import operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
@@ -64,8 +64,8 @@ class Access(NamedTuple):
     A combined one joins values with those in memory; at computed positions it has no neighbours.
     Along a merged axis of the grid, `share` is that of positions with an element of their own, and
     `waste` the bytes of their sectors in those of the elements. A thread accesses at most `aligned`
-    neighbours at once, which is looked at for maps alone. One that is visited is accessed by the
-    program alone that a condition selects.
+    neighbours at once, which is looked at for maps, and for operands of contractions. One that is
+    visited is accessed by the program alone that a condition selects.
     """
 
     nbytes: int
@@ -77,6 +77,7 @@ class Access(NamedTuple):
     waste: float = 1.0
     aligned: int = MAX_ALIGNED
     is_visited: bool = False
+    is_operand: bool = False
 
 
 class Contraction(NamedTuple):
@@ -157,6 +158,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         if isinstance(s, Stream) and s.where is not None
         for x in loads(s.where)
     ]
+    multiplied_loads = operand_loads(launch)
     accesses: list[Access] = []
     indices: dict[str, dict[tuple[Index, ...], Axes]] = {}
     for x in (*loads(launch), *stores(launch)):
@@ -171,14 +173,13 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             share, waste = _visited_elements(x, param, launch, sizes)
             access = access._replace(share=share, waste=waste)
         access = access._replace(is_visited=bool(axes & examined) and x not in conditions)
-        if _is_map(launch):
+        if _is_map(launch) or x in multiplied_loads:
             aligned = _aligned_elements(known_offset(param, x.index), sizes)
-            access = access._replace(aligned=aligned)
+            access = access._replace(aligned=aligned, is_operand=x in multiplied_loads)
         accesses.append(access)
         indices.setdefault(x.param, {})[x.index] = axes
-    looped = [*_read_in_loops(launch.body, names)]
+    looped, steps = [*_read_in_loops(launch.body, names)], steps_in_order(launch)
     types = _types(launch)
-    of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
     lets = {s.name: s.value for s in statements(launch) if isinstance(s, Let)}
     parts = dict(_parts(launch, names))
@@ -202,23 +203,23 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         contractions=tuple(
             Contraction(
-                axes,
+                axes_of_value(d, names),
                 Axes(d.over),
                 *_rate_of(d, width, products),
                 d.dtype == f32 and width == f32.itemsize and policy.products != "exact",
             )
-            for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
+            for d, (width, products) in zip(dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in visit_body(launch))),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
-        live=() if dots else live_sets(launch),
+        live=() if dots and not steps else live_sets(launch),
         passes=Counter(p for p, _ in looped),
         around=dict(looped),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
-        steps=steps_in_order(launch),
+        steps=steps,
         owners=Axes().union(*parts.values()) if examined else Axes(),
         masked=tuple(
             full.axis

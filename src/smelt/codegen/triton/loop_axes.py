@@ -36,6 +36,7 @@ from smelt.kernel.ir import (
     Position,
     Reduce,
     Ref,
+    Rename,
     Scan,
     State,
     Statement,
@@ -297,6 +298,8 @@ class _Scope:
             case Reduce(over=over) | Dot(over=over) if self.looped.intersection(over):
                 name = self.looper.fresh("looped")
                 self.reduction(name, self.guarded(new, conditions))
+            case Rename(old=old, new=new_axis) if self.looped & {old, new_axis}:
+                raise CannotLoop
             case Scan(along=along) if along in self.looped:
                 name = self.looper.fresh("looped")
                 self.binding(Let(name, self.guarded(new, conditions)))

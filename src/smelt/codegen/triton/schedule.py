@@ -16,8 +16,8 @@ from typing import Literal
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.writer import refuse
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
-from smelt.kernel.ir import Block, Dot, Kernel, Load, Store, Stream
-from smelt.kernel.walk import axes_used, statements, stores
+from smelt.kernel.ir import Block, Dot, Kernel, Let, Load, Position, Rename, Store, Stream, Update
+from smelt.kernel.walk import axes_used, statements, stores, visit_body
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
@@ -168,6 +168,9 @@ def choose_schedule(
     names = axes_of_body(kernel.body)
     multiplied = Axes().union(*(axes_of_value(v, names) for d in dots for v in (d.left, d.right)))
     least = {a: least_dot(kernel) if has_matrices and a in multiplied else 1 for a in whole}
+    for v in visit_body(kernel.body):
+        if isinstance(v, Rename):
+            least[v.old] = least[v.new] = max(least[v.old], least[v.new])
     extents = {
         a.name: int(evaluate(a.extent, sizes or {}))
         for a in kernel.axes
@@ -284,12 +287,21 @@ def steps_in_order(kernel: Kernel) -> Axes:
 def carries_steps(s: Stream) -> bool:
     """Return whether each step of a stream continues the one before it, and stores results.
 
-    No compiler moves loads of a later step before these stores. Operands of matrices are loaded
-    ahead by Triton itself.
+    No compiler moves loads of a later step before these stores.
     """
     kinds = {type(x) for x in s.body}
     is_step = bool(s.states) and s.blocks[-1].size == 1
-    return is_step and Store in kinds and Stream not in kinds and not dots_of(s.body)
+    return is_step and Store in kinds and Stream not in kinds
+
+
+def adds_products(s: Stream) -> bool:
+    """Return whether a stream over several axes only adds products, of all their positions."""
+    is_plain = len(s.blocks) > 1 and all(
+        (b.start, b.stop, b.part) == (None, None, None) for b in s.blocks
+    )
+    inside = is_plain and not s.bounds and s.where is None
+    kinds = {type(x) for x in s.body}
+    return inside and kinds <= {Let, Position, Update} and bool(dots_of(s.body))
 
 
 def nested_streams(kernel: Kernel) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
@@ -10,6 +10,7 @@ from smelt.codegen.triton.members import Members, members_of
 from smelt.codegen.triton.schedule import (
     ATOMICS,
     Schedule,
+    adds_products,
     carries_steps,
     is_atomic,
     selects_visits,
@@ -168,6 +169,10 @@ def _stream(s: Stream, values: ValuePrinter) -> None:
         if _selects(s):
             _selected_visits(s, values)
             return
+        if adds_products(s):
+            _one_loop(s.blocks, values)
+            _visit(s, values)
+            return
         for block in s.blocks:
             is_last = block is s.blocks[-1]
             ahead = values.lanes.schedule.stages if is_last and carries_steps(s) else None
@@ -290,6 +295,27 @@ def _loop(
     if start is not None and is_aligned:
         first = f"{first} // {name} * {name}"
     _blocks(axis, first, stop.code, start, values)
+
+
+def _one_loop(blocks: Sequence[Block], values: ValuePrinter) -> None:
+    """Open one loop over the blocks of several axes: Triton loads ahead in the innermost loop."""
+    writer, lanes, axes = values.writer, values.lanes, [b.axis for b in blocks]
+    extents = [values.indices.text(values.kernel.axis(a).extent) for a in axes]
+    counts = [
+        x.operand if lanes.schedule.streams[a] == 1 else f"tl.cdiv({x.code}, {lanes.stream(a)})"
+        for a, x in zip(axes, extents, strict=True)
+    ]
+    step = f"step_{axes[0]}"
+    writer.open(f"for {step} in tl.range(0, {' * '.join(counts)}):")
+    for k, axis in enumerate(axes):
+        inside = counts[k + 1 :]
+        place = f"{step} // ({' * '.join(inside)})" if inside else step
+        place = f"{place} % {counts[k]}" if k else place
+        if lanes.schedule.streams[axis] == 1:
+            lanes.fix(writer, axis, lanes.typed(f"({place})"))
+            continue
+        writer.line(f"start_{axis} = {place} * {lanes.block(axis)}")
+        lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), extents[k].code)
 
 
 def _blocks(

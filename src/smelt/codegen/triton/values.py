@@ -34,6 +34,7 @@ from smelt.kernel.ir import (
     Partial,
     Reduce,
     Ref,
+    Rename,
     Scan,
     Store,
     Value,
@@ -140,6 +141,8 @@ class ValuePrinter:
                 return self.reduce(v)
             case Scan():
                 return self.scan(v)
+            case Rename(arg=arg, old=old, new=new):
+                return self._renamed(self.value(arg), old, new)
             case Dot():
                 return self.dot(v)
             case Ref(name=name) if name in self.positions:
@@ -154,6 +157,13 @@ class ValuePrinter:
             case Extreme(arg=arg, largest=largest):
                 end = self._end_of_block(v)
                 return end or self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
+
+    def _renamed(self, x: Text, old: str, new: str) -> Text:
+        """Return a value along another axis, whose lanes have the same indices."""
+        axes = tuple(new if a == old else a for a in x.axes)
+        order = self.writer.sorted(axes)
+        x = replace(x, axes=axes, stored=None)
+        return x if order == axes else replace(x, code=_permuted(x, order), axes=order)
 
     def _index_value(self, e: Index, dtype: DType) -> Text:
         index = self.indices.text(e)

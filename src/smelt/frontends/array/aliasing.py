@@ -27,7 +27,7 @@ from smelt.frontends.array.evaluate_pending import (
     present_value,
     written_elements,
 )
-from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.layouts import Buffer, copy_in_order
 from smelt.frontends.array.module_rules import follows_numpy, forget_rules
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
@@ -43,6 +43,7 @@ from smelt.frontends.array.value import (
     CopiedOperand,
     Value,
     foreign,
+    has_other_names,
     is_at_once,
     leaf,
     private_data,
@@ -540,6 +541,13 @@ class Place:
                 if owner is not None:
                     owner.renew(memory.node)
             flush_readers(data)
+            memory.move_views()
+            is_owned = owner is not None and present_value(owner) is memory.node
+            if has_other_names(memory.node, 1 + is_owned):
+                data = copy_in_order(data)
+                memory.node = leaf(data)
+                if owner is not None:
+                    owner.renew(memory.node)
         memory.node.share(copied=memory.is_held)
         memory.move_views()
         if not self.links and self.is_writeable:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -47,6 +47,7 @@ from smelt.frontends.array.evaluate_pending import (
     present_value,
     written_elements,
 )
+from smelt.frontends.array.layouts import copy_in_order
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
     UpdateSelection,
@@ -55,6 +56,7 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
+from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
@@ -81,6 +83,7 @@ from smelt.frontends.array.value import (
     CopiedOperand,
     Value,
     copied,
+    has_other_names,
     is_at_once,
     is_differentiated,
     leaf,
@@ -91,10 +94,10 @@ from smelt.frontends.array.views import permute, shape_of
 from smelt.ops.create import Constant
 from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, counterpart
 from smelt.types.expr import product
 
-__all__ = ["Array", "operand", "value"]
+__all__ = ["Array", "copy_of", "operand", "value"]
 
 PENDING_LIMIT = 64
 """A thread computes its pending operators, unread, once there are this many."""
@@ -273,17 +276,20 @@ class Array(Operators):
             return
         node.set_elements(np.array(place.of(data), order="C"))
 
-    def _exported(self, use: str) -> Buffer:
+    def exported(self, use: str, frame: Any) -> Buffer:
         """Return the elements in memory that other code may write to from now on.
 
-        By NumPy's rules, if the caller's caller has them, operators go on reading its elements.
+        By NumPy's rules, if code of `frame` has them, operators go on reading its elements.
         """
         data = self._read(use)
-        if follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+        if follows_numpy(frame.f_globals):
             hold(self)
         if self.place is not None:
             return self.place.export()
         flush_readers(data)  # the caller may write: pending operators must read this first
+        if has_other_names(self.node, 1) and not self.node.shared:
+            data = copy_in_order(data)
+            self.renew(leaf(data))
         self.node.share()
         return data
 
@@ -341,7 +347,7 @@ class Array(Operators):
         self._check_may_leave(_AS_NUMPY)
         if copy or (dtype is not None and self.dtype.numpy != dtype):
             return np.array(self._read(_AS_NUMPY), dtype=dtype, copy=copy)
-        return self._exported(_AS_NUMPY)
+        return self.exported(_AS_NUMPY, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = method == "__call__" and ufunc in OPERATORS
@@ -350,6 +356,9 @@ class Array(Operators):
                 result = OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
                 return _for_caller(result, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             plain = False
+        if plain and isinstance(inputs[0], (np.ndarray, np.generic)):
+            if counterpart(inputs[0].dtype) is None and user_follows_numpy():
+                plain = False  # dates and the like are NumPy's
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -372,10 +381,22 @@ class Array(Operators):
                 if STATE.scope is not None:
                     STATE.scope.replacements.append(weakref.ref(result))
                 return result
-        if any(isinstance(x, Array) for x in options.get("out", ())):
-            return NotImplemented
-        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*values, **options)
+        return self._by_numpy(ufunc, method, inputs, options, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def _by_numpy(
+        self, ufunc: Any, method: str, inputs: Sequence[Any], options: dict[str, Any], frame: Any
+    ) -> Any:
+        """Call NumPy's function on elements; by its rules it writes to arrays of ours."""
+        out: tuple[Any, ...] = options.get("out", ())
+        if any(isinstance(x, Array) for x in out):
+            if not follows_numpy(frame.f_globals):
+                return NotImplemented
+            options["out"] = tuple([_elements(x, frame) for x in out])
+        written = frame if method == "at" else None
+        values = [_elements(x, None if k else written) for k, x in enumerate(inputs)]
+        options.update({k: _elements(x, None) for k, x in options.items()})
+        result = getattr(ufunc, method)(*values, **options)
+        return result if not out else out[0] if len(out) == 1 else out
 
     def _has_no_values(self) -> bool:
         """Return whether reading would end a recording, or break a gradient's tape."""
@@ -402,7 +423,7 @@ class Array(Operators):
         arguments = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in arguments.items() if value is not None}
         self._check_may_leave("a DLPack export")
-        data = self._exported("a DLPack export")
+        data = self.exported("a DLPack export", sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
             data = data.copy()  # PyTorch aborts the process on negative strides
         try:
@@ -515,7 +536,7 @@ class Array(Operators):
             is_mask = key.__class__ is np.ndarray and key.dtype.kind == "b"
             if nbytes < 0 or is_mask or not is_at_once():
                 return None
-            return _copy_of(data[key])
+            return copy_of(data[key])
         except (IndexError, ValueError):  # ours is raised, or the elements are in another order
             return None
 
@@ -546,13 +567,27 @@ class Array(Operators):
             return  # as in x[key] += y, whose view was written
         if is_at_once() and self._put(key, x):
             return
-        v = number_or_value(x, "x[key] = value")
+        try:
+            v = number_or_value(x, "x[key] = value")
+        except ComplexOperand:
+            if not user_follows_numpy():
+                raise
+            v = self._real_value(x)
         if isinstance(v, Value):
             dtype = (self.node if self.place is None else self.place.memory.node).type.dtype
             if has_wider_kind(v, dtype) and follows_numpy(sys._getframe(1).f_globals):  # pyright: ignore[reportPrivateUsage]
                 v = cast(v, dtype)
         if not (is_at_once() and self._write_at_once(key, v)):
             self.replace_value(put(self.node, key, v))
+
+    def _real_value(self, x: Any) -> Value:
+        """Return what a write stores of complex elements by NumPy's rules: their real parts.
+
+        Raises ComplexOperand for Python's complex numbers, which NumPy does not convert either.
+        """
+        if isinstance(x, complex) and not isinstance(x, np.generic) and self.dtype.kind != "bool":
+            raise ComplexOperand(f"writing a complex number into {self.node.type_text}")
+        return call_complex("as_real", x, self.dtype).node
 
     def _put(self, key: Any, x: Any) -> bool:
         """Write elements in memory into a view or its owner; return whether that was possible."""
@@ -644,7 +679,18 @@ class Array(Operators):
         return _revive, (self._read("pickling").copy(),)
 
 
-def _copy_of(part: Buffer) -> Array:
+def _elements(x: Any, frame: Any) -> Any:
+    """Return the elements of an array of ours: in shared memory if code of `frame` writes them."""
+    if not isinstance(x, Array):
+        return x
+    x._check_may_leave(_AS_NUMPY)  # pyright: ignore[reportPrivateUsage]
+    if frame is None:
+        data = x.computed()
+        return x._read(_AS_NUMPY) if data is None else data  # pyright: ignore[reportPrivateUsage]
+    return x.exported(_AS_NUMPY, frame)  # pyright: ignore[reportPrivateUsage]
+
+
+def copy_of(part: Buffer) -> Array:
     """Return an array of copied elements, with the order that they have in memory."""
     array = Array.of(leaf(np.ascontiguousarray(part)))
     if not part.flags.c_contiguous:

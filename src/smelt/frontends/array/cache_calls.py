@@ -60,7 +60,11 @@ def cache_call(function: Callable[P, R]) -> Callable[P, R]:
         if recipe.__class__ is Recipe:
             return Array.of(recipe.apply(tuple(values)))  # type: ignore[union-attr]
         if recipe == _SEEN_ONCE:
+            rules = STATE.rules_read
             result = recorded(function, *args, **options)
+            if rules != STATE.rules_read:  # another module may get another dtype
+                recipes[full_key] = _REFUSED
+                return result
             recipe = _recipe(result, tuple([x.as_operand() for x in values]))
             recipes[full_key] = recipe
             if not is_at_once():

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
-from smelt.frontends.array.aliasing import follows_numpy, own, own_part
+from smelt.frontends.array.aliasing import follows_numpy, hold, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex, call_whole
@@ -41,6 +41,7 @@ __all__ = [
     "ComplexArray",
     "complex_array",
     "from_memory",
+    "held",
     "is_complex_like",
     "of_whole",
     "pair",
@@ -145,7 +146,10 @@ class ComplexArray(Array):
         """Return this small result as NumPy's own array or scalar; views stay as they are."""
         if STATE.following or (self.whole is None and any(map(is_view, self.parts))):
             return self
-        data, place = self.elements("a result"), self.parts[0].place if self._parts else None
+        place = self.parts[0].place if self._parts else None
+        if place is not None and place.memory.is_held:
+            return self._in_shared_memory("a result")
+        data = self.elements("a result")
         if place is not None and place.memory.order is not None:
             return in_order(data, place.memory.order)
         return data if data.ndim else data[()]
@@ -198,15 +202,17 @@ class ComplexArray(Array):
         flush_readers(data)
         return data
 
-    def _exported(self, use: str, copy: bool | None = None) -> Buffer:
+    def exported(self, use: str, frame: Any, copy: bool | None = None) -> Buffer:
         """Return the elements for other code, in memory that both see if NumPy's rules hold.
 
-        Else they are copied, unless `copy` is False.
-
-        Parts that are views of memories of different shapes are copied, and the copy is read-only.
+        Else they are copied, unless `copy` is False.  So are parts that are views of memories of
+        different shapes, and the copy is read-only.
         """
-        if not follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+        if not follows_numpy(frame.f_globals):
             return self._shared_elements(use) if copy is False else self.elements(use)
+        return self._in_shared_memory(use)
+
+    def _in_shared_memory(self, use: str) -> Buffer:
         whole, place = self.join_parts(), own(self.parts[0])
         if whole is None:
             data = self.elements(use)
@@ -277,21 +283,22 @@ class ComplexArray(Array):
         self._check_may_leave("np.asarray(x)")
         if copy or (copy is None and dtype is not None and self.dtype.numpy != dtype):
             return self.elements("np.asarray(x)").astype(dtype or self.dtype.numpy, copy=False)
-        return np.asarray(self._exported("np.asarray(x)", copy), dtype, copy=False)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        return np.asarray(self.exported("np.asarray(x)", frame, copy), dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         mine = _OPERATORS.get(ufunc)
         if mine and method == "__call__" and not options and not isinstance(inputs[0], Array):
             return COMPLEX[mine](*inputs)
-        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*values, **options)
+        return self._by_numpy(ufunc, method, inputs, options, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **options: Any) -> Any:
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
         self._check_may_leave("a DLPack export")
         use = "a DLPack export"
-        data = self.elements(use) if copy else self._exported(use, copy)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        data = self.elements(use) if copy else self.exported(use, frame, copy)
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
     def _is_readable(self) -> bool:
@@ -312,9 +319,16 @@ class ComplexArray(Array):
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
         if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
-            return (self.elements("iteration")[k] for k in range(len(self)))  # NumPy's scalars
+            return map(self._element, range(len(self)))
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         return (self.part(k, is_view) for k in range(len(self)))
+
+    def _element(self, k: int) -> Any:
+        """Return an element as NumPy's scalar."""
+        if self.whole is not None:
+            return self.whole[k]
+        real, imag = (x._read("iteration")[k] for x in self.parts)  # pyright: ignore[reportPrivateUsage]
+        return self.dtype.numpy.type(complex(real, imag))
 
     def __contains__(self, x: Any) -> bool:
         return bool(np.asarray(self == x).any())
@@ -359,6 +373,33 @@ class ComplexArray(Array):
         else:
             real[key] = x
             imag[key] = 0.0
+
+    def apply_in_memory(self, name: str, other: Any) -> bool:
+        """Compute an operator into the elements; return whether NumPy did."""
+        ufunc = _IN_PLACE.get(name)
+        operand = other.computed() if isinstance(other, Operators) else other
+        if ufunc is None or not isinstance(operand, (np.ndarray, np.generic, int, float, complex)):
+            return False
+        whole = self._writeable()
+        if whole is None:
+            return False
+        try:
+            ufunc(whole, operand, out=whole)
+        except (TypeError, ValueError):
+            return False  # ours is raised
+        return True
+
+    def _writeable(self) -> Buffer | None:
+        """Return elements that NumPy may write, None if others need the present ones."""
+        if self.whole is not None:
+            return self.whole
+        places = [x.place for x in self.parts]
+        if any(place is None or not place.memory.is_held for place in places):
+            return None
+        real, imag = (place.writeable() for place in places)
+        if real is None or imag is None:
+            return None
+        return _common_memory(real, imag, self.dtype.numpy)
 
     def _write_whole(self, key: Any, x: Any) -> bool:
         """Write elements that NumPy computed; return whether that was possible."""
@@ -528,7 +569,9 @@ def complex_array(x: Any) -> ComplexArray:
             return COMPLEX["stack"]([complex_array(item) for item in x])
         x = np.asarray(x)
     if not isinstance(x, Operators) and is_foreign_array(x) and is_complex_like(x):
-        return from_memory(as_buffer(x), isinstance(x, np.generic))
+        z = from_memory(as_buffer(x), isinstance(x, np.generic))
+        is_recorded = STATE.scope is not None or STATE.tapes or not STATE.small_elements
+        return z if is_recorded else held(z)
     return pair(x, 0.0)
 
 
@@ -547,6 +590,17 @@ def from_memory(data: Buffer, private: bool = False) -> ComplexArray:
     )
 
 
+def held(x: Array) -> Any:
+    """Return an array after noting whether it reads memory of other code, by NumPy's rules."""
+    if isinstance(x, ComplexArray) and x.whole is not None:
+        return x
+    for part in x.parts if isinstance(x, ComplexArray) else (x,):
+        node = part.node
+        if node.shared and node.data is not None:
+            hold(part, node.data.flags.writeable)
+    return x
+
+
 def _binary(name: str) -> tuple[Any, Any, Any]:
     def forward(self: ComplexArray, other: Any) -> Any:
         if not _is_operand(other):
@@ -563,6 +617,8 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
             return finished(forward(self, other))
+        if is_at_once() and self.apply_in_memory(name, other):
+            return self
         result = _call(name, self, other)
         if isinstance(result, np.ndarray) and result.dtype.kind == "c":
             result = of_whole(result)
@@ -628,6 +684,14 @@ _OPERATORS: Final[dict[Any, str]] = {
     np.not_equal: "not_equal",
 }
 """NumPy's function behind an operator with its array on the left -> function."""
+
+_IN_PLACE: Final[dict[str, Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+}
+"""Function -> NumPy's, which writes its result to the elements of the operand on the left."""
 
 for _name, _function in _BINARY.items():
     _forward, _reflected, _in_place = _binary(_function)

@@ -32,7 +32,7 @@ from smelt.frontends.array.complex_calls import COMPLEX
 from smelt.frontends.array.complex_library import call_power, call_unary
 from smelt.frontends.array.manipulation import broadcast_arrays
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.types.dtype import f32, f64
 
 Part = Any
@@ -41,15 +41,25 @@ Part = Any
 
 def _parts(x: Any) -> tuple[Part, Part]:
     """Return both parts of an operand, None as the imaginary one if it is real."""
-    if isinstance(x, complex):
+    if isinstance(x, complex) and not _has_dtype(x):
         return x.real, x.imag
     return complex_array(x).parts if is_complex_like(x) else (_real(x), None)
 
 
+def _has_dtype(x: Any) -> bool:
+    """Return whether a number has NumPy's dtype by the rules of the user's module."""
+    return isinstance(x, np.generic) and has_numpys_rules()
+
+
 def _real(x: Any) -> Part:
-    if isinstance(x, (int, float)):
+    if isinstance(x, (int, float)) and not _has_dtype(x):
         return float(x)
-    return x if isinstance(x, (Array, Number)) else Array.of(value(x, "complex"))
+    if isinstance(x, Number):
+        return x
+    node = value(x, "complex")
+    if node.type.dtype.is_float and node.type.dtype.bits < f32.bits:
+        return Array.of(cast(node, f32))  # the result has float32 parts
+    return x if isinstance(x, Array) else Array.of(node)
 
 
 def _both(x: Any, y: Any) -> tuple[Part, Part, Part, Part]:
@@ -70,11 +80,7 @@ def subtract(x: Any, y: Any) -> ComplexArray:
     a, b, c, d = _both(x, y)
     if d is None:
         return pair(a - c, b)
-    return pair(a - c, -_as_array(d) if b is None else b - d)
-
-
-def _as_array(x: Part) -> Array:
-    return x if isinstance(x, Array) else Array.of(value(x, "complex"))
+    return pair(a - c, -d if b is None else b - d)
 
 
 def multiply(x: Any, y: Any) -> ComplexArray:

@@ -10,6 +10,7 @@ Matrix decompositions and products over an axis are library calls.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,10 +37,11 @@ from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
-from smelt.frontends.array.promote import cast
+from smelt.frontends.array.promote import cast, has_numpys_rules
 from smelt.frontends.array.value import leaf
 from smelt.frontends.array.views import axes_of, axis_of
-from smelt.types.dtype import DType, bool_
+from smelt.python.origin import user_frame
+from smelt.types.dtype import DType, bool_, from_numpy
 
 
 def _part_dtype(dtype: DTypeLike) -> DType | None:
@@ -74,11 +76,29 @@ def astype(x: Any, dtype: DTypeLike, *, copy: bool = True, device: Any = None) -
     return pair(real, 0.0)
 
 
+def as_real(x: Any, dtype: DType) -> Array:
+    """Convert to a real dtype by NumPy's rules: a warning says that imaginary parts are lost."""
+    if dtype is bool_:
+        return astype(x, dtype)
+    frame = user_frame()
+    assert frame is not None, "without a user's frame no module has NumPy's rules"
+    warnings.warn_explicit(
+        "Casting complex values to real discards the imaginary part",
+        np.exceptions.ComplexWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+    return Array.of(cast(complex_array(x).parts[0].node, dtype))
+
+
 def asarray(
     obj: Any, *, dtype: DTypeLike = None, device: Any = None, copy: bool | None = None
 ) -> Array:
     """Convert to a complex array; arguments and errors as in `sm.asarray`."""
     check_device(device)
+    if isinstance(obj, memoryview):
+        obj = np.asarray(obj)
     if isinstance(obj, ComplexArray):
         z = obj
         if copy:
@@ -174,6 +194,8 @@ def _linear(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply a function that moves or adds elements to both parts."""
 
     def on_parts(x: Any, *args: Any, **options: Any) -> Any:
+        x = _alike(x)
+
         def side(k: int) -> Any:
             more = {n: _part(options[n], k) for n in ("prepend", "append") if n in options}
             return function(_part(x, k), *args, **options | more)
@@ -181,6 +203,19 @@ def _linear(function: Callable[..., Any]) -> Callable[..., Any]:
         return _joined(side(0), side(1))
 
     return on_parts
+
+
+def _alike(x: Any) -> Any:
+    """Return a list of arrays with integers as the floats of the common complex dtype.
+
+    By NumPy's rules: `complex64` with `int8` is `complex64`.
+    """
+    if x.__class__ not in (list, tuple) or not all(isinstance(v, Array) for v in x):
+        return x
+    if not any(v.dtype.is_integer for v in x) or not has_numpys_rules():
+        return x
+    part = PART_OF[from_numpy(np.result_type(*[v.dtype.numpy for v in x]))]
+    return [Array.of(cast(v.node, part)) if v.dtype.is_integer else v for v in x]
 
 
 def _sum(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -360,6 +395,7 @@ _BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 COMPLEX.update(
     {
         "astype": astype,
+        "as_real": as_real,
         "asarray": asarray,
         "from_dlpack": from_dlpack,
         "full": full,

@@ -139,7 +139,7 @@ def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
             return Array.of(leaf(data.astype(target.numpy)))  # in one pass over memory
         node = leaf(data.copy())
     else:
-        node = from_host(obj if data is original else data)
+        node = from_host(obj) if data is original else leaf(data)  # a copy is nobody else's
     if target is not None and target is not node.type.dtype:
         if copy is False:
             raise ArgumentError(f"asarray: {node.type.dtype} becomes {target} only by a copy")

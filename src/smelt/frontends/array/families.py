@@ -19,7 +19,12 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
+from smelt.frontends.array.promote import (
+    cast,
+    has_numpys_rules,
+    promote_comparison,
+    promote_operands,
+)
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.structure import STRUCTURES, applied, note, structure_of
 from smelt.frontends.array.value import (
@@ -37,7 +42,7 @@ from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
 from smelt.python.origin import here
-from smelt.types.dtype import DType, f64
+from smelt.types.dtype import DType, bool_, f64, i8
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -142,6 +147,9 @@ class Binary:
                             return repeated
                     return apply(cached.result, pair, 3)
         pair = self._promoted(x, y)
+        of_bools = self._of_bools(*pair)
+        if of_bools is not None:
+            return of_bools
         result = self._record(*pair)
         if result.scope is None:
             seen = sighting(self.op, (pair[0].type, pair[1].type))
@@ -198,11 +206,22 @@ class Binary:
         if cached is not None:
             return scope.record_typed(self.op, (x, y), cached[0])
         bound = len(scope.bound)
-        result = self._record(*self._promoted(x, y))
+        pair = self._promoted(x, y)
+        of_bools = self._of_bools(*pair)
+        if of_bools is not None:
+            return of_bools
+        result = self._record(*pair)
         if result.inputs[0] is x and result.inputs[1] is y and len(scope.bound) == bound:
             key_types = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
             scope.memo[key] = result.type, key_types
         return result
+
+    def _of_bools(self, x: Value, y: Value) -> Value | None:
+        """Return arithmetic of bools by NumPy's rules, None for other operators and modules."""
+        if x.type.dtype is not bool_ or self.what not in _OF_BOOLS or not has_numpys_rules():
+            return None
+        other = _OF_BOOLS[self.what]
+        return BINARY[other](x, y) if other else self(cast(x, i8), cast(y, i8))
 
     def _promoted(self, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
         """Promote and align operands that no cache knows."""
@@ -217,6 +236,12 @@ class Binary:
             return record(self.op, (x, y))
         except DTypeError as error:
             raise row_error(self.what, error, x, y) from None
+
+
+_OF_BOOLS = {"add": "logical_or", "multiply": "logical_and"} | dict.fromkeys(
+    ("floor_divide", "remainder", "pow", "bitwise_left_shift", "bitwise_right_shift"), ""
+)
+"""Arithmetic of bools by NumPy's rules: the family that it is, or that of int8."""
 
 
 def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:

@@ -15,7 +15,7 @@ import numpy as np
 from smelt.errors import ArgumentError, RangeError
 from smelt.frontends.array.convert import usable
 from smelt.frontends.array.promote import cast, number
-from smelt.frontends.array.value import Value, leaf
+from smelt.frontends.array.value import Value, foreign, leaf
 from smelt.frontends.array.views import concat, reshape, shape_of
 from smelt.types.dtype import DType
 
@@ -42,7 +42,8 @@ def value_of_lists(obj: Any, convert: Callable[[Any], Value], target: DType | No
         raise
     except (ValueError, TypeError, OverflowError) as error:
         raise _ragged(obj) or ArgumentError(f"asarray: {error}") from error
-    node = leaf(usable(data))
+    data = usable(data)
+    node = leaf(data) if data.base is None else foreign(data)  # an object with a buffer
     return cast(node, target) if target is not None else node
 
 

@@ -93,7 +93,7 @@ class Jit(Generic[P, R]):
         self.line = None
         self.records: tuple[Record, ...] = ()
         self._plain = not options.static and not options.donate
-        self._noticed = type(self) is Jit
+        self._noticed = type(self).__call__ is Jit.__call__
         functools.update_wrapper(self, options.function, updated=())
         for name, value in getattr(options.function, "__dict__", {}).items():
             # the function may wrap another compiled one and carry its attributes: keep our own

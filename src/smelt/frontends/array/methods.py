@@ -37,9 +37,11 @@ from smelt.frontends.array.aliasing import (
     unread,
 )
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.complex_array import ComplexArray, held, is_complex_like
+from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
-from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
+from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast
@@ -81,6 +83,14 @@ def as_view(x: Array, result: Any, how: str = "") -> Any:
         parts = [_alias(p, r) for p, r in zip(x.parts, result.parts, strict=True)]
         return x.view_of_parts(*parts)
     return _alias(x, result)
+
+
+def _uncopied(x: Any) -> Any:
+    """Return the array for an operator whose result becomes a view: it copies no shared memory."""
+    if x.__class__ is not Array or not isinstance(x.node, CopiedOperand) or not is_at_once():
+        return x
+    elements = x.computed()
+    return x if elements is None else Array.of(leaf(elements))
 
 
 def _alias(x: Array, result: Array) -> Array:
@@ -144,8 +154,13 @@ def _viewed(function: Callable[..., Any], how: str = "") -> Callable[..., Any]:
             copied = _copied_at_once(x, args)
             if copied is not None:
                 return hand_out(copied, ())
-        result = function(x, *args, **kwargs)
-        return hand_out(as_view(x, result, how), (x,)) if follows_numpy(names) else result
+        if not follows_numpy(names):
+            return function(x, *args, **kwargs)
+        operand = _uncopied(x)
+        result = function(operand, *args, **kwargs)
+        if operand is not x and how in ("reshape", "ravel") and not _keeps_memory(x, result, how):
+            result = function(x, *args, **kwargs)  # a copy, with the present elements
+        return hand_out(as_view(x, result, how), (x,))
 
     return method
 
@@ -240,6 +255,27 @@ def convert(
     return result if result is x else keep_order(result, x)
 
 
+def _convert_for_users(x: Array, dtype: Any, *args: Any, **options: Any) -> Any:
+    """Return the elements converted to another dtype.
+
+    By NumPy's rules complex ones become real, and dtypes that only NumPy has give its own arrays.
+    """
+    if not user_follows_numpy():
+        return convert(x, dtype, *args, **options)
+    try:
+        target = lookup_dtype(dtype)
+    except DTypeError:
+        target = None
+    is_swapped = isinstance(dtype, (str, np.dtype)) and (
+        dtype[:1] == ">" if isinstance(dtype, str) else not dtype.isnative
+    )
+    if target is None or is_swapped:
+        return x._read("x.astype").astype(dtype, *args, **options)  # pyright: ignore[reportPrivateUsage]
+    if isinstance(x, ComplexArray) and target.kind != "complex":
+        return call_complex("as_real", x, target)
+    return convert(x, dtype, *args, **options)
+
+
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
     """Return the elements limited to the range from `min` to `max`."""
     return store(numpy_calls.clip(x, min, max), out)
@@ -327,7 +363,7 @@ def searchsorted(x: Array, v: Any, side: str = "left", sorter: Any = None) -> Ar
 
 def fill(x: Array, value: Any) -> None:
     """Set every element to a number."""
-    if isinstance(x, ComplexArray):
+    if isinstance(x, ComplexArray) or is_complex_like(value):
         x[...] = value
     else:
         x.replace_value(cast(full(x.shape, value, x.dtype).node, x.dtype))
@@ -426,7 +462,8 @@ def _view(x: Array, dtype: Any = None, type: Any = None) -> Array:
         return as_view(x, x)
     name = as_dtype(dtype).numpy
     if isinstance(x, ComplexArray):
-        return view(x, dtype)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        return held(asarray(x.exported("x.view(dtype)", frame).view(name)))
     return read_only_view(
         x, lambda v: view(v, dtype), lambda data: data.view(name), "x.view(dtype)"
     )
@@ -501,10 +538,11 @@ def part_view(x: Array, k: int) -> Array:
         x.own_parts()
         owner = base(x)
         link = Part(("real", "imag")[k], x if owner is None else owner)
-        return alias(part, Array.of(part.node), (link,))
+        is_shared = isinstance(part.node, CopiedOperand)
+        return alias(part, Array.unread() if is_shared else Array.of(part.node), (link,))
     if k == 0:
         return x
-    zeros = el.imag(x)
+    zeros = full(x.shape, False, x.dtype)
     own(zeros).is_writeable = False
     return zeros
 
@@ -624,7 +662,9 @@ class Flags:
         x = self._array
         if isinstance(x, ComplexArray):
             x.own_parts()
-            return own(x.parts[0]).shadow()
+            part = own(x.parts[0]).shadow()
+            element = np.empty(1, x.dtype.numpy)  # not that of a part, which has gaps
+            return np.lib.stride_tricks.as_strided(element, part.shape, part.strides)
         return own(x).shadow()
 
     @property
@@ -686,7 +726,8 @@ def set_flags(x: Array, write: Any = None, align: Any = None, uic: Any = None) -
 METHODS: Final[dict[str, Callable[..., Any]]] = {
     "all": numpy_calls.all, "any": numpy_calls.any, "argmax": numpy_calls.argmax,
     "argmin": numpy_calls.argmin, "argpartition": argpartition, "argsort": argsort,
-    "astype": convert, "clip": clip, "compress": compress, "conj": el.conj, "conjugate": el.conj,
+    "astype": _convert_for_users, "clip": clip, "compress": compress,
+    "conj": el.conj, "conjugate": el.conj,
     "copy": lambda x, order="C": x.__copy__(), "cumprod": numpy_calls.cumprod,
     "cumsum": numpy_calls.cumsum, "diagonal": _diagonal, "dot": dot, "fill": fill,
     "flatten": flatten, "item": item, "max": numpy_calls.max, "mean": numpy_calls.mean,

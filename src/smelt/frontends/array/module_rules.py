@@ -10,6 +10,8 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
+from smelt.python.origin import user_frame
+
 NUMPY: Final = "smelt.numpy"
 _PACKAGE: Final = "smelt"
 _RULES: dict[int, tuple[dict[str, Any], int, bool]] = {}
@@ -30,6 +32,12 @@ def follows_numpy(names: dict[str, Any]) -> bool:
     rule = NUMPY in sys.modules and _imports_numpy(names)
     _RULES[id(names)] = names, len(names), rule
     return rule
+
+
+def user_follows_numpy() -> bool:
+    """Return whether the innermost code outside of Smelt has NumPy's rules."""
+    frame = user_frame(2) if NUMPY in sys.modules else None
+    return frame is not None and follows_numpy(frame.f_globals)
 
 
 def forget_rules() -> None:

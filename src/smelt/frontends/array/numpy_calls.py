@@ -21,9 +21,8 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
-from smelt.frontends.array.aliasing import hold
 from smelt.frontends.array.array import Array, number_or_value, value
-from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
+from smelt.frontends.array.complex_array import ComplexArray, complex_array, held, is_complex_like
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
@@ -46,10 +45,7 @@ def array(x: Any, what: str) -> Array:
         result = complex_array(x)
     else:
         result = Array.of(from_host(x) if isinstance(x, np.ndarray) else value(x, what))
-    if isinstance(x, np.ndarray):  # its memory is written by the views that functions make
-        for part in result.parts if isinstance(result, ComplexArray) else (result,):
-            hold(part, x.flags.writeable)
-    return result
+    return held(result)  # its memory is written by the views that functions make
 
 
 def is_default(option: Any) -> bool:

@@ -21,9 +21,10 @@ from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
-from smelt.frontends.array.promote import cast, default_value
+from smelt.frontends.array.promote import cast, default_value, has_numpys_rules
 from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data
 from smelt.frontends.array.views import shape_of
+from smelt.types.dtype import counterpart
 
 __all__ = [
     "Operators",
@@ -96,6 +97,13 @@ class Operators:
             return False
         nbytes: Any = node.type.nbytes
         return nbytes <= 8 * STATE.small_elements
+
+    def computed(self) -> Any:
+        """Return the elements, which may not be written, if they are computed, else None."""
+        place = self.place
+        if place is None:
+            return self.node.current_buffer()
+        return place.elements() if place.memory.order is None else None
 
     @staticmethod
     def unread() -> Any:
@@ -309,7 +317,7 @@ def _forward(family: Binary, x: T, other: Any) -> T:
     # NumPy's scalars have their dtype, which Python's floats have not.
     if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
         other = np.asarray(other)
-    if other.__class__ is np.ndarray:
+    if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
         return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
     y = operand(other)
     return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
@@ -386,12 +394,7 @@ def small_product(x: Any, y: Any, frame: Any) -> Any:
 
 def _elements_in_memory(x: Any) -> Any:
     """Return the elements of an array if they are computed, else None."""
-    if x.__class__ is np.ndarray:
-        return x
-    place = x.place
-    if place is None:
-        return x.node.current_buffer()
-    return place.elements() if place.memory.order is None else None
+    return x if x.__class__ is np.ndarray else x.computed()
 
 
 def _is_native(x: Any) -> bool:
@@ -462,6 +465,8 @@ def _in_place(family: Binary, x: T, other: Any) -> T:
         raise DTypeError(
             f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
         ) from None
+    if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
+        operand_of_numpy(other)  # raises: x keeps its dtype
     return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
@@ -475,16 +480,18 @@ def is_complex(x: Any) -> bool:
 def operand(x: Any) -> Any:
     """Return the other operand of an operator: a value, a number, or NotImplemented.
 
+    By NumPy's rules its operators take what has a dtype that only NumPy has, as dates.
     Raises ComplexOperand for complex numbers and arrays.
     """
     if isinstance(x, Operators):
         return x.node
     if isinstance(x, (bool, int, float, Number)):
-        return x
+        return operand_of_numpy(x) if x.__class__ is np.float64 and has_numpys_rules() else x
     if isinstance(x, complex):
         raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
-        return operand_of_numpy(x)
+        is_numpys = counterpart(x.dtype) is None and has_numpys_rules()
+        return NotImplemented if is_numpys else operand_of_numpy(x)
     if isinstance(x, (list, tuple, range)):
         return list_operand(x)
     return NotImplemented

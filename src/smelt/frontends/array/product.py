@@ -19,7 +19,7 @@ import numpy as np
 from smelt.errors import AxisError, DTypeError, ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.promote import cast, common, has_numpys_rules
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
@@ -33,7 +33,7 @@ from smelt.frontends.array.views import (
     shape_of,
 )
 from smelt.ops.contract import Contract
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, axis
 from smelt.types.tensor import Shape
 
@@ -58,6 +58,9 @@ def contract(
     if total is None:
         dtype = common(what, a.type.dtype, b.type.dtype)
         if dtype.kind == "bool":
+            if has_numpys_rules():
+                counts = contract(what, cast(a, i64), cast(b, i64), left, right, out)
+                return cast(counts, bool_)
             raise DTypeError(
                 f"{what}({a.type_text}, {b.type_text}): products of booleans are not defined"
             )

@@ -17,9 +17,10 @@ import numpy as np
 
 from smelt.errors import DTypeError, RangeError
 from smelt.frontends.array.convert import from_host, number_dtype
-from smelt.frontends.array.value import Value, constant, record
+from smelt.frontends.array.module_rules import user_follows_numpy
+from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.ops.elementwise import Cast
-from smelt.types.dtype import DTYPES, DType, f64, i64, promote, u64
+from smelt.types.dtype import DTYPES, DType, bf16, f64, from_numpy, i64, promote, u64
 
 __all__ = ["cast", "common", "from_host", "number", "promote_comparison", "promote_operands"]
 
@@ -90,15 +91,34 @@ def _range_error(what: str, value: float, dtype: DType) -> RangeError:
 def common(what: str, *dtypes: DType) -> DType:
     """Return the promoted dtype.
 
-    Raises DTypeError, naming the operation `what`, if there is none.
+    Integers with floats, and uint64 with signed integers, have the dtype that the user's module has
+    the rules of: NumPy's, or the array API's.  Raises DTypeError, naming the operation `what`, if
+    there is none.
     """
     promoted = dtypes[0]
+    if any(d is not promoted for d in dtypes) and _is_ruled(dtypes):
+        if has_numpys_rules():
+            return from_numpy(np.result_type(*[d.numpy for d in dtypes]))
     try:
         for d in dtypes[1:]:
             promoted = promote(promoted, d)
     except DTypeError as error:
         raise DTypeError(f"{what}({', '.join(d.long for d in dtypes)}): {error.detail}") from None
     return promoted
+
+
+def has_numpys_rules() -> bool:
+    """Return whether a result has NumPy's dtype; it is not cached then for other modules."""
+    STATE.rules_read += 1
+    return user_follows_numpy()
+
+
+def _is_ruled(dtypes: tuple[DType, ...]) -> bool:
+    """Return whether modules differ in the common dtype of these."""
+    kinds = {d.kind for d in dtypes}
+    if "float" in kinds:
+        return not kinds.isdisjoint(("int", "uint")) and bf16 not in dtypes
+    return "int" in kinds and u64 in dtypes
 
 
 def promote_operands(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
@@ -127,7 +147,11 @@ def promote_comparison(what: str, x: Value | Number, y: Value | Number) -> tuple
     >>> [v.type.dtype for v in promote_comparison("less", x, 300)]
     [f64, f64]
     """
-    if isinstance(x, Value) and not isinstance(y, Value):
+    if isinstance(x, Value) and isinstance(y, Value):
+        kinds = {x.type.dtype.kind, y.type.dtype.kind}
+        if kinds == {"int", "uint"}:
+            promote(x.type.dtype, y.type.dtype)  # raises: floats would not tell all of them apart
+    elif isinstance(x, Value):
         dtype = x.type.dtype
         if dtype.is_integer and isinstance(y, int) and not _holds(dtype, y):
             return cast(x, f64), constant(np.inf if y > 0 else -np.inf, f64)
@@ -138,7 +162,7 @@ def promote_comparison(what: str, x: Value | Number, y: Value | Number) -> tuple
                 return x, y.node(dtype)
             except RangeError:
                 return promote_comparison(what, x, y.value())
-    elif isinstance(y, Value) and not isinstance(x, Value):
+    elif isinstance(y, Value):
         swapped = promote_comparison(what, y, x)
         return swapped[1], swapped[0]
     return promote_operands(what, x, y)

@@ -153,9 +153,12 @@ def _record(
         or trace.checked_first is not None
         or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.value_dependent and any(x.__class__ in NUMBER_TYPES for x in leaves))
-        or not calls.can_record(executable)
+        or not calls.can_record(executable, held=_holds_constants(trace, executable))
         or any(data.__class__ is not np.ndarray for _, data in captured)
     ):
+        return None
+    held = _held_arrays(trace, executable)
+    if held is None:
         return None
     prepared = executable.prepared(sizes)
     has_flag = trace.bounds.flag is not None
@@ -183,8 +186,31 @@ def _record(
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
         result_nests=() if plain else _result_nests(trace),
+        held=held,
     )
     return record
+
+
+def _holds_constants(trace: Trace, executable: Any) -> bool:
+    """Return whether what a program computes once from captured values never changes."""
+    is_plain = trace.permutations is None and not trace.size_inputs
+    return is_plain and not any(x.shared for x in _prelude_sources(trace, executable).values())
+
+
+def _prelude_sources(trace: Trace, executable: Any) -> dict[int, Value]:
+    """Return the captured values that the prelude reads, by input."""
+    sources = () if executable.prelude is None else executable.prelude.sources
+    return {k: trace.captured[k - len(trace.arguments)] for k in sources}
+
+
+def _held_arrays(trace: Trace, executable: Any) -> Sequence[Buffer] | None:
+    """Return what a program computed once from captured values; None if it is not kept."""
+    if executable.prelude is None:
+        return ()
+    values = _prelude_sources(trace, executable)
+    owners, stamps = [*values.values()], (None,) * len(values)
+    runs = [executable.prelude.run(owners, stamps, lambda k: values[k].data) for _ in range(2)]
+    return runs[0].arrays if runs[0] is runs[1] else None
 
 
 def _locate_error(

@@ -63,7 +63,8 @@ def in_order(data: Any, order: Sequence[int]) -> Any:
 def numpys_own(x: Any) -> Any:
     """Return a small array of ours as NumPy's own, in memory that nobody else sees.
 
-    Views stay as they are, and so do arrays of a dtype that NumPy does not have.
+    Views stay as they are, and so do arrays of a dtype that NumPy does not have.  Memory of other
+    code is shared with it.
     """
     place, node = x.place, x.node
     if is_view(x):
@@ -74,6 +75,8 @@ def numpys_own(x: Any) -> Any:
         evaluate(node, others=False)
     if not node.type.shape:
         return node.current_buffer()[()]
+    if place is not None and place.memory.is_held and node.shared:
+        return place.export()
     if place is not None and place.memory.order is not None:
         return in_order(node.current_buffer(), place.memory.order)
     data = private_data(node, 2)  # the array's reference, and the one here

@@ -256,10 +256,13 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
                 arguments = tuple([x.as_operand() for x in arguments])
                 operands = iter(arguments)
                 args = tuple([next(operands) if isinstance(x, Value) else x for x in args])
+            rules = STATE.rules_read
             result = recorded(function, *args, **options)
             if result.scope is not None:
                 return result
-            recipe = recipes[full_key] = Recipe(result, arguments, [x.type for x in arguments])
+            recipe = Recipe(result, arguments, [x.type for x in arguments])
+            if rules == STATE.rules_read:  # else another module may get another dtype
+                recipes[full_key] = recipe
             if not is_at_once():
                 return result
         return recipe.apply(arguments)

@@ -431,6 +431,8 @@ class State(threading.local):
         """Number of differentiations in progress; values computed meanwhile keep their operands."""
         self.tracing = 0
         """Number of functions in progress whose operators are recorded to be repeated."""
+        self.rules_read = 0
+        """Number of times that a result's dtype depended on the rules of the user's module."""
         self.retained: list[Value] = []
         """Values computed during differentiation."""
         self.differentiation_inputs: set[Value] = set()
@@ -674,6 +676,11 @@ def private_data(node: Value, holders: int) -> Buffer | None:
     if RANGES:
         RANGES.pop(node, None)  # the caller may write
     return data
+
+
+def has_other_names(node: Value, holders: int) -> bool:
+    """Return whether more than `holders` refer to a value, as other arrays with its elements."""
+    return _counts(node)[0] > holders + _forwarded(object())
 
 
 def _counts(node: Value) -> tuple[int, int]:

@@ -6,21 +6,30 @@
 ...   each j in 0 .. n
 ...     y[j] = x[j]
 ... ''')
->>> func, loops = align_stores(module.funcs[0], "j", {"y"}, 64, 8)
+>>> func, loops = align_stores(module.funcs[0], "j", {"y"}, (64, 16), 8)
 >>> loops
-AlignedLoops(head='j_1', lines='j_2', other='j_3')
+AlignedLoops(head='j_1', lines='j_2', singles='j_3', other='j_4', tail='j_5')
 >>> print(text(Module("f", (func,))))
 func f(x: f32[n], y: out f32[n]; n; y_skew)
   lead_1 = (-y_skew)%64
-  if (n >= min(1, lead_1)*512) & (y_skew%4 == 0)
+  if (n >= min(1, lead_1)*512) & (y_skew%4 == 0) with end_1
     start_1 = min(lead_1//4, n)
     each j_1 in 0 .. start_1
       y[j_1] = x[j_1]
-    each j_2 in start_1 .. n
+    mid_1 = ((n - start_1)//64)*64 + start_1
+    each j_2 in start_1 .. mid_1
       y[j_2] nt = x[j_2]
+    last_1 = ((n - mid_1)//16)*16 + mid_1
+    each j_3 in mid_1 .. last_1
+      y[j_3] nt = x[j_3]
+    end_1' = last_1
   else
-    each j_3 in 0 .. n
-      y[j_3] = x[j_3]
+    mid_2 = (n//64)*64
+    each j_4 in 0 .. mid_2
+      y[j_4] = x[j_4]
+    end_1' = mid_2
+  each j_5 in end_1 .. n
+    y[j_5] = x[j_5]
 
 `y_skew` is the address of the array, modulo a cache line. A short row that does not begin at a line
 is stored as usual, since getting there costs an iteration of vectors. Arrays that begin at
@@ -37,6 +46,7 @@ from functools import reduce
 from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.ir import Module
+from smelt.loop.passes.remainder import whole_groups
 from smelt.loop.walk import (
     Body,
     Names,
@@ -56,6 +66,7 @@ __all__ = [
     "AlignedLoops",
     "Module",
     "align_stores",
+    "cut_tail",
     "skew_of",
     "store_if_aligned",
     "store_past",
@@ -67,11 +78,16 @@ PIECE = 16
 
 @dataclass(frozen=True, slots=True)
 class AlignedLoops:
-    """Variables of loops: to the first cache line, from there on, and without one."""
+    """Variables of loops: to the first cache line, in steps from there on, and without one.
+
+    The last one is what remains of either.
+    """
 
     head: str
     lines: str
+    singles: str
     other: str
+    tail: str
 
 
 def skew_of(buffer: str) -> str:
@@ -80,16 +96,18 @@ def skew_of(buffer: str) -> str:
 
 
 def align_stores(
-    func: ir.Func, var: str, arrays: Collection[str], step: int, min_steps: int = 1
+    func: ir.Func, var: str, arrays: Collection[str], steps: tuple[int, int], min_steps: int = 1
 ) -> tuple[ir.Func, AlignedLoops]:
     """Cut the loop over `var` where its stores to `arrays` reach cache lines.
 
-    Rows that do not begin at one are cut from `min_steps` times `step` elements on. Raises
-    LoopPassError if the loop does not store elements of one size at indices.
+    Rows that do not begin at one are cut from `min_steps` times the first one of `steps` on, of
+    which loops have whole numbers. Raises LoopPassError if the loop does not store elements of one
+    size at indices.
     """
     names, stores = Names(func), _Stores(func, arrays)
-    loops = AlignedLoops(*(names.new(var) for _ in range(3)))
-    lead, start = names.new("lead"), names.new("start")
+    loops = AlignedLoops(*(names.new(var) for _ in range(5)))
+    lead, start, mid, last, end = map(names.new, ("lead", "start", "mid", "last", "end"))
+    usual = names.new("mid")
 
     def change(s: ir.For) -> Body:
         first, *others = stores.addresses(s)
@@ -97,19 +115,49 @@ def align_stores(
         if different:
             raise LoopPassError(f"the loop over {s.var} stores elements of several sizes")
         begin = add(s.low, floordiv(ir.number(lead), size))
-        needed = mul(min_steps * step, minimum(ir.number(lead), 1))
+        needed = mul(min_steps * steps[0], minimum(ir.number(lead), 1))
         tests = [_test("ge", sub(s.high, s.low), needed), _is_multiple(first, size)]
         tests += [_is_multiple(sub(other, first), ir.CACHE_LINE) for other in others]
+
+        def part(name: str, low: Index, high: Index) -> ir.For:
+            return _copy(s, name, low, high, names)
+
+        def whole(low: Index, step: int) -> Index:
+            return add(low, mul(floordiv(sub(s.high, low), step), step))
+
         aligned = (
-            ir.Let(start, ir.position(minimum(begin, s.high))),
-            _copy(s, loops.head, s.low, ir.number(start), names),
-            *store_past((_copy(s, loops.lines, ir.number(start), s.high, names),), arrays),
+            _let(start, minimum(begin, s.high)),
+            part(loops.head, s.low, ir.number(start)),
+            _let(mid, whole(ir.number(start), steps[0])),
+            *store_past((part(loops.lines, ir.number(start), ir.number(mid)),), arrays),
+            _let(last, whole(ir.number(mid), steps[1])),
+            *store_past((part(loops.singles, ir.number(mid), ir.number(last)),), arrays),
+            ir.Next(end, ir.position(ir.number(last))),
         )
-        other = (_copy(s, loops.other, s.low, s.high, names),)
-        before = ir.Let(lead, ir.position(mod(mul(first, -1), ir.CACHE_LINE)))
-        return (before, ir.If(_all(tests), aligned, other))
+        other = (
+            _let(usual, whole_groups(s, steps[0])),
+            part(loops.other, s.low, ir.number(usual)),
+            ir.Next(end, ir.position(ir.number(usual))),
+        )
+        return (
+            _let(lead, mod(mul(first, -1), ir.CACHE_LINE)),
+            ir.If(_all(tests), aligned, other, (end,)),
+            part(loops.tail, ir.number(end), s.high),
+        )
 
     return stores.with_skews(replace_loop(func, var, change)), loops
+
+
+def cut_tail(func: ir.Func, var: str, step: int) -> tuple[ir.Func, str]:
+    """Cut the loop over `var` where whole steps end; return the variable of what remains."""
+    names = Names(func)
+    tail, mid = names.new(var), names.new("mid")
+
+    def change(s: ir.For) -> Body:
+        rest = _copy(s, tail, ir.number(mid), s.high, names)
+        return (_let(mid, whole_groups(s, step)), replace(s, high=ir.number(mid)), rest)
+
+    return replace_loop(func, var, change), tail
 
 
 def store_if_aligned(
@@ -174,6 +222,10 @@ class _Stores:
         """Return a function whose numbers are also the skews of the arrays."""
         skews = map(skew_of, self.arrays)
         return replace(func, numbers=tuple(dict.fromkeys((*func.numbers, *skews))))
+
+
+def _let(name: str, index: Index) -> ir.Let:
+    return ir.Let(name, ir.position(index))
 
 
 def _is_multiple(address: Index, of: int) -> ir.Value:

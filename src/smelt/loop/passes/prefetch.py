@@ -218,14 +218,14 @@ def prefetch_strips(func: ir.Func, strip: int, arrays: Collection[str]) -> ir.Fu
     return func
 
 
-def prefetch_written(func: ir.Func, buffer: str) -> ir.Func:
-    """Prefetch the cache lines that full vectors will be stored to a page later.
+def prefetch_written(func: ir.Func, arrays: Collection[str]) -> ir.Func:
+    """Prefetch the cache lines of arrays that full vectors are stored to a page later.
 
     No cache has the lines of a large result, and stores across lines wait for two of them. Stores
     past the caches need none.
     """
     sizes = {p.name: p.dtype.itemsize for p in func.params}
-    rewriter = _BeforeStores(Names(func), buffer, sizes)
+    rewriter = _BeforeStores(Names(func), arrays, sizes)
     return with_func_body(func, rewriter.body(func.body))
 
 
@@ -266,16 +266,16 @@ class _AfterLoads(Rewriter):
 class _BeforeStores(Rewriter):
     """Adds prefetches of what is stored later, between a value and its store."""
 
-    def __init__(self, names: Names, buffer: str, sizes: dict[str, int]) -> None:
+    def __init__(self, names: Names, arrays: Collection[str], sizes: dict[str, int]) -> None:
         super().__init__()
-        self.new_names, self.buffer, self.sizes = names, buffer, sizes
+        self.new_names, self.arrays, self.sizes = names, arrays, sizes
 
     def statement(self, s: ir.Statement) -> Body:
         """Add the prefetches of a store."""
         if not isinstance(s, ir.Store):
             return (self.rebuild(s),)
         place = s.place
-        if place.buffer != self.buffer or place.lanes == 1 or place.mask is not None:
+        if place.buffer not in self.arrays or place.lanes == 1 or place.mask is not None:
             return (s,)
         if s.nontemporal or not isinstance(place.at, int | Expr):
             return (s,)

@@ -22,7 +22,8 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Vectors that fill no cache lines are not stored past the caches.
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
-a remainder), `masked` (all vectors are masked: what is left is short).
+a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
+short).
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
 from smelt.types.expr import Atom, Index
 
-__all__ = ["Module", "Tail", "vectorize"]
+__all__ = ["Module", "Tail", "Widen", "vectorize"]
 
-Tail = Literal["mask", "scalar", "none", "masked"]
+Tail = Literal["mask", "scalar", "none", "whole", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 
@@ -69,7 +70,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
 
     def change(loop: ir.For) -> Body:
         _check(loop, env)
-        mid = loop.low if tail == "masked" else whole_groups(loop, lanes)
+        mid = loop.low if tail == "masked" else loop.high
+        mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
@@ -77,7 +79,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
-            main = replace(head, body=_Widen(loop, lanes, env, "").body(body))
+            main = replace(head, body=Widen(loop, lanes, env).body(body))
             out.append(copy_loop(main, names))
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
@@ -86,7 +88,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *_Widen(loop, count, env, on).body(body))
+            masked = (mask, *Widen(loop, count, env, on).body(body))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
@@ -189,10 +191,10 @@ class _Inline(Rewriter):
         return (new,)
 
 
-class _Widen(Rewriter):
+class Widen(Rewriter):
     """Rewrites the body of a loop for `lanes` neighbouring positions, under the mask `on`."""
 
-    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str) -> None:
+    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str = "") -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
@@ -232,6 +234,8 @@ class _Widen(Rewriter):
                 return ir.cast(self._lanes_of(index), dtype)
             case ir.Load(place, other):
                 return ir.Load(self.place(place), other)
+            case ir.Apply("lt", (left, right)) if (count := self._before(left, right)) is not None:
+                return ir.Prefix(count, self.lanes)
             case ir.Apply(op, args):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
@@ -240,6 +244,13 @@ class _Widen(Rewriter):
                 return v
             case _:
                 _refuse(f"the loop over {self.loop.var} has vectors already")
+
+    def _before(self, left: ir.Value, right: ir.Value) -> Index | None:
+        """Return how many lanes of a position that counts them up are below an end."""
+        at, end = ir.as_index(left), ir.as_index(right)
+        if at is None or end is None or self._slope(at) != 1 or self._index_varies(end):
+            return None
+        return expr.sub(end, at)
 
     def _lanes_of(self, e: Index) -> ir.Value:
         """Return an index expression as a vector, if it varies."""

@@ -217,6 +217,8 @@ def _interleave(b: ir.IRBuilder, raw: Sequence[Value], lanes: int, width: int) -
     Recursively by even and odd columns, as long as their number is even.
     """
     step = len(raw)
+    if step == 1 and width == lanes:
+        return [*raw]
     if step > 2 and step % 2 == width % 2 == 0:
         vectors: list[Value] = []
         halves = (_interleave(b, raw[k::2], lanes, width) for k in (0, 1))

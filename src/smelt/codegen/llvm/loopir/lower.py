@@ -27,6 +27,7 @@ from smelt.codegen.llvm.loopir.items import (
     unvarying_axes,
     visited_axes,
 )
+from smelt.errors import VerifyError
 from smelt.kernel import ir as k
 from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
@@ -156,6 +157,8 @@ class PhaseBuilder:
                     return arg
                 axes = arg.axes | {along}
                 return self.item(ssa.Scan((arg,), axes, dtype.compute, COMBINES[combine], (along,)))
+            case k.Rename(old=old):
+                raise VerifyError(f"the axis {old} is renamed, which a CPU's code does not do")
             case k.If():
                 return self._if(value)
             case k.Partial(condition=condition):

@@ -150,9 +150,11 @@ def decision_tree(env: Environment) -> Tree | None:
     if vector is None or not _is_repeatable(nest):
         return None
     choices = [i for i in env.items if is_select(i) and _is_decidable(i.args[0], vector)]
-    if len(choices) < MIN_SELECTS or any(partition_axis(nest, a, axes[a]) for a in nest.order):
+    if len(choices) < MIN_SELECTS:
         return None
     depth = max(env.depth(i.args[0]) for i in choices)
+    if any(partition_axis(nest, a, axes[a]) for a in nest.order[:depth]):
+        return None
     inner = [axes[a] for a in nest.order[depth:]]
     all_constant = all(isinstance(n, int) for n in inner)
     if all_constant and prod(n for n in inner if isinstance(n, int)) < MIN_PATH_ELEMENTS:

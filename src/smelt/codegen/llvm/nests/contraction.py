@@ -47,7 +47,8 @@ class Contraction:
     left: Item
     right: Item
     m: str | None
-    """None if the left operand has no axis of its own: only GEMV contractions allow that."""
+    """None if the left operand has no axis of its own: only GEMV contractions and groups in panels
+    allow that."""
     n: str
     outer: tuple[str, ...]
     k: str
@@ -262,8 +263,14 @@ class Contraction:
             self.group,
             is_small=self.group is None,
             is_prepacked=self.prepacked,
-            packs=self.kind == "packed",
+            packs=self.kind == "packed" or self.interleaves_rows,
         )
+
+    @property
+    def interleaves_rows(self) -> bool:
+        """Whether a GEMV of a single row interleaves rows of its right operand in registers."""
+        is_single_row = self.is_gemv and self.m is None
+        return is_single_row and self.vector_axis == self.n and self.group is not None
 
     @property
     def by_panels(self) -> bool:

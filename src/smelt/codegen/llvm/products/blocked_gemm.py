@@ -20,17 +20,16 @@ pack.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.access.prefetch import prefetch_packed_rows
 from smelt.codegen.llvm.instructions.dot_product import flip_sign, to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Load
-from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -38,15 +37,13 @@ from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.nests.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
+from smelt.codegen.llvm.products.move_elements import clear_elements, clear_panel_tail
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
-from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
-from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
-from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
+from smelt.codegen.llvm.products.packing import Packer, panel_offset
+from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
-from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.machine.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType
 
 Value = ir.Value
 
@@ -66,15 +63,18 @@ class Panels:
     """Elements between the panels of consecutive positions along k."""
 
 
-class BlockedGemm:
+class BlockedGemm(Packer):
     """Emits the blocked contractions of the task that `env` is emitting."""
 
-    row_vectors = 0
-    """Rows are packed with masks."""
-
     def __init__(self, env: Environment, nest: Nest, c: Contraction) -> None:
-        self.env, self.b = env, env.b
+        super().__init__(env, c.item)
         self.nest, self.c = nest, c
+        self.element = self.image = c.item.dtype if c.group is None else c.group.dtype
+        *rows, k = nest.packs[0].order
+        row_stride = number(c.pitch * c.group_size)
+        self.packed_left_strides = {**dict.fromkeys(rows, row_stride), k: number(1)}
+        self.right_base: Value = number(0)
+        """Where the current block's panels of the right operand begin."""
 
     def run(self) -> None:
         """Emit the complete contraction of this task, into its scratch array."""
@@ -116,18 +116,10 @@ class BlockedGemm:
         self._k_blocks(k_block)
 
     def _clear(self) -> None:
-        c = self.c
-        env = self.env
-        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
+        c, env = self.c, self.env
         count = env.frame.index(env.storage.rows(c))
         count = self.b.mul(count, env.frame.index(env.storage.extent(c.item, c.n)))
-        base, zero = env.storage.at[c.item, 0], m.const(c.item.dtype, 0)
-
-        def put(position: Value) -> None:
-            at = element_address(self.b, base, position, c.item.dtype)
-            store_vector(m, at, zero, c.item.dtype, None)
-
-        env.loop(number(0), count, env.s.lanes, put)
+        clear_elements(env, self.at(0, number(0)), count, env.s.lanes, c.item.dtype)
 
     def _outer_loops(self, depth: int, scope: Scope) -> None:
         """Emit loops over all reduction axes but the last."""
@@ -201,9 +193,9 @@ class BlockedGemm:
                 self._pack_unless(self.right_is_packed, packer.run)
             elif c.is_right_in_rows():
                 with self.b.if_then(self.b.not_(tiles.choose_right_in_place(right, scope))):
-                    self._pack_unless(self.right_is_packed, lambda: self._pack(right, scope))
+                    self._pack_unless(self.right_is_packed, lambda: self._pack_block(right, scope))
             else:
-                self._pack_unless(self.right_is_packed, lambda: self._pack(right, scope))
+                self._pack_unless(self.right_is_packed, lambda: self._pack_block(right, scope))
             if c.group is not None and c.group.left_offset:
                 tiles.sum_columns()
             tiles.run(self.is_first_block, last=self.is_last_block)
@@ -276,7 +268,7 @@ class BlockedGemm:
         nest = self.nest
         if c.is_gemv:
             Gemv(self.env, c, nest.packs[1], scope).zero_row_ends()
-        self._pack(nest.packs[0], scope)
+        self._pack_block(nest.packs[0], scope)
 
     def _skinny_block(self, scope: Scope) -> None:
         """Emit one block of a GEMV or skinny product.
@@ -308,94 +300,59 @@ class BlockedGemm:
             short_row_tiles(self.env.frame.target, c.tile.lanes) if c.reads_right_rows() else ()
         )
 
-    def _pack(self, pack: Nest, scope: Scope) -> None:
+    def _pack_block(self, pack: Nest, scope: Scope) -> None:
         """Pack one operand's current block; concatenations are packed part by part."""
-        self.pack_starts = {a: self.env.ranges[a][0] for a in pack.order}
-        c = self.c
-        plain = pack.packed == "left" and c.group is None
-        if pack.packed == "right":  # now: segments narrow the ranges while packing
-            self.pack_base = self._right_panels()
-        if pack.packed == "right" and c.group is None:
-            b, (low, high), (first, end) = self.b, self.env.ranges[c.n], self.env.ranges[c.k]
-            panels = self.pack_base, c.item.dtype
-            zero_panel_tail(
-                self.env,
-                panels,
-                c.tile,
-                b.sub(high, low),
-                number(c.packed_units),
-                b.sub(end, first),
-            )
-        axes = segment_axes(self.env, pack, 1 if plain else c.tile.columns)
-        for_each_segment(self.env, axes, lambda: self._pack_segment(pack, scope))
+        c, b, env = self.c, self.b, self.env
+        if pack.packed == "right":
+            self.right_base = self._right_panels()
+            if c.group is None:
+                columns, depth = (b.sub(*env.ranges[a][::-1]) for a in (c.n, c.k))
+                units = number(c.packed_units)
+                clear_panel_tail(env, c, self.right_base, columns, units, depth)
+        self.pack(pack, scope)
 
-    def _pack_segment(self, pack: Nest, scope: Scope) -> None:
-        if not pack.transposed:
-            self.env.run(pack, scope)
-            return
-        items = (
-            live_items(pack, self.env.known_conditions) if self.env.known_conditions else pack.items
-        )
-        if len(items) == 1 and isinstance(load := items[0], Load) and load in pack.transposed:
-            top = self.env.open(pack, scope)
-            emit_transposed(self.env, load, top, self._vector_store(pack))
-            return
-        strip_mine_transpose_tiles(self.env, pack.order, lambda: self.env.run(pack, scope))
+    def partitionable_axes(self, nest: Nest) -> Collection[str]:
+        """Return the axes of a nest which may be partitioned: all."""
+        return nest.order
+
+    def vector_alignment(self, nest: Nest) -> int:
+        """Return the multiple at which vectors of a packing nest must begin."""
+        plain = nest.packed == "left" and self.c.group is None
+        return 1 if plain else self.c.tile.columns
+
+    def _pack(self, nest: Nest, scope: Scope) -> None:
+        if nest.transposed:
+            self._pack_squares(nest, scope, nest.order)
+        else:
+            self.env.run(nest, scope)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand; called from the body of the packing nest."""
-        if scope.lanes is not None and scope.lanes.mask is None:
-            prefetch_packed_rows(self.env, nest, scope)
-        lanes = scope.lanes.count if scope.lanes is not None else None
-        m = LLVMMachine(self.b, lanes, self.env.frame.target)
-        *firsts, second = (scope.axis(a) for a in nest.order)
-        value = splat(self.b, value, lanes) if lanes else value
-        mask = scope.lanes.mask if scope.lanes else None
-        self._store(nest, m, (firsts[0] if firsts else None, second), value, mask)
-
-    def _vector_store(self, pack: Nest) -> Put:
-        """Return a callback which stores an unmasked vector of a packed operand."""
-        m = LLVMMachine(self.b, self.env.s.lanes, self.env.frame.target)
-
-        def put(first: Value, second: Value, value: Value) -> None:
-            self._store(pack, m, (first, second), value, None)
-
-        return put
-
-    def _store(
-        self,
-        pack: Nest,
-        m: LLVMMachine,
-        place: tuple[Value | None, Value],
-        value: Value,
-        mask: Value | None,
-    ) -> None:
         """Store one vector of a packed operand; groups whole, zeros past the last position."""
-        c = self.c
-        at, dtype = self._packed_place(pack, *place)
-        if c.group is None:
-            store_vector(m, at, value, dtype, mask)
+        b, group, lanes = self.b, self.c.group, scope.lanes
+        if lanes is not None and lanes.mask is None:
+            prefetch_packed_rows(self.env, nest, scope)
+        if group is None:
+            super().put(nest, value, scope)
             return
-        bits = to_packed_bits(m, value, pack.saves[0], c.group)
-        if mask is not None:
-            bits = self.b.select(mask, bits, ir.Constant(bits.type, None))
-        if c.group.left_offset:
-            bits = flip_sign(self.b, bits)
-        self.b.store(bits, at, align=dtype.itemsize)
+        m = LLVMMachine(b, None if lanes is None else lanes.count, self.env.frame.target)
+        value = splat(b, value, lanes.count) if lanes else value
+        bits = to_packed_bits(m, value, nest.saves[0], group)
+        if lanes is not None and lanes.mask is not None:
+            bits = b.select(lanes.mask, bits, ir.Constant(bits.type, None))
+        if group.left_offset:
+            bits = flip_sign(b, bits)
+        part = RIGHT_PART if nest.packed == "right" else LEFT_PART
+        b.store(bits, self.at(part, self.offset(nest, scope)), align=group.dtype.itemsize)
 
-    def _packed_place(self, pack: Nest, first: Value | None, second: Value) -> tuple[Value, DType]:
-        """Return the address of an element of a packed operand, and its type."""
-        c = self.c
-        b, env = self.b, self.env
-        second = b.sub(second, self.pack_starts[pack.order[-1]])
-        row = number(0) if first is None else b.sub(first, self.pack_starts[pack.order[0]])
-        dtype = c.item.dtype if c.group is None else c.group.dtype
-        if pack.packed == "left":
-            base = env.storage.at[c.item, LEFT_PART]
-            offset = b.add(b.mul(row, number(c.pitch * c.group_size)), second)
-        else:
-            base = self.pack_base
-            inside = b.and_(second, number(c.tile.columns - 1))
-            panel = b.mul(b.sub(second, inside), number(c.packed_units))
-            offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
-        return element_address(b, base, offset, dtype), dtype
+    def offset(self, nest: Nest, scope: Scope) -> Value:
+        """Return the packed position of the vector at a scope, in elements."""
+        if nest.packed == "left":
+            return super().offset(nest, scope)
+        k, column = (self.b.sub(scope.axis(a), self.starts[a]) for a in nest.order)
+        return panel_offset(self.b, self.c.tile.columns, number(self.c.packed_units), k, column)
+
+    def at(self, part: int, offset: Value) -> Value:
+        """Return the address of an element in a part of the product's scratch memory."""
+        if part == RIGHT_PART:
+            return element_address(self.b, self.right_base, offset, self.image)
+        return super().at(part, offset)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
@@ -42,6 +42,7 @@ from smelt.codegen.llvm.products.direct_store import (
     rounded_output,
 )
 from smelt.codegen.llvm.products.layout_transpose import pack_pixel_rows, store_channel_rows
+from smelt.codegen.llvm.products.move_elements import clear_elements
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
@@ -119,14 +120,8 @@ class Depthwise(Packer):
 
     def clear(self, count: Value) -> None:
         """Clear the first elements of the packed input, or the row of zeros."""
-        dtype = self.c.item.dtype
-        zero = self.m.const(dtype, 0)
-        self.env.loop(
-            number(0),
-            count,
-            self.c.tile.lanes,
-            lambda at: store_vector(self.m, self.at(RIGHT_PART, at), zero, dtype, None),
-        )
+        to = self.at(RIGHT_PART, number(0))
+        clear_elements(self.env, to, count, self.c.tile.lanes, self.c.item.dtype)
 
     def _table(self) -> None:
         """Store a table entry for each position of the reduction but those along the tile."""

@@ -22,6 +22,7 @@ from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.products.move_elements import clear_elements
 from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
@@ -157,16 +158,10 @@ class ImplicitGemmNchw(Packer):
 
     def _clear(self) -> None:
         """Store zeros: the sums of an empty reduction."""
-        env, item = self.env, self.c.item
-        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
-        low, high = env.ranges[self.c.m]
-        zero = m.const(item.dtype, 0)
-        env.loop(
-            number(0),
-            self.b.mul(self.b.sub(high, low), self.row),
-            env.s.lanes,
-            lambda at: store_vector(m, self.at(0, at), zero, item.dtype, None),
-        )
+        low, high = self.env.ranges[self.c.m]
+        count = self.b.mul(self.b.sub(high, low), self.row)
+        to, lanes = self.at(0, number(0)), self.env.s.lanes
+        clear_elements(self.env, to, count, lanes, self.c.item.dtype)
 
     def _table(self) -> None:
         """Store the offset from a column, for each position of a block of the reduction.

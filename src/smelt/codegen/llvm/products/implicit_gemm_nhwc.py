@@ -31,9 +31,9 @@ from smelt.codegen.llvm.products.direct_store import (
 )
 from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
-from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
+from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
-from smelt.codegen.llvm.products.packing import Packer
+from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, prefetch_args
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.products.tile_loops import (
@@ -204,11 +204,7 @@ class ImplicitGemmNhwc(Packer):
             scopes = row_scopes(env, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
-                rows: list[Value] = []
-                for row_scope in scopes:
-                    inner = Scope(row_scope, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
-                    env.enter(inner, 2)
-                    rows.append(env.get(c.left, inner, True))
+                rows = load_rows(env, c.left, scopes, Lanes(c.depth, at, lanes, mask))
                 for t, column in enumerate(transpose(b, rows)[: c.block]):
                     place = Scope(top, {c.n: n, c.depth: b.add(at, number(t))})
                     to = self.at(LEFT_PART, self.offset(left, place))
@@ -224,10 +220,8 @@ class ImplicitGemmNhwc(Packer):
             return super().offset(nest, scope)
         b, c = self.b, self.c
         k, n = (b.sub(scope.axis(a), self.firsts[a]) for a in (c.flat or c.depth, c.n))
-        inside = b.and_(n, number(c.tile.columns - 1))
         k = b.add(b.mul(self.tap, number(c.block)), k)
-        panel = b.mul(b.sub(n, inside), number(c.taps * c.block))
-        return b.add(b.add(panel, b.mul(k, number(c.tile.columns))), inside)
+        return panel_offset(b, c.tile.columns, number(c.taps * c.block), k, n)
 
     def _table(self) -> None:
         """Store the indirection table.

@@ -41,10 +41,11 @@ from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
+from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, strided_rows
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
@@ -349,10 +350,7 @@ class KBlockedGemm(TallSkinnyGemm):
         """Return row addresses of a full tile at a constant stride."""
         b, stride = self.b, self.left_strides[0]
         first = element_address(b, self.base, b.mul(row, stride), self.left_dtype)
-        return [
-            element_address(b, first, b.mul(number(i), stride), self.left_dtype)
-            for i in range(count)
-        ]
+        return strided_rows(b, first, stride, count, self.left_dtype)
 
     def _starts(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a tile.
@@ -365,10 +363,7 @@ class KBlockedGemm(TallSkinnyGemm):
         if not c.packs_transposed:  # a constant stride: one address register serves all rows
             at = number(0) if c.by_tiles else b.mul(b.sub(row, self.first_row), number(c.pitch))
             first = element_address(b, self.base, at, self.left_dtype)
-            return [
-                element_address(b, first, number(i * c.pitch), self.left_dtype)
-                for i in range(count)
-            ]
+            return strided_rows(b, first, number(c.pitch), count, self.left_dtype)
         group = gcd(c.tile.rows, c.tile.lanes)  # rows from a multiple of it on share a strip
         for i in range(0, count, group):
             place = b.add(b.sub(row, self.first_row), number(i))
@@ -408,15 +403,11 @@ class KBlockedGemm(TallSkinnyGemm):
             totals = add_previous_blocks(
                 self.m, sum_places, c.item.dtype, totals, self.is_first_block
             )
-            if c.stores_sums:
-                self._store_sums(sum_places, totals)
-                return
-            inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
-            with b.if_else(b.and_(read, inside)) as (in_registers, later):
-                with in_registers:
-                    self._epilogue_full_tile(row, c.tile.rows, at, None, totals)
-                with later:
-                    self._store_sums(sum_places, totals)
+            is_final = read
+            if not c.stores_sums:
+                inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
+                is_final = b.and_(read, inside)
+            self._store_or_read(is_final, (row, c.tile.rows, at, None), sum_places, totals)
 
         env.loop(low, high, c.tile.columns, panel)
 
@@ -435,23 +426,38 @@ class KBlockedGemm(TallSkinnyGemm):
                 for stream in self._prefetch_streams(origins, column, tile.rows, tile.vectors):
                     stream.prefetch_all()
 
-    def _epilogue_full_tile(
-        self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
+    def _store_or_read(
+        self,
+        is_final: Value,
+        tile: tuple[Value, int, Value, Value | None],
+        places: list[Value],
+        totals: list[Value],
     ) -> None:
-        self._epilogue_tile(row, self._places(row, count), column, mask, totals)
+        """Store a tile's sums in scratch, or let the epilogue read final ones from registers.
+
+        `tile` is its first row, rows, first column, and the mask of the last vector.
+        """
+        if self.c.stores_sums:
+            self._store_sums(places, totals)
+            return
+        row, count, column, mask = tile
+
+        def read() -> None:
+            self._epilogue_tile(row, self._places(row, count), column, mask, totals)
+
+        if ir.is_true(is_final):
+            read()
+            return
+        with self.b.if_else(is_final) as (final, earlier):
+            with final:
+                read()
+            with earlier:
+                self._store_sums(places, totals)
 
     def _sum_places(self, row: Value, column: Value, count: int, vectors: int) -> list[Value]:
         """Return the scratch addresses of a tile's sums between blocks."""
-        b, c = self.b, self.c
-        first = self._sum_address(row, column)
-        addresses: list[Value] = []
-        for i in range(count):
-            row_address = element_address(b, first, b.mul(self.pitch, number(i)), c.item.dtype)
-            addresses += [
-                element_address(b, row_address, number(v * c.tile.lanes), c.item.dtype)
-                for v in range(vectors)
-            ]
-        return addresses
+        first = TileTarget(self._sum_address(row, column), self.pitch, self.c.item.dtype)
+        return first.addresses(self.b, Tile(count, vectors, self.c.tile.lanes))
 
     def _store_sums(self, places: list[Value], totals: list[Value]) -> None:
         for place, total in zip(places, totals, strict=True):

@@ -12,27 +12,34 @@ Sums are NHWC too, and are transposed back tile by tile, without regard to image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import lanes_before_end, lanes_if, number
+from smelt.codegen.llvm.access.memory import element_address, store_interleaved, store_vector
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.print_loops import print_func
 from smelt.codegen.llvm.products.direct_store import (
     rows_are_contiguous,
     transposed_layout,
 )
+from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.types.dtype import DType
-from smelt.types.expr import product
+from smelt.loop.ir import Func
+from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.transpose_tile import transpose_tile
+from smelt.loop.text import parse
+from smelt.types.expr import Index, product
 
 Value = ir.Value
 
@@ -43,34 +50,26 @@ def pack_nchw(packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
     What a tile has past the end of its row is overwritten by the next one; there is room behind the
     last.
     """
-    b, env, lanes = packer.b, packer.env, c.tile.lanes
-    *outer, depth, last = nest.order
+    env, lanes, (*outer, depth, last) = packer.env, c.tile.lanes, nest.order
     packer.count_from({a: env.ranges[a][0] for a in nest.order})
     piece = _Piece(packer, c, nest)
 
-    def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
-        if inner_axes:
-            env.loop(*env.ranges[inner_axes[0]], 1, lambda at: step(scope, inner_axes, at, done))
-            return
-        env.loop(*env.ranges[depth], c.few_channels or lanes, lambda k: pieces(scope, k))
+    def loops(scope: Scope, done: int) -> None:
+        def inside(at: Value) -> None:
+            inner = Scope(scope, {outer[done]: at})
+            env.enter(inner, done + 1)
+            loops(inner, done + 1)
 
-    def step(scope: Scope, inner_axes: list[str], at: Value, done: int) -> None:
-        inner = Scope(scope, {inner_axes[0]: at})
-        env.enter(inner, done + 1)
-        loops(inner, inner_axes[1:], done + 1)
+        def channels(k: Value) -> None:
+            span = env.ranges[last]
+            vector_loop(env, span, lanes, lambda at, mask: piece.put(scope, k, at, mask))
 
-    def pieces(scope: Scope, k: Value) -> None:
-        low, high = env.ranges[last]
-        vectors_end = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
-        env.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None))
-        env.loop(
-            vectors_end,
-            high,
-            lanes,
-            lambda at: piece.put(scope, k, at, lanes_before_end(b, b.sub(high, at), lanes)),
-        )
+        if done < len(outer):
+            env.loop(*env.ranges[outer[done]], 1, inside)
+        else:
+            env.loop(*env.ranges[depth], c.few_channels or lanes, channels)
 
-    loops(env.open(nest, Scope(env.top)), [*outer], 0)
+    loops(env.open(nest, Scope(env.top)), 0)
 
 
 class _Piece:
@@ -84,244 +83,177 @@ class _Piece:
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
-        if self.c.few_channels:
-            self._interleave_channels(
-                scope, at, self._rows(scope, (k, at), mask, self.c.few_channels)
-            )
+        env, packer, order, few = self.env, self.packer, self.nest.order, self.c.few_channels
+        end = self.b.sub(env.ranges[self.depth][1], number(1))
+        count, depth = few or self.lanes, len(order) - 1
+        scopes = row_scopes(env, scope, self.depth, k, count, end, depth)
+        lanes = Lanes(self.last, at, self.lanes, mask)
+        rows = load_rows(env, self.c.right, scopes, lanes, depth + 1)
+        if few:
+            to = self.b.mul(self.b.sub(at, packer.starts[self.last]), number(few))
+            for a in order[:-2]:
+                position = self.b.sub(scope.axis(a), packer.starts[a])
+                to = self.b.add(to, self.b.mul(position, packer.packed_right_strides[a]))
+            first, nbytes = packer.at(RIGHT_PART, to), env.frame.target.vector_bytes
+            store_interleaved(self.m, first, rows, self.c.unit, None, nbytes)
             return
-        for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
+        for i, pixel in enumerate(transpose(self.b, rows)):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
-            self._store(self.packer.offset(self.nest, place), pixel)
-
-    def _store(self, offset: Value, value: Value) -> None:
-        store_vector(self.m, self.packer.at(RIGHT_PART, offset), value, self.c.unit, None)
-
-    def _rows(
-        self, scope: Scope, at: tuple[Value, Value], mask: Value | None, count: int
-    ) -> list[Value]:
-        """Load vectors along the row, of `count` channels; the last channel is repeated."""
-        b, env, (k, place), rows = self.b, self.env, at, list[Value]()
-        end = b.sub(env.ranges[self.depth][1], number(1))
-        for i in range(count):
-            channel_index = b.add(k, number(i))
-            channel_index = b.select(b.icmp_signed("<", channel_index, end), channel_index, end)
-            channel = Scope(scope, {self.depth: channel_index})
-            env.enter(channel, len(self.nest.order) - 1)
-            inner = Scope(
-                channel, {self.last: place}, lanes=Lanes(self.last, place, self.lanes, mask)
-            )
-            env.enter(inner, len(self.nest.order))
-            rows.append(env.get(self.c.right, inner, True))
-        return rows
-
-    def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
-        """Interleave a few channels, pixel by pixel."""
-        b, packer, lanes, channels = self.b, self.packer, self.lanes, self.c.few_channels
-        offset = b.mul(b.sub(at, packer.starts[self.last]), number(channels))
-        for a in self.nest.order[:-2]:
-            offset = b.add(
-                offset,
-                b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.packed_right_strides[a]),
-            )
-        for j in range(channels):
-            sources, mixed = [divmod(j * lanes + i, channels) for i in range(lanes)], rows[0]
-            for k in range(1, channels):
-                lane_numbers = [
-                    lanes + x if y == k else x if k == 1 else i for i, (x, y) in enumerate(sources)
-                ]
-                mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), lane_numbers)
-                mixed = b.shuffle_vector(mixed, rows[k], mask)
-            self._store(b.add(offset, number(j * lanes)), mixed)
+            to = packer.at(RIGHT_PART, packer.offset(self.nest, place))
+            store_vector(self.m, to, pixel, self.c.unit, None)
 
 
 def store_nchw(packer: Packer, c: NhwcConvPlan, rows: Sequence[Value]) -> None:
     """Store the sums of a block, transposed from NHWC to NCHW."""
     b, env, lanes = packer.b, packer.env, c.tile.lanes
-    m, dtype = LLVMMachine(b, lanes, env.frame.target), c.item.dtype
     base, strides = transposed_layout(env, c)
-    columns = [k.axis for k in c.columns]
-    spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (env.ranges[a],)}
-    row_length = spans[columns[-1]]
+    spans = {a: b.sub(*env.ranges[a][::-1]) for a in (c.n, *(k.axis for k in c.columns))}
+    axes = [(spans[k.axis], row, strides[k.axis]) for k, row in zip(c.columns, rows, strict=True)]
+    length, pixel, _ = axes.pop()
     if rows_are_contiguous(env, c):
-        row_length = b.mul(spans[columns[-2]], rows[-2])
-        row_length = b.udiv(row_length, rows[-1])
-        columns.pop(-2)
-
-    has_full_tiles = packer.is_multiple(c.n, lanes)
-
-    def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
-        def sums(k: int) -> Value:
-            pixel = b.mul(b.add(at, number(k)), rows[-1])
-            return packer.at(SUMS_PART, b.add(b.add(source, n), pixel))
-
-        def target(k: int, mask: ir.PrefixMask | None) -> tuple[Value, ir.PrefixMask | None]:
-            channel = b.add(n, number(k))
-            place = b.add(b.add(to, at), b.mul(channel, strides[c.n]))
-            address = element_address(b, base, place, dtype)
-            if has_full_tiles:
-                return address, mask
-            # A masked store without lanes is slow where memory is not mapped.
-            is_channel = b.icmp_signed("<", channel, spans[c.n])
-            pixels = lanes_before_end(b, number(lanes), lanes) if mask is None else mask
-            return b.select(is_channel, address, base), lanes_if(b, is_channel, pixels)
-
-        _store_transposed(m, dtype, sums, target, None if is_full else b.sub(row_length, at))
-
-    def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
-        if len(inner_axes) > 1:
-            step = rows[[k.axis for k in c.columns].index(inner_axes[0])]
-            env.loop(
-                number(0),
-                spans[inner_axes[0]],
-                1,
-                lambda at: loops(
-                    inner_axes[1:],
-                    n,
-                    b.add(source, b.mul(at, step)),
-                    b.add(to, b.mul(at, strides[inner_axes[0]])),
-                ),
-            )
-            return
-        middle = b.and_(row_length, number(-lanes))
-        env.loop(number(0), middle, lanes, lambda at: tile(n, source, to, at, True))
-        env.loop(middle, row_length, lanes, lambda at: tile(n, source, to, at, False))
-
-    env.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
+        count, row, _ = axes.pop()
+        length = b.udiv(b.mul(count, row), pixel)
+    full = packer.is_multiple(c.n, lanes)
+    func = channel_planes(lanes, c.item.dtype.name, len(axes), full=full)
+    numbers = [spans[c.n], strides[c.n], pixel, length, *chain.from_iterable(axes)]
+    arrays = [base, packer.at(SUMS_PART, number(0))]
+    print_func(b, env.frame.target, func, arrays, numbers)
 
 
 def store_channel_rows(packer: Packer, c: DepthwisePlan) -> None:
     """Store the sums of a depthwise convolution, transposed from NHWC to NCHW."""
-    env, b, dtype = packer.env, packer.b, c.item.dtype
-    m = LLVMMachine(b, c.tile.lanes, env.frame.target)
-    outer, *inner = c.columns[:-1]
-    low, high = env.ranges[outer.axis]
-    plane_size = env.frame.index(product(env.s.local[k.axis] for k in inner))
-    channel_size = env.frame.index(product(env.s.local[k.axis] for k in c.columns[:-1]))
-    places, lanes = b.mul(b.sub(high, low), plane_size), c.tile.lanes
-
-    def tile(at: Value) -> None:
-        def sums(k: int) -> Value:
-            return packer.at(SUMS_PART, b.mul(b.add(at, number(k)), number(lanes)))
-
-        def target(k: int, mask: ir.PrefixMask | None) -> tuple[Value, ir.PrefixMask | None]:
-            return packer.at(0, b.add(b.mul(number(k), channel_size), at)), mask
-
-        _store_transposed(m, dtype, sums, target, b.sub(places, at))
-
-    env.loop(number(0), places, lanes, tile)
+    env, b, lanes = packer.env, packer.b, c.tile.lanes
+    outer, *inner = (k.axis for k in c.columns[:-1])
+    plane = env.frame.index(product(env.s.local[a] for a in (outer, *inner)))
+    length = b.mul(
+        b.sub(*env.ranges[outer][::-1]), env.frame.index(product(env.s.local[a] for a in inner))
+    )
+    func = channel_planes(lanes, c.item.dtype.name, 0, full=True)
+    arrays = [packer.at(part, number(0)) for part in (0, SUMS_PART)]
+    print_func(b, env.frame.target, func, arrays, [number(lanes), plane, number(lanes), length])
 
 
-def _store_transposed(
-    m: LLVMMachine,
-    dtype: DType,
-    sums: Callable[[int], Value],
-    target: Callable[[int, ir.PrefixMask | None], tuple[Value, ir.PrefixMask | None]],
-    count: Value | None,
-) -> None:
-    """Transpose a tile: from the addresses of its pixels to those of its channels.
+@cache
+def channel_planes(lanes: int, dtype: str, outer: int, *, full: bool) -> Func:
+    """Return the loops that store rows of pixels as planes of channels, with `outer` axes.
 
-    `target` completes the mask of the first `count` pixels; None if all are inside.
+    With `full`, channels are whole vectors.  Otherwise what is past the last one has masks without
+    lanes; these are slow where memory is not mapped, so they stand at the last channel.
     """
-    assert m.lanes is not None
-    rows = [load_vector(m, sums(k), dtype, None) for k in range(m.lanes)]
-    inside = None if count is None else lanes_before_end(m.builder, count, m.lanes)
-    for k, row in enumerate(transpose(m.builder, rows)):
-        address, mask = target(k, inside)
-        store_vector(m, address, row, dtype, mask)
+    loops, indent, source, to = "", "    ", "s[c + j", "y[i"
+    for d in range(outer):
+        loops += f"{indent}each i{d} in 0 .. n{d}\n"
+        indent += "  "
+        source += f" + i{d}*row{d}"
+        to += f" + i{d}*step{d}"
+
+    def tile(at: str, left: str) -> str:
+        ends = [left] if left else []
+        channel = f"c + j{at}"
+        if not full:
+            ends.append(f"(channels - ({channel}))*{lanes}")
+            channel = f"min({channel}, channels - 1)"
+        end = ends[0] if len(ends) == 1 else f"min({', '.join(ends)})"
+        mask = f" | i{at} < {end}" if ends else ""
+        moved = to.replace("[i", f"[{at} + i{at}"), source.replace("+ j", f"+ j{at}")
+        return f"""each i{at} in 0 .. {lanes}
+{indent}    each j{at} in 0 .. {lanes}
+{indent}      {moved[0]} + ({channel})*plane{mask}] = {moved[1]} + ({at} + i{at})*pixel]"""
+
+    axes = "".join(f", n{d}, row{d}, step{d}" for d in range(outer))
+    (func,) = parse(f"""
+tile planes(y: out {dtype}[], s: {dtype}[]; channels, plane, pixel, length{axes})
+  whole = length//{lanes}*{lanes}
+  each c in 0 .. channels by {lanes}
+{loops}{indent}each a in 0 .. whole by {lanes}
+{indent}  {tile("a", "")}
+{indent}each z in whole .. length by {lanes}
+{indent}  {tile("z", "length - z")}""").funcs
+    for at in ("a", "z"):
+        func = transpose_tile(func, f"i{at}", f"j{at}")
+    return hoist_offsets(func)
 
 
 def pack_pixel_rows(packer: Packer, c: DepthwisePlan, rows: StridedRows) -> None:
     """Pack the rows of an NCHW image which a depthwise convolution reads."""
-    env, b = packer.env, packer.b
+    env, b, strides = packer.env, packer.b, packer.packed_right_strides
     low, high = env.ranges[c.lane]
     stride = env.frame.index(rows.lane_stride)
     start = b.add(env.index(rows.start, env.top), b.mul(low, stride))
-    last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
-    channels = [
-        b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last), stride)
-        for k in range(c.tile.lanes)
+    dtype, axes = env.frame.dtypes[rows.buffer], c.columns[:-1]
+    numbers = [b.sub(high, low), stride, env.frame.index(product(c.packed(env.s.local)))]
+    for a, bounds, step in zip(axes, rows.bounds, rows.steps, strict=False):
+        numbers += [*_span(packer, a, bounds), b.mul(env.ranges[a.axis][0], number(a.step))]
+        numbers += [env.frame.index(step), strides[a.position_axis]]
+        numbers.append(strides[a.remainder_axis] if a.step > 1 else number(0))
+    steps = tuple(a.step for a in axes)
+    arrays = [
+        packer.at(RIGHT_PART, number(0)),
+        element_address(b, env.frame.buffers[rows.buffer], start, dtype),
     ]
-    _PixelRows(packer, c, rows, channels).loops(0, start, number(0))
+    func = pixel_rows(c.tile.lanes, c.item.dtype.name, dtype.name, steps)
+    print_func(b, env.frame.target, func, arrays, numbers)
 
 
-class _PixelRows:
-    """Transposes rows of pixels, tile by tile, from the given offsets of channels."""
-
-    def __init__(
-        self, packer: Packer, c: DepthwisePlan, rows: StridedRows, channels: Sequence[Value]
-    ) -> None:
-        self.packer, self.env, self.b, self.c = packer, packer.env, packer.b, c
-        self.rows, self.channels, self.lanes = rows, channels, c.tile.lanes
-        self.m = LLVMMachine(self.b, self.lanes, self.env.frame.target)
-        self.dtype = self.env.frame.dtypes[rows.buffer]
-
-    def loops(self, k: int, start: Value, to: Value) -> None:
-        """Pack all rows inside the image, looping over the axes from the k-th on."""
-        b, env, c = self.b, self.env, self.c.columns[k]
-        first, end = self._span(k)
-        if k < len(self.c.columns) - 2:
-            step = env.frame.index(self.rows.steps[k])
-            env.loop(
-                first,
-                end,
-                1,
-                lambda at: self.loops(
-                    k + 1, b.add(start, b.mul(at, step)), b.add(to, self._packed_offset(c, at))
-                ),
-            )
-            return
-        env.loop(first, end, self.lanes, lambda at: self._put(to, start, at, end))
-
-    def _span(self, k: int) -> tuple[Value, Value]:
-        """Return the range of input positions along an axis which are inside the image."""
-        b, c = self.b, self.c.columns[k]
-        low, high = self.env.ranges[c.axis]
-        first = b.mul(low, number(c.step))
-        reach = (c.taps - 1) * c.dilation + 1 - c.step
-        end = b.add(b.mul(high, number(c.step)), number(reach))
-        for before, extent in self.rows.bounds[k]:
-            begin = number(-before)
-            first = b.select(b.icmp_signed("<", first, begin), begin, first)
-            image_end = b.sub(self.env.frame.index(extent), number(before))
-            end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
-        return first, end
-
-    def _packed_offset(self, c: WindowAxis, at: Value) -> Value:
-        """Return the packed offset of an input position along an axis, in elements."""
-        b, strides = self.b, self.packer.packed_right_strides
-        position = b.sub(at, b.mul(self.env.ranges[c.axis][0], number(c.step)))
-        if c.step == 1:
-            return b.mul(position, strides[c.position_axis])
-        quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
-        return b.add(
-            b.mul(quotient, strides[c.position_axis]), b.mul(phase, strides[c.remainder_axis])
-        )
-
-    def _put(self, to: Value, start: Value, at: Value, end: Value) -> None:
-        """Pack a tile of pixels of a row, from `at` on.
-
-        Rows come in the order of their packed positions, so zeros stored past the end of one are
-        overwritten by the next; not so with strides, which split pixels by phase: there they go to
-        a spare element.
-        """
-        b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
-        columns = self._columns(start, at, end)
-        spare = self.env.frame.index(product(self.c.packed(self.env.s.local)))
-        for k, column in enumerate(columns):
-            pixel = b.add(at, number(k))
-            offset = b.add(to, self._packed_offset(c, pixel))
-            if any(x.step > 1 for x in self.c.columns):
-                offset = b.select(b.icmp_signed("<", pixel, end), offset, spare)
-            store_vector(self.m, packer.at(RIGHT_PART, offset), column, dtype, None)
-
-    def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
-        """Return the next pixels of a row, as vectors of channels."""
-        b, mask = self.b, lanes_before_end(self.b, self.b.sub(end, at), self.lanes)
-        image = self.env.frame.buffers[self.rows.buffer]
-        base = element_address(b, image, b.add(start, at), self.dtype)
-        places = (element_address(b, base, offset, self.dtype) for offset in self.channels)
-        rows = [load_vector(self.m, place, self.dtype, mask) for place in places]
-        return transpose(b, rows)
+def _span(
+    packer: Packer, c: WindowAxis, bounds: Sequence[tuple[int, Index]]
+) -> tuple[Value, Value]:
+    """Return the range of input positions along an axis which are inside the image."""
+    b, (low, high) = packer.b, packer.env.ranges[c.axis]
+    first = b.mul(low, number(c.step))
+    reach = (c.taps - 1) * c.dilation + 1 - c.step
+    end = b.add(b.mul(high, number(c.step)), number(reach))
+    for before, extent in bounds:
+        begin = number(-before)
+        first = b.select(b.icmp_signed("<", first, begin), begin, first)
+        image_end = b.sub(packer.env.frame.index(extent), number(before))
+        end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
+    return first, end
 
 
-__all__ = ["pack_nchw", "pack_pixel_rows", "store_channel_rows", "store_nchw"]
+@cache
+def pixel_rows(lanes: int, packed: str, stored: str, steps: tuple[int, ...]) -> Func:
+    """Return the loops that transpose rows of pixels, for a vector of channels.
+
+    Lanes past the last channel repeat it.  Rows come in the order of their packed positions, so
+    what is stored past the end of one is overwritten by the next; not so with strides, which split
+    pixels by phase: there it goes to a spare element.
+    """
+    *outer, row = range(len(steps))
+
+    def offset(d: int, at: str) -> str:
+        position = f"({at} - base{d})"
+        if steps[d] == 1:
+            return f"{position}*packed{d}"
+        return f"{position}//{steps[d]}*packed{d} + {position}%{steps[d]}*phase{d}"
+
+    loops, indent, source, before = "", "  ", "", "0"
+    for d in outer:
+        loops += f"{indent}for i{d} in first{d} .. end{d}\n"
+        indent += "  "
+        source += f"i{d}*step{d} + "
+        before += f" + {offset(d, f'i{d}')}"
+    to = f"before + {offset(row, 'at + k')}"
+    if any(s > 1 for s in steps):
+        to = f"min({to} + max(at + k + 1 - end{row}, 0)*spare, spare)"
+    names = "first", "end", "base", "step", "packed", "phase"
+    axes = ", ".join(f"{name}{d}" for d in range(len(steps)) for name in names)
+    (func,) = parse(f"""
+tile pixels(p: out {packed}[], x: {stored}[]; channels, stride, spare, {axes})
+{loops}{indent}before = {before}
+{indent}for at in first{row} .. end{row} by {lanes}
+{indent}  each r in 0 .. {lanes}
+{indent}    each k in 0 .. {lanes}
+{indent}      p[{to} + r] = x[{source}at + k + min(r, channels - 1)*stride | k < end{row} - at]
+""").funcs
+    return hoist_offsets(transpose_tile(func, "r", "k"))
+
+
+__all__ = [
+    "channel_planes",
+    "pack_nchw",
+    "pack_pixel_rows",
+    "pixel_rows",
+    "store_channel_rows",
+    "store_nchw",
+]

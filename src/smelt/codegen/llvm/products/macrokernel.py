@@ -33,12 +33,19 @@ from smelt.codegen.llvm.products.direct_store import (
 )
 from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
+from smelt.codegen.llvm.products.packing import panel_offset
 from smelt.codegen.llvm.products.prefetch import TilePrefetcher
 from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
     reads_well_in_place,
 )
-from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
+from smelt.codegen.llvm.products.tile_sums import (
+    Masks,
+    TileTarget,
+    add_previous_blocks,
+    store_tile,
+    strided_rows,
+)
 from smelt.codegen.llvm.schedule.mask_ranges import over_row_groups
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
@@ -424,8 +431,7 @@ class Macrokernel(Microkernel):
             first = b.add(self.env.ranges[self.c.n][0], column)
             at = self.env.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.group_size == 1 else b.udiv(at, number(self.c.group_size))
-        inside = b.and_(column, number(self.c.tile.columns - 1))
-        panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
+        panel = panel_offset(b, self.c.tile.columns, self.panel_units, number(0), column)
         return (
             panel if self.right_in_place is None else b.select(self.right_in_place, column, panel)
         )
@@ -475,10 +481,7 @@ class Macrokernel(Microkernel):
         first = element_address(b, place.base, opaque(b, at), place.dtype)
         if place.packed:
             return [first]
-        return [
-            element_address(b, first, b.mul(number(i), place.steps[0]), place.dtype)
-            for i in range(height)
-        ]
+        return strided_rows(b, first, place.steps[0], height, place.dtype)
 
     def _sum_places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Return addresses of the tile's vectors in the result."""

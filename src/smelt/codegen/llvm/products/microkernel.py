@@ -191,7 +191,7 @@ class Microkernel:
 
         A chain of multiply-adds waits for each; a single row has no other rows to fill the time.
         """
-        if self.c.m is not None or not self.c.item.dtype.is_float or self.c.group is not None:
+        if self.c.m is not None:
             return 1
         return CHAINS if vectors <= CHAINED_VECTORS else 1
 

@@ -6,28 +6,50 @@ Used for packing rows (`smelt.codegen.llvm.products.pack_vnni`) and for multiply
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.environment import Environment
 
 Value = ir.Value
 
 
 def row_scopes(
-    env: Environment, top: Scope, axis: str, at: Value, count: int, last: Value | None
+    env: Environment,
+    top: Scope,
+    axis: str,
+    at: Value,
+    count: int,
+    last: Value | None,
+    depth: int = 1,
 ) -> list[Scope]:
-    """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
+    """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last.
+
+    In them `depth` loops are open.
+    """
     b, scopes = env.b, list[Scope]()
     for r in range(count):
         row = b.add(at, number(r)) if r else at
         if last is not None and r:
             row = b.select(b.icmp_signed("<", row, last), row, last)
         scopes.append(Scope(top, {axis: row}))
-        env.enter(scopes[-1], 1)
+        env.enter(scopes[-1], depth)
     return scopes
+
+
+def load_rows(
+    env: Environment, item: Item, scopes: Sequence[Scope], lanes: Lanes, depth: int = 2
+) -> list[Value]:
+    """Return a vector of an operand in each of some rows, inside `depth` loops."""
+    rows: list[Value] = []
+    for scope in scopes:
+        inner = Scope(scope, {lanes.axis: lanes.base}, lanes=lanes)
+        env.enter(inner, depth)
+        rows.append(env.get(item, inner, True))
+    return rows
 
 
 def vector_loop(
@@ -55,4 +77,4 @@ def masked_vector_loop(
     env.loop(low, high, wide, masked)
 
 
-__all__ = ["masked_vector_loop", "row_scopes", "vector_loop"]
+__all__ = ["load_rows", "masked_vector_loop", "row_scopes", "vector_loop"]

@@ -12,27 +12,28 @@ continue in the next row, so that is prefetched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
+from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
-from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, KPair
 from smelt.codegen.llvm.loopir.pack_k_pairs import fixed_loads
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART
+from smelt.codegen.llvm.print_loops import print_func
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
+from smelt.loop.ir import Func
+from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.text import parse
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i32
+from smelt.types.dtype import i16
 from smelt.types.expr import axes_of, floordiv, sub, substitute
 
 Value = ir.Value
-BIT = ir.IntType(1)
 
 
 def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
@@ -55,53 +56,48 @@ def pack_filter_pairs(
 ) -> None:
     """Pack one block of such a filter, row by row."""
     b, access, top = env.b, loads[0], env.open(nest, Scope(env.top))
-    dtype, base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
-    first, last = env.ranges[c.m]
-    low, high = env.ranges[c.depth]
-    row_stride = env.index(coefficient(access.offset, c.m) or 0, top)
-    prefetch_distance = b.mul(row_stride, number(PACK_PREFETCH_ROWS))
-    zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
-    origin = env.index(substitute(access.offset, zeros), top)
-    origin = b.add(origin, b.mul(low, number(2 * c.taps)))
-    pairs_end = high
+    (first, last), (low, high) = env.ranges[c.m], env.ranges[c.depth]
+    stride = env.index(coefficient(access.offset, c.m) or 0, top)
+    origin = env.index(substitute(access.offset, dict.fromkeys((c.m, c.depth, c.flat), 0)), top)
+    origin = b.add(origin, b.add(b.mul(low, number(2 * c.taps)), b.mul(first, stride)))
+    complete = high
     for _, extent in loads[1].limits:
         pairs = env.index(floordiv(extent, 2), top)
-        pairs_end = b.select(b.icmp_signed("<", pairs, high), pairs, high)
-
-    def row(m: Value) -> None:
-        start = element_address(b, base, b.add(origin, b.mul(m, row_stride)), dtype)
-        to = b.mul(b.sub(m, first), number(LEFT_PITCH))
-        to = element_address(b, env.storage.at[c.item, LEFT_PART], to, i32)
-
-        def pair(k: Value, is_single: bool) -> None:
-            k = b.sub(k, low)
-            at = element_address(b, start, b.mul(k, number(2 * c.taps)), dtype)
-            prefetch(b, element_address(b, at, prefetch_distance, dtype))
-            place = element_address(b, to, b.mul(k, number(c.taps)), i32)
-            _pack_pair(env, c, at, [0] if is_single else [0, c.taps], place, dtype)
-
-        env.loop(low, pairs_end, 1, lambda k: pair(k, False))
-        if pairs_end is not high:
-            env.loop(pairs_end, high, 1, lambda k: pair(k, True))
-
-    env.loop(first, last, 1, row)
+        complete = b.select(b.icmp_signed("<", pairs, high), pairs, high)
+    arrays = [
+        env.storage.at[c.item, LEFT_PART],
+        element_address(b, env.frame.buffers[access.buffer], origin, i16),
+    ]
+    numbers = [b.sub(last, first), stride, *(b.sub(end, low) for end in (complete, high))]
+    func = pair_rows(c.tile.lanes, c.taps, odd=bool(loads[1].limits))
+    print_func(b, env.frame.target, func, arrays, numbers)
 
 
-def _pack_pair(
-    env: Environment, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
-) -> None:
-    """Pack all taps of a pair, or of a last channel without partner.
+@cache
+def pair_rows(lanes: int, taps: int, *, odd: bool) -> Func:
+    """Return the loops that interleave the bits of channels, row by row.
 
-    `runs` are the offsets of its channels from `at`.
+    A last channel without partner, if there may be an `odd` one, is interleaved with zeros.
     """
-    b, lanes = env.b, c.tile.lanes
-    m = LLVMMachine(b, lanes, env.frame.target)
-    for j in range(0, c.taps, lanes):
-        mask = ir.Constant(ir.VectorType(BIT, lanes), [j + i < c.taps for i in range(lanes)])
-        places = (element_address(b, at, number(j + run), dtype) for run in runs)
-        vectors = [load_vector(m, place, dtype, mask) for place in places]
-        vectors += [m.const(c.item.dtype, 0)] * (2 - len(vectors))
-        store_vector(m, element_address(b, to, number(j), i32), pack_pairs(m, vectors), i32, None)
+
+    def pair(k: str, second: str) -> str:
+        stores = ""
+        for j in range(0, taps, lanes):
+            mask = f" : {lanes} | prefix({taps - j}, {lanes})]"
+            rows = [f"w[m*stride + {k}*{2 * taps} + {j}{mask}", second.format(taps + j, mask)]
+            to = f"p[m*{2 * LEFT_PITCH} + {k}*{2 * taps} + {2 * j} : {2 * lanes}]"
+            stores += f"\n      {to} = shuffle(interleave, {', '.join(rows)})"
+        return stores
+
+    last = pair("j", f"splat(i16(0), {lanes})")
+    (func,) = parse(f"""
+tile pairs(p: out i16[], w: i16[]; rows, stride, complete, all)
+  for m in 0 .. rows
+    for k in 0 .. complete
+      prefetch w[(m + {PACK_PREFETCH_ROWS})*stride + k*{2 * taps}] level 2\
+{pair("k", f"w[m*stride + k*{2 * taps} + {{}}{{}}")}
+{f"    for j in complete .. all{last}" if odd else ""}""").funcs
+    return hoist_offsets(func)
 
 
-__all__ = ["pack_filter_pairs", "pair_loads"]
+__all__ = ["pack_filter_pairs", "pair_loads", "pair_rows"]

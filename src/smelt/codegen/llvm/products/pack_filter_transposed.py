@@ -15,33 +15,31 @@ prefetched before these tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from math import prod
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, lanes_before_end, number
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.access.memory import element_address
+from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Cast
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RUNS_PART
-from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
-from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
+from smelt.codegen.llvm.print_loops import print_func
+from smelt.codegen.llvm.products.tall_skinny_packing import conversions
+from smelt.codegen.llvm.products.tile_loops import outline_function
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.machine.target import Target
+from smelt.loop.ir import Func
+from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.transpose_tile import transpose_tile
+from smelt.loop.text import parse
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, i64
-from smelt.types.expr import substitute
+from smelt.types.expr import Index, substitute
 
 Value = ir.Value
 PTR = ir.PointerType()
-PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64, I64, PTR, PTR])
-"""Type of the packing function.
-
-Arguments: the panel's vector of columns, the first run, elements between runs, number of runs,
-positions of each, the table, and the first run which is packed next.
-"""
+PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR] * 4 + [I64] * 3)
+"""Type of the packing function: the arrays and numbers of `run_tile`."""
 
 
 class TransposedFilterPacker:
@@ -56,30 +54,10 @@ class TransposedFilterPacker:
         zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
         self.origin = env.index(substitute(access.offset, zeros), top)
         self.run_stride = env.index(coefficient(access.offset, c.n) or 0, top)
-        self._fill_table([coefficient(access.offset, a) for a in c.others])
-
-    def _fill_table(self, steps: Sequence[object]) -> None:
-        """Store the panel offset of each position of a run."""
-        b, c = self.b, self.c
-        taps = [0] * c.taps
-        for tap in range(c.taps):
-            offset, index = 0, tap
-            for step, extent in zip(steps[::-1], c.extents[::-1], strict=True):
-                position, index = index % extent, index // extent
-                # An axis without stride has extent 1.
-                offset += position * step if isinstance(step, int) else 0
-            taps[offset] = tap
-
-        def channel(k: Value) -> None:
-            first, panel_row = b.mul(k, number(c.taps)), b.mul(k, number(c.tile.columns))
-            for offset, tap in enumerate(taps):
-                to = element_address(b, self._table(), b.add(first, number(offset)), i64)
-                b.store(b.add(panel_row, number(tap * c.block * c.tile.columns)), to)
-
-        self.env.loop(number(0), number(c.block), 1, channel)
-
-    def _table(self) -> Value:
-        return self.env.storage.at[self.c.item, RUNS_PART]
+        self.table = env.storage.at[c.item, RUNS_PART]
+        steps = [coefficient(access.offset, a) for a in c.others]
+        table = panel_rows(c.block, c.tile.columns, c.extents, steps)
+        print_func(self.b, env.frame.target, table, [self.table], [])
 
     def pack(self, column: Value, vectors: int) -> None:
         """Pack the panel of the task's columns from one on, for the current channel block."""
@@ -89,15 +67,14 @@ class TransposedFilterPacker:
         n, after = b.add(first, column), b.add(first, b.add(column, number(vectors * lanes)))
         is_last = b.icmp_signed(">=", after, last)
         later = self._run(b.select(is_last, first, after), b.select(is_last, high, low))
-        function = pack_function(b.module, c, self.dtype, env.frame.target)
+        function = self._function()
         for v in range(vectors):
             begin, panel = self._run(n, low), env.storage.at[c.item, LEFT_PART]
             n = b.add(n, number(lanes))
             to = element_address(b, panel, number(v * lanes), c.unit)
             following = self._run(n, low) if v + 1 < vectors else later
             left = b.sub(last, b.sub(n, number(lanes)))
-            args = [to, begin, self.run_stride, left, length, self._table(), following]
-            b.call(function, args)
+            b.call(function, [to, begin, self.table, following, self.run_stride, left, length])
 
     def _run(self, n: Value, k: Value) -> Value:
         """Return the address of a column's run, from a channel on."""
@@ -105,64 +82,76 @@ class TransposedFilterPacker:
         at = b.add(self.origin, b.add(b.mul(n, self.run_stride), b.mul(k, number(self.c.taps))))
         return element_address(b, self.base, at, self.dtype)
 
+    def _function(self) -> ir.Function:
+        """Return the function which packs a vector's runs, shared within a module."""
+        c, s, lanes = self.c, self.env.s, self.c.tile.lanes
+        types = [t.name for t in (self.dtype, *conversions(c.left), c.unit)]
+        depths = s.local[c.depth], s.phase.axes[c.depth]
+        short = any(
+            not isinstance(n, int) or (n % c.block or c.block) * c.taps < lanes for n in depths
+        )
+        func = run_tile(lanes, *types, short=short)
 
-def pack_function(module: ir.Module, c: NhwcConvPlan, dtype: DType, target: Target) -> ir.Function:
-    """Return the function which packs a vector's runs, shared within a module."""
-    types = [dtype]
-    item = c.left
-    while isinstance(item, Cast):
-        types.insert(1, item.dtype)
-        item = item.args[0]
-    name = f"squares.{'.'.join(map(str, types))}.{c.tile.lanes}"
-    return outline_function(module, name, PACK_TYPE, lambda f: _Pack(f, c, dtype, target).fill())
+        def fill(f: ir.Function) -> None:
+            b = ir.IRBuilder(f.append_basic_block("entry"))
+            print_func(b, self.env.frame.target, func, f.args[:4], f.args[4:])
+            b.ret_void()
 
-
-class _Pack:
-    def __init__(self, f: ir.Function, c: NhwcConvPlan, dtype: DType, target: Target) -> None:
-        self.f, self.c, self.dtype = f, c, dtype
-        self.b = ir.IRBuilder(f.append_basic_block("entry"))
-        self.m = LLVMMachine(self.b, c.tile.lanes, target)
-
-    def fill(self) -> None:
-        """Emit the function's body."""
-        b, lanes = self.b, self.c.tile.lanes
-        _, first, run_stride, rows, length, *_ = self.f.args
-        last = b.sub(rows, number(1))
-        begins: list[Value] = [first]
-        for i in range(1, lanes):  # runs past the end repeat the last one
-            row = b.select(b.icmp_signed("<", last, number(i)), last, number(i))
-            begins.append(element_address(b, first, b.mul(row, run_stride), self.dtype))
-        side = number(lanes)
-        end = b.sub(length, side)
-
-        def tile(nth: Value, *_: object) -> list[Value]:
-            at = b.mul(nth, side)
-            at = b.select(b.icmp_signed("<", at, end), at, end)
-            self._transpose_tile(begins, at, None)  # the last tile overlaps the one before
-            return []
-
-        with b.if_else(b.icmp_signed(">=", length, side)) as (then, otherwise):
-            with then:
-                count = b.udiv(b.add(length, number(lanes - 1)), side)
-                reduction_loop(b, (number(0), count), 1, tile, [])
-            with otherwise:
-                mask = lanes_before_end(b, length, lanes)
-                self._transpose_tile(begins, number(0), mask)
-        b.ret_void()
-
-    def _transpose_tile(self, begins: Sequence[Value], at: Value, mask: Value | None) -> None:
-        """Transpose as many positions of the runs as there are runs."""
-        b, c, (to, _, run_stride, _, _, table, later) = self.b, self.c, self.f.args
-        rows: list[Value] = []
-        for i, begin in enumerate(begins):
-            raw = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
-            prefetch_offset = b.add(at, b.mul(run_stride, number(i)))
-            prefetch(b, element_address(b, later, prefetch_offset, self.dtype))
-            rows.append(apply_casts(self.m, raw, c.left))
-        for k, column in enumerate(transpose(b, rows)):
-            entry = element_address(b, table, b.add(at, number(k)), i64)
-            place = element_address(b, to, b.load(entry, typ=I64), c.unit)
-            store_vector(self.m, place, column, c.unit, None)
+        name = f"squares.{'.'.join(types)}.{lanes}{'.short' * short}"
+        return outline_function(self.b.module, name, PACK_TYPE, fill)
 
 
-__all__ = ["TransposedFilterPacker", "pack_function"]
+@cache
+def run_tile(lanes: int, stored: str, *types: str, short: bool = True) -> Func:
+    """Return the loops that pack as many runs as a vector has lanes.
+
+    The first type is that of the filter, the last one that of the panel.  Runs past the last row
+    repeat it; `next` has those which are prefetched meanwhile.  The last square of a run overlaps
+    the one before.  With `short`, runs may have less than a vector.
+    """
+    value = "w[min({r}, rows - 1)*stride + {at}{k}{mask}]"
+    *conversions, packed = types
+    for dtype in conversions:
+        value = f"{dtype}({value})"
+
+    def square(r: str, k: str, at: str, mask: str) -> str:
+        loaded = value.format(r=r, k=k, at=at, mask=mask)
+        return f"""each {r} in 0 .. {lanes}
+        prefetch next[{r}*stride + {at}0] level 2
+        each {k} in 0 .. {lanes}
+          to_{k} = table[{at}{k}]
+          p[to_{k} + {r}] = {loaded}"""
+
+    other = f"  else\n      {square('s', 'j', '', ' | j < length')}" if short else ""
+    (func,) = parse(f"""
+tile runs(p: out {packed}[], w: {stored}[], table: i64[], next: {stored}[]; stride, rows, length)
+  if length >= {lanes}
+    for i in 0 .. length by {lanes}
+      at = min(i, length - {lanes})
+      {square("r", "k", "at + ", "")}
+{other}""").funcs
+    func = transpose_tile(func, "r", "k")
+    return hoist_offsets(transpose_tile(func, "s", "j") if short else func)
+
+
+def panel_rows(
+    block: int, columns: int, extents: Sequence[int], steps: Sequence[Index | None]
+) -> Func:
+    """Return the loops that store where each position of a run begins in a panel.
+
+    A run has all taps of a channel, then of the next one; a panel has all channels of a tap.
+    """
+    loops, indent, source, tap = "", "    ", f"c*{prod(extents)}", ""
+    for d, (extent, step) in enumerate(zip(extents, steps, strict=True)):
+        # An axis without stride has extent 1.
+        loops += f"{indent}each a{d} in 0 .. {extent}\n"
+        indent += "  "
+        source += f" + a{d}*{step if isinstance(step, int) else 0}"
+        tap = f"({tap}*{extent} + a{d})" if tap else f"a{d}"
+    (func,) = parse(f"""tile rows(table: out i64[])
+  each c in 0 .. {block}
+{loops}{indent}table[{source}] = c*{columns} + {tap or 0}*{block * columns}""").funcs
+    return func
+
+
+__all__ = ["TransposedFilterPacker", "panel_rows", "run_tile"]

@@ -18,7 +18,13 @@ from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
-from smelt.codegen.llvm.products.operand_rows import masked_vector_loop, row_scopes, vector_loop
+from smelt.codegen.llvm.products.operand_rows import (
+    load_rows,
+    masked_vector_loop,
+    row_scopes,
+    vector_loop,
+)
+from smelt.codegen.llvm.products.packing import panel_offset
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import i32
 
@@ -64,22 +70,17 @@ class VnniPacker:
 
     def _bits(self, row_scope: Scope, axis: str, at: Value, mask: Value | None) -> Value:
         """Return a vector of packed factors on a row; 0 outside the mask."""
-        inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
-        self.env.enter(inner, 2)
-        m = LLVMMachine(self.b, self.wide, self.env.frame.target)
-        bits = to_packed_bits(m, self.env.get(self.c.right, inner, True), self.c.right, self.group)
+        m, lanes = LLVMMachine(self.b, self.wide, self.env.frame.target), self.wide
+        (x,) = load_rows(self.env, self.c.right, [row_scope], Lanes(axis, at, lanes, mask))
+        bits = to_packed_bits(m, x, self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
     def _store(self, k: Value, column: Value, value: Value) -> None:
         """Store one vector of units at the absolute position of its first factor and column."""
         b, columns = self.b, self.c.tile.columns
         row = b.udiv(b.sub(k, self.k[0]), number(self.group.count))
-        column = b.sub(column, self.n[0])
-        inside = b.and_(column, number(columns - 1))
-        panel = b.mul(b.sub(column, inside), self.units)
-        at = b.add(panel, b.mul(row, number(columns)))
-        place = element_address(b, self.base, b.add(at, inside), i32)
-        store_vector(self.machine, place, value, i32, None)
+        at = panel_offset(b, columns, self.units, row, b.sub(column, self.n[0]))
+        store_vector(self.machine, element_address(b, self.base, at, i32), value, i32, None)
 
     def _rows(self, k: Value, ends: bool) -> None:
         """Emit a group of rows along n; with `ends` there may be fewer."""

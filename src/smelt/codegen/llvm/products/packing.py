@@ -14,14 +14,16 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.loopir.items import Item, Load
+from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_transpose_tiles
+from smelt.codegen.llvm.scratch.transpose import emit_transposed
 from smelt.types.expr import Index
 
 Value = ir.Value
@@ -114,6 +116,10 @@ class Packer:
         """Return the axes of a nest which may be partitioned into segments."""
         return ()
 
+    def stores_whole(self, nest: Nest) -> bool:
+        """Return whether vectors are stored whole, over the beginning of the next row."""
+        return self.row_vectors > 0
+
     def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which vectors of a packing nest must begin."""
         return 1
@@ -123,6 +129,24 @@ class Packer:
             strip_mine_transpose_tiles(self.env, nest.order, lambda: self.env.run(nest, scope))
         else:
             self.env.run(nest, scope)
+
+    def _pack_squares(self, nest: Nest, scope: Scope, axes: tuple[str, ...]) -> None:
+        """Pack squares of a single array as they are transposed, other operands by tiles.
+
+        Squares are stored whole, past the ends of the axes' ranges.
+        """
+        env = self.env
+        items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
+        if len(items) != 1 or not isinstance(load := items[0], Load) or load not in nest.transposed:
+            strip_mine_transpose_tiles(env, axes, lambda: env.run(nest, scope))
+            return
+        u, v = nest.order[-2:]
+
+        def put(row: Value, first: Value, column: Value) -> None:
+            lanes = Lanes(v, first, env.s.lanes, None)
+            self.put(nest, column, Scope(scope, {u: row, v: first}, lanes=lanes))
+
+        emit_transposed(env, load, env.open(nest, scope), put)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
@@ -134,7 +158,7 @@ class Packer:
             self.at(part, self.offset(nest, scope)),
             value,
             self.element if part == LEFT_PART else self.image,
-            scope.lanes.mask if scope.lanes and not self.row_vectors else None,
+            scope.lanes.mask if scope.lanes and not self.stores_whole(nest) else None,
         )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
@@ -149,3 +173,13 @@ class Packer:
         """Return the address of an element in a part of the product's scratch memory."""
         dtype = {0: self.item.dtype, RIGHT_PART: self.image}.get(part, self.element)
         return element_address(self.b, self.env.storage.at[self.item, part], offset, dtype)
+
+
+def panel_offset(b: ir.IRBuilder, width: int, depth: Value, k: Value, column: Value) -> Value:
+    """Return where an element is in panels of `width` columns, with `depth` rows each."""
+    inside = b.and_(column, number(width - 1))
+    panel = b.mul(b.sub(column, inside), depth)
+    return b.add(b.add(panel, b.mul(k, number(width))), inside)
+
+
+__all__ = ["Packer", "panel_offset"]

@@ -184,42 +184,19 @@ class SmallMGemm(KBlockedGemm):
 
     def _tile(self, row: Value, count: int) -> Any:
         """Return a callback which adds this block's sums of some columns of some rows."""
-        b, c, dtype = self.b, self.c, self.c.item.dtype
+        b, dtype = self.b, self.c.item.dtype
         starts = self._starts(row, count)
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             sum_places = self._sum_places(row, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
             totals = add_previous_blocks(self.m, sum_places, dtype, totals, self.is_first_block)
-            if c.stores_sums:
-                self._store_sums(sum_places, totals)
-                return
-            read = (
-                self.is_last_block
-                if self.selected_outputs is None
-                else b.and_(self.is_last_block, self.selected_outputs.inside)
-            )
-            if ir.is_true(read):
-                self._epilogue_full_tile(row, count, at, mask, totals)
-                return
-            with b.if_else(read) as (last, earlier):
-                with last:
-                    self._epilogue_full_tile(row, count, at, mask, totals)
-                with earlier:
-                    self._store_sums(sum_places, totals)
+            is_final = self.is_last_block
+            if self.selected_outputs is not None:
+                is_final = b.and_(is_final, self.selected_outputs.inside)
+            self._store_or_read(is_final, (row, count, at, mask), sum_places, totals)
 
         return columns
-
-    def _starts(self, row: Value, count: int) -> list[Value]:
-        if self.c.packs_transposed:
-            return super()._starts(row, count)
-        b = self.b
-        at = b.mul(b.sub(row, self.first_row), number(self.c.pitch))
-        first = element_address(b, self.base, at, self.left_dtype)
-        return [
-            element_address(b, first, number(i * self.c.pitch), self.left_dtype)
-            for i in range(count)
-        ]
 
     # ---- the right operand -----------------------------------------------------------------------
 

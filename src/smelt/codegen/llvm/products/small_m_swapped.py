@@ -28,6 +28,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.products.operand_rows import vector_loop
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import for_each_column_tile
 from smelt.codegen.llvm.products.transposed_store_tile import (
@@ -37,7 +38,6 @@ from smelt.codegen.llvm.products.transposed_store_tile import (
     tile_function,
 )
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.machine.blocks import SMALL_M_SWAPPED
 
 Value = ir.Value
@@ -171,9 +171,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 env.enter(inner, 2)
                 env.body(inner)
 
-            each_vector(
-                b, env, b.sub(high, low), lanes, lambda at, mask: read(b.add(low, at), mask)
-            )
+            vector_loop(env, (low, high), lanes, read)
 
         env.loop(first, last, 1, epilogue_row)
 

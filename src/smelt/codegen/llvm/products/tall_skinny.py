@@ -36,14 +36,14 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
 from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.products.move_elements import copy_elements
 from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
-from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
+from smelt.codegen.llvm.products.tile_sums import fits_one_run, strided_rows, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.scratch.scratch import copy_elements
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
@@ -166,7 +166,8 @@ class TallSkinnyGemm(TallPacker):
             dtype = env.frame.dtypes[s.access.buffer]
             base = env.frame.buffers[s.access.buffer]
             to = element_address(b, base, place.offset(s.access), dtype)
-            copy_elements(b, env, env.storage.at[c.item, OUTPUT_STAGE_PART + j], to, count, dtype)
+            staged, lanes = env.storage.at[c.item, OUTPUT_STAGE_PART + j], c.tile.lanes
+            copy_elements(env, to, staged, count, lanes, dtype, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
         """Emit all columns of some rows, or the full panels, or the rest."""
@@ -180,10 +181,7 @@ class TallSkinnyGemm(TallPacker):
         else:
             at = b.mul(row if c.direct else b.sub(row, self.first_row), self.left_strides[0])
             first = element_address(b, self.base, at, self.left_dtype)
-            starts = [
-                element_address(b, first, b.mul(number(i), self.left_strides[0]), self.left_dtype)
-                for i in range(count)
-            ]
+            starts = strided_rows(b, first, self.left_strides[0], count, self.left_dtype)
         places = [] if c.stores_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes

@@ -12,33 +12,28 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.gather_cache import cache_gathers
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_vector,
     prefetch,
-    store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import next_task_reads
 from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_rows, separates_rows
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Cast, Item, Load, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import tail_mask
 from smelt.codegen.llvm.loops.partition_interior import run_row_versions
-from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
+from smelt.codegen.llvm.products.move_elements import clear_panel_tail, copy_elements
+from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
-from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
+from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.codegen.llvm.scratch.scratch import each_vector
-from smelt.codegen.llvm.scratch.transpose import emit_transposed
-from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
+from smelt.types.dtype import DType
 from smelt.types.expr import nonnegative, sub
 
 Value = ir.Value
@@ -140,27 +135,19 @@ class TallPacker(Packer):
         dtype = env.frame.dtypes[access.buffer]
         origin = b.add(top.offset(access), b.mul(low, self.depth))
         base = element_address(b, env.frame.buffers[access.buffer], origin, dtype)
-
-        def put(at: Value, mask: Value | None) -> None:
-            value = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
-            value = apply_casts(self.m, value, c.left)
-            store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
-
-        each_vector(b, env, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
+        types = dtype, *conversions(c.left), c.item.dtype
+        to, count = self.at(LEFT_PART, number(0)), b.mul(b.sub(high, low), self.depth)
+        copy_elements(env, to, base, count, c.tile.lanes, *types)
 
     def _pack_right(self) -> None:
-        """Pack all of the right operand; a transposed one panel by panel."""
-        nest, c, env = self.nest.packs[1], self.c, self.env
-        self.starts = {a: env.ranges[a][0] for a in nest.order}
-        if not nest.transposed:
-            self.pack(nest)
-            return
-        axes = segment_axes(env, nest, c.tile.columns)
-        for_each_segment(env, axes, lambda: self._transpose_right(nest))
+        """Pack all of the right operand."""
+        self.pack(self.nest.packs[1])
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        """Emit the nest; where its outer axis is the vector axis, in blocks of k."""
-        if nest.order[0] == nest.vector:
+        """Emit the nest: panel by panel if it transposes, along vectors in blocks of k."""
+        if nest.transposed and nest.packed == "right":
+            self._pack_squares(nest, scope, (self.c.n, self.c.k))
+        elif nest.order[0] == nest.vector:
             top = self.env.open(nest, scope)
             below = nest.order[1]
             run_row_versions(
@@ -229,32 +216,14 @@ class TallPacker(Packer):
         buffer, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
         prefetch(self.b, element_address(self.b, buffer, at, dtype))
 
-    def _transpose_right(self, nest: Nest) -> None:
-        """Pack a segment of a right operand which is transposed."""
-        c, env = self.c, self.env
-        items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
-        if len(items) == 1 and isinstance(load := items[0], Load) and load in nest.transposed:
-            m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
-
-            def put(k: Value, column: Value, value: Value) -> None:
-                at = (self.b.sub(x, self.starts[a]) for x, a in ((k, c.k), (column, c.n)))
-                store_vector(
-                    m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
-                )
-
-            emit_transposed(env, load, env.open(nest, Scope(env.top)), put)
-            return
-
-        strip_mine_transpose_tiles(env, (c.n, c.k), lambda: env.run(nest, Scope(env.top)))
-
     def _zero_panel_tail(self) -> None:
         """Clear the lanes past the last column in the right operand's last panel."""
-        panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
-        zero_panel_tail(self.env, panels, self.c.tile, self.columns, self.depth, self.depth)
+        panels = self.at(RIGHT_PART, number(0))
+        clear_panel_tail(self.env, self.c, panels, self.columns, self.depth, self.depth)
 
     def partitionable_axes(self, nest: Nest) -> Collection[str]:
-        """Return the axes of a nest which may be partitioned: all unless it transposes."""
-        return () if nest.transposed else nest.order
+        """Return the axes of a nest which may be partitioned: all but of transposed rows."""
+        return () if nest.transposed and nest.packed == "left" else nest.order
 
     def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which vectors of a packing nest must begin."""
@@ -270,26 +239,16 @@ class TallPacker(Packer):
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element of the right operand."""
-        b, panel_columns = self.b, self.c.tile.columns
         if not self.c.wide:
-            return b.add(b.mul(k, self.pitch), column)
-        panel = b.mul(self._round_down(column, panel_columns), self.depth)
-        inside = b.and_(column, number(panel_columns - 1))
-        return b.add(b.add(panel, b.mul(k, number(panel_columns))), inside)
+            return self.b.add(self.b.mul(k, self.pitch), column)
+        return panel_offset(self.b, self.c.tile.columns, self.depth, k, column)
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand.
+    def stores_whole(self, nest: Nest) -> bool:
+        """Return whether vectors are stored whole, over the beginning of the next row.
 
-        Vectors of the left operand are stored whole, over the beginning of the next row; unless all
-        rows are packed segment by segment.
+        Those of the left operand are, unless rows are packed segment by segment.
         """
-        if nest.packed == "right" or scope.lanes is None or self.in_parts:
-            super().put(nest, value, scope)
-            return
-        lanes = scope.lanes.count
-        to = self.at(LEFT_PART, self.offset(nest, scope))
-        m = LLVMMachine(self.b, lanes, self.env.frame.target)
-        store_vector(m, to, splat(self.b, value, lanes), self.item.dtype, None)
+        return nest.packed == "left" and not self.in_parts
 
     def _clamped(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a tile, clamped to the last row."""
@@ -318,14 +277,17 @@ def farthest_accesses(accesses: Sequence[Access], axis: str) -> list[Access]:
     return [*by_buffer.values()]
 
 
+def conversions(item: Item) -> tuple[DType, ...]:
+    """Return the types to which a loaded element is converted until it is `item`."""
+    return (*conversions(item.args[0]), item.dtype) if isinstance(item, Cast) else ()
+
+
 def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:
     """Apply the casts between a load and `item` to a loaded value."""
-    casts = [item]
-    while isinstance(casts[-1], Cast):
-        casts.append(casts[-1].args[0])
-    for outer, inner in zip(casts[-2::-1], casts[:0:-1], strict=True):
-        value = cast(m, value, inner.dtype, outer.dtype)
-    return value
+    if not isinstance(item, Cast):
+        return value
+    (arg,) = item.args
+    return cast(m, apply_casts(m, value, arg), arg.dtype, item.dtype)
 
 
-__all__ = ["TallPacker", "apply_casts"]
+__all__ = ["TallPacker", "apply_casts", "conversions"]

@@ -34,6 +34,7 @@ __all__ = [
     "fits_one_run",
     "row_offset",
     "store_tile",
+    "strided_rows",
     "sum_in_runs",
 ]
 
@@ -88,6 +89,13 @@ class RoundedOutput:
             element_address(b, self.base, place, self.dtype), self.strides[-1], self.dtype
         )
         return b.and_(self.enabled, last), spot
+
+
+def strided_rows(
+    b: ir.IRBuilder, first: Value, stride: Value, count: int, dtype: DType
+) -> list[Value]:
+    """Return the addresses of rows at a constant stride, in elements."""
+    return [element_address(b, first, b.mul(number(i), stride), dtype) for i in range(count)]
 
 
 def row_offset(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:

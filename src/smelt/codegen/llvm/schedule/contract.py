@@ -44,6 +44,7 @@ from smelt.machine.blocks import (
     COLUMNS,
     GEMV,
     UNPACKED,
+    ceiling,
     dot_instruction_block,
     full_width_rows,
     product_rows,
@@ -56,7 +57,7 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, product
+from smelt.types.expr import Index, mul, product
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
@@ -200,13 +201,19 @@ def _plan(
     left, right, m, n = roles.left, roles.right, roles.m, roles.n
     ranked = [a for a in phase.axes if a in over]
     k = _longest(ranked, phase)
-    group = choose_dot_instruction(item, left, right, phase.dtypes, target, matrices=True)
-    panels = m is not None and is_prepacked(right, item, group, (k, n), tile.columns, phase)
+    matrices = m is not None
+    group = choose_dot_instruction(item, left, right, phase.dtypes, target, matrices=matrices)
+    panels = is_prepacked(right, item, group, (k, n), tile.columns, phase)
+    if m is None and panels and group is not None:
+        outer, single_row = tuple(a for a in ranked if a != k), Tile(1, tile.vectors, tile.lanes)
+        return Contraction(
+            item, left, right, m, n, outer, k, single_row, "small", prepacked=True, group=group
+        )
     in_l1 = form in ("", "small") and group is None
     in_l1 = in_l1 and _in_cache(item, right, (m, n, k), phase, target)
     shared = m is not None and _serves_other_axes(item, m, n, right)
     few_rows = _is_few(m, phase, _gemv_rows(group)) and not (in_l1 or shared)
-    if not panels and (form in ("rows", "columns") or few_rows):
+    if (not panels or m is None) and (form in ("rows", "columns") or few_rows):
         return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
@@ -429,6 +436,9 @@ def product_block(
     c: Contraction, phase: Phase, every: list[Contraction], target: Target
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a contraction that one task takes."""
+    if c.m is None and not c.is_gemv:
+        panels = ceiling(thin_columns(phase.axes[c.n]), c.tile.columns)
+        return GEMV.rows, mul(panels, c.tile.columns)
     if c.is_gemv:
         along_rows = c.vector_axis == c.n
         return GEMV.rows, thin_columns(phase.axes[c.n]) if along_rows else GEMV.dot_rows

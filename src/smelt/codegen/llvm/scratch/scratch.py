@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
@@ -18,18 +16,14 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import (
     iota,
-    lanes_before_end,
     number,
-    opaque,
     splat,
 )
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.storage import Key
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
 from smelt.types.expr import Index
 
 Value = ir.Value
@@ -126,29 +120,3 @@ def _scratch_offsets(env: Environment, key: Key, axes: tuple[str, ...], scope: S
         splat(env.b, _slot(env, key[0], axes, scope), lanes),
         env.b.mul(splat(env.b, step, lanes), iota(lanes)),
     )
-
-
-def copy_elements(
-    b: ir.IRBuilder, env: Environment, source: Value, to: Value, count: Value, dtype: DType
-) -> None:
-    """Copy elements from scratch to memory."""
-    lanes = env.frame.target.vector_bytes // dtype.itemsize
-    m = LLVMMachine(b, lanes, env.frame.target)
-
-    def put(at: Value, mask: Value | None) -> None:
-        value = load_vector(m, element_address(b, source, at, dtype), dtype, mask)
-        store_vector(m, element_address(b, to, at, dtype), value, dtype, mask)
-
-    each_vector(b, env, count, lanes, put)
-
-
-def each_vector(b: ir.IRBuilder, env: Environment, count: Value, lanes: int, put: Any) -> None:
-    """Emit `put(position, mask)` for all vectors of an array; only the last one is masked."""
-    vectors_end = b.and_(count, number(-lanes))
-
-    def masked(at: Value) -> None:
-        left = opaque(b, b.sub(count, at))
-        put(at, lanes_before_end(b, left, lanes))
-
-    env.loop(number(0), vectors_end, lanes, lambda at: put(at, None))
-    env.loop(vectors_end, count, lanes, masked)

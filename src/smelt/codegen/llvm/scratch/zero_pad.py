@@ -6,7 +6,7 @@ integers, for instance, are subnormal as floating-point numbers, which processor
 times slower.  So a kernel whose scratch layout differs from that of the previous kernel in the same
 thread clears its operands first.  The first word of scratch identifies the layout; a kernel without
 such operands writes something else there, or has no scratch.  Where only lanes of one panel are
-concerned, these are cleared in every block instead (`zero_panel_tail`).
+concerned, these are cleared in every block instead.
 """
 
 from __future__ import annotations
@@ -15,49 +15,14 @@ import hashlib
 from collections.abc import Iterable
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, intrinsic, store_vector
+from smelt.codegen.llvm.access.memory import intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.nests.storage import Storage
-from smelt.types.dtype import DType
 
 Value = ir.Value
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
 MIX_MULTIPLIER = 0x9E3779B97F4A7C15
 """Multiplier which mixes all bits of a word (D. Knuth, TAOCP 6.4, golden ratio)."""
-
-
-def zero_panel_tail(
-    env: Environment,
-    panels: tuple[Value, DType],
-    tile: Tile,
-    columns: Value,
-    units: Value,
-    lines: Value,
-) -> None:
-    """Emit clearing of the lanes past the last column, in the last of some panels.
-
-    `panels` are the address and element type; each is as wide as a tile and has room for `units`
-    positions, of which `lines` are cleared.
-    """
-    b, (base, dtype) = env.b, panels
-    m = LLVMMachine(b, tile.lanes, env.frame.target)
-    last = b.and_(columns, number(tile.columns - 1))
-    start, begin = b.and_(last, number(-tile.lanes)), b.mul(b.sub(columns, last), units)
-
-    def clear_row(k: Value) -> None:
-        row = b.add(begin, b.mul(k, number(tile.columns)))
-
-        def put(at: Value) -> None:
-            place = element_address(b, base, b.add(row, at), dtype)
-            store_vector(m, place, m.const(dtype, 0), dtype, None)
-
-        env.loop(start, number(tile.columns), tile.lanes, put)
-
-    with b.if_then(b.icmp_signed("!=", last, number(0))):
-        env.loop(number(0), lines, 1, clear_row)
 
 
 def zero_operands(
