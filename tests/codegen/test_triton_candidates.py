@@ -110,7 +110,32 @@ def test_every_candidate_computes_what_the_interpreter_does(name, lanes):
 def test_a_row_is_in_registers_until_it_is_too_long():
     assert best(SOFTMAX, r=4096, c=1000).blocks == "c whole in 1024, 1 warp"
     assert best(SOFTMAX, r=4096, c=4096).blocks == "c whole in 4096, 8 warps"
-    assert best(SOFTMAX, r=4096, c=65536).blocks == "c looped by 4096, 8 warps, 3 stages"
+    looped = "c looped by 16384, 32 warps, 118 persistent programs, 3 stages"
+    assert best(SOFTMAX, r=4096, c=65536).blocks == looped
+
+
+def test_few_programs_pass_over_rows_that_the_cache_holds_for_them():
+    """The second pass reads the cache; less than all processors have main memory's rate."""
+    few = best(SOFTMAX, r=4096, c=1 << 16)
+    (every,) = candidates(parse(SOFTMAX), {"r": 4096, "c": 1 << 16}, H100, EXACT)
+    by_all = min(c.predicted_ns for c in every if c.schedule.programs is None)
+    assert few.schedule.programs < H100.processors
+    assert few.predicted_ns < 0.85 * by_all
+
+
+@pytest.mark.parametrize(("text", "programs"), [(SOFTMAX, 3), (PARTS, 1)])
+def test_programs_that_take_rows_in_turn_compute_them_all(monkeypatch, text, programs):
+    """Of a part's rows, the cache holds the one that a program is at."""
+    kernel, sizes = parse(text), {"r": 5, "c": 40000}
+    small = replace(H100, cache_bytes=programs * 5 * 4 * 40000 // 3 + 9)
+    monkeypatch.setattr("smelt.codegen.triton.candidates.MAX_CANDIDATES", 99)
+    every = candidates(kernel, sizes, small, EXACT)
+    (walking,) = (c for c in every[0] if c.schedule.programs is not None)
+    assert walking.schedule.programs == programs
+    x = np.random.default_rng(0).standard_normal((5, 40000)).astype(np.float32)
+    stages = [print_stage(c.launch, c.schedule) for c in (walking, *(of[0] for of in every[1:]))]
+    (y,) = launch(with_lanes(print_file(kernel, stages), 1024), [x])
+    np.testing.assert_allclose(y, run(kernel, {"x": x})["y"], 1e-5)
 
 
 def test_a_row_whose_values_exceed_the_registers_is_visited_again():

@@ -10,6 +10,7 @@ import pytest
 from tests.explain.test_every_program import MAKERS, SAMPLE
 from tests.fusion.formulas import Formula
 
+import smelt as sm
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import GPUS, gpu
 from smelt.codegen.gpu_backend import GpuBackend
@@ -71,6 +72,18 @@ def stored(plan: Plan, sizes: dict[str, int]) -> int:
 def test_plan_of_a_program(name: str):
     plan, sizes = planned(name)
     assert (len(plan.clusters), stored(plan, sizes)) == PLANS[name]
+
+
+@pytest.mark.parametrize("target", ["4090", "h100"])
+def test_conversions_of_both_operands_are_read_together(target: str):
+    """One alone costs time where lanes are fast: matrix units take two narrow operands."""
+
+    def wide(x, w):
+        return sm.astype(x, sm.float32) @ sm.astype(w, sm.float32)
+
+    shapes = sm.spec("bf16[1024,512]"), sm.spec("bf16[512,1024]")
+    graph = sm.jit(wide).lower(*shapes).trace.graph
+    assert len(fusion.plan(graph, scheduled(gpu(target)), Journal(), {}).clusters) == 1
 
 
 def sampled() -> list[object]:

@@ -6,6 +6,8 @@ A *unit* is an operator that computes; a *cluster* is a set of units that become
    loses, so the cost model is not consulted.
 2. Producers, largest possible gain first: copied into all their readers if recomputing beats
    storing, else joined with the reader that gains most, and still stored there if others need them.
+   Where neither gains, two producers of a reader may be copied together: matrix units multiply two
+   converted operands in one product, and one beside an operand that is not converted in several.
 3. Siblings: kernels that read the same array over the same axes.
 4. Repeat from 2 until no candidate is predicted to gain.
 
@@ -37,6 +39,8 @@ MAX_COPIES = 6
 """Maximum readers into which a producer is copied."""
 MAX_READERS = 4
 """Maximum readers that a producer is tried to be joined with."""
+MAX_PARTNERS = 4
+"""Maximum producers of a reader that are tried to be copied together with another one."""
 LARGE_PRODUCER = 24
 """Minimum units of a producer with reductions that is tried more sparingly.
 
@@ -74,7 +78,8 @@ class Candidate:
     joined: tuple[tuple[int, Verdict], ...] = ()
     """The clusters that remain, by number, with their new verdicts."""
     refusal: Refusal | None = None
-    copies: bool = False
+    copied: tuple[int, ...] = ()
+    """The producers that are copied into these; none if one joins one of them."""
 
 
 NO_MOVE = Candidate(0.0)
@@ -103,6 +108,8 @@ class Search(State):
         self.gain_cache = GainCache()
         self.costly_copies: dict[int, int] = {}
         """Producers that were better stored than recomputed, with their number of readers."""
+        self.costly_pairs: set[tuple[int, ...]] = set()
+        """The members of two producers and of their readers that are faster apart."""
 
     # ---- the run -------------------------------------------------------------------------------
 
@@ -186,6 +193,8 @@ class Search(State):
             if c not in self.clusters or stamps[c] != stamp:
                 continue
             move = self.best_move(c)
+            if move.gain <= MIN_GAIN and self.model.tiling.rounds_factors:
+                move = self.best_pair(c)
             if queue and move.gain < -TAKE_SHARE * queue[0][0]:
                 enqueue(c, move.gain)
                 if move.gain > MIN_GAIN:
@@ -246,7 +255,7 @@ class Search(State):
         readers = bits(self.successors(p))
         producer = self.clusters[p]
         if self._may_copy(producer, len(readers)) and not self._was_costly(producer, len(readers)):
-            best = self.evaluate_copy(p, readers)
+            best = self.evaluate_copy((p,), readers)
             if best.gain <= MIN_GAIN:
                 self.costly_copies[producer.members] = len(readers)
                 if best.joined:
@@ -304,45 +313,72 @@ class Search(State):
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
 
-    def evaluate_copy(self, p: int, readers: Sequence[int]) -> Candidate:
-        """Evaluate a producer recomputed in each of its readers and stored nowhere."""
+    def best_pair(self, p: int) -> Candidate:
+        """Return the best copies of a producer and another one in all readers of both."""
+        best = NO_MOVE
+        for c in bits(self.successors(p))[:MAX_READERS]:
+            partners = [q for q in bits(self.producers(c)) if q != p and self._may_vanish(q)]
+            for q in partners[:MAX_PARTNERS] if self._may_vanish(p) else ():
+                readers = bits((self.successors(p) | self.successors(q)) & ~(1 << p | 1 << q))
+                pair = tuple(sorted((p, q)))
+                members = tuple(self.clusters[k].members for k in (*pair, *readers))
+                if members in self.costly_pairs or len(readers) > MAX_COPIES:
+                    continue
+                move = self.evaluate_copy(pair, readers)
+                if move.gain <= MIN_GAIN:
+                    self.costly_pairs.add(members)
+                elif move.gain > best.gain:
+                    best = move
+        return best
+
+    def _may_vanish(self, p: int) -> bool:
+        """Return whether a producer is stored nowhere once all of its readers have copies."""
         producer = self.clusters[p]
-        gain = producer.cost.objective_ns
+        kept = self.always_stored | self.units.calls | self.units.reductions
+        return not producer.members & kept
+
+    def evaluate_copy(self, producers: tuple[int, ...], readers: Sequence[int]) -> Candidate:
+        """Evaluate producers recomputed in each of their readers and stored nowhere."""
+        copied = [self.clusters[p] for p in producers]
+        gain = sum(k.cost.objective_ns for k in copied)
         joined: list[tuple[int, Verdict]] = []
         for c in readers:
             cluster = self.clusters[c]
-            members = self._needed_members(producer, cluster)
-            parts = (producer, cluster) if members == producer.members else ()
+            members = self._needed_members(copied, cluster)
+            parts = (copied[0], cluster) if members == copied[0].members else ()
             verdict = self.evaluate(cluster.members | members, cluster.stored, parts)
             if verdict.cost is None or verdict.refusal is not None:
-                return Candidate(0.0, refusal=verdict.refusal, copies=True)
+                return Candidate(0.0, refusal=verdict.refusal, copied=producers)
             gain += cluster.cost.objective_ns - verdict.cost.objective_ns
             joined.append((c, verdict))
-        if self.is_cheap_generator(producer):
-            gain = max(gain, producer.cost.objective_ns)
-        return Candidate(gain, tuple(joined), copies=True)
+        if len(copied) == 1 and self.is_cheap_generator(copied[0]):
+            gain = max(gain, copied[0].cost.objective_ns)
+        return Candidate(gain, tuple(joined), copied=producers)
 
-    def _needed_members(self, producer: Cluster, reader: Cluster) -> int:
-        members = 0
-        pending = reader.reads & producer.stored
+    def _needed_members(self, producers: Sequence[Cluster], reader: Cluster) -> int:
+        stored = computed = members = 0
+        for k in producers:
+            stored, computed = stored | k.stored, computed | k.members
+        pending = reader.reads & stored
         while pending:
             u = pending.bit_length() - 1
             pending ^= 1 << u
             members |= 1 << u
-            pending |= self.units.operands[u] & producer.members & ~members
+            pending |= self.units.operands[u] & computed & ~members
         return members
 
     def apply(self, p: int, move: Candidate, *, sibling: bool = False) -> int:
         """Carry out a move; return the clusters that changed."""
         self._record(p, move, sibling)
         objectives = {c: self.clusters[c].cost.objective_ns for c, _ in move.joined}
-        self.gain_cache.update_after_join(p, self.clusters[p].cost.objective_ns, objectives)
-        self.remove(p)
+        for k in move.copied or (p,):
+            self.gain_cache.update_after_join(k, self.clusters[k].cost.objective_ns, objectives)
+            self.remove(k)
         changed = 0
         for c, verdict in move.joined:
             cluster = self.clusters[c]
             members, stored = verdict.key
-            if not move.copies:
+            if not move.copied:
                 self.reach.join(p, c)
             for u in bits(members & ~cluster.members):
                 self.holders[u] |= 1 << c
@@ -355,19 +391,20 @@ class Search(State):
             cluster.verdict, cluster.cost = verdict, verdict.cost or Cost()
             cluster.size = self.size(members)
             changed |= 1 << c
-        if move.copies:
-            self.reach.drop(p)
+        for k in move.copied:
+            self.reach.drop(k)
         return changed
 
     def _record(self, p: int, move: Candidate, sibling: bool) -> None:
-        producer = self.clusters[p]
-        if move.copies:
+        if move.copied:
             readers = [(self.clusters[c], verdict.cost or Cost()) for c, verdict in move.joined]
-            self.decisions.copied(producer, readers, move.gain)
+            for k in move.copied:
+                reading = [r for r in readers if r[0].reads & self.clusters[k].stored]
+                self.decisions.copied(self.clusters[k], reading, move.gain)
             return
         c, verdict = move.joined[0]
         self.decisions.joined(
-            producer,
+            self.clusters[p],
             self.clusters[c],
             verdict.cost or Cost(),
             verdict.key[1],

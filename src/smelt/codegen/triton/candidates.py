@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from smelt.backend.gpu import KernelTime
 from smelt.codegen.triton.block_axes import (
-    REGISTER_LANES,
     dots_of,
     has_long_axes,
     power_of_two,
@@ -23,6 +22,7 @@ from smelt.codegen.triton.launch_time import (
     block_count,
     launch_time,
     loop_shared_bytes,
+    reread_bytes,
 )
 from smelt.codegen.triton.launch_work import LaunchWork, launch_work
 from smelt.codegen.triton.matrix_batches import matrix_batches
@@ -46,6 +46,7 @@ from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import loads, stores
+from smelt.machine.target import CACHE_SHARE
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate
@@ -65,8 +66,10 @@ WHOLE_BLOCKS = 2048
 """Positions that all blocks of a map divide."""
 ALIGNED_ELEMENTS = 16
 """Elements whose addresses are multiples of 16 bytes in all types."""
+MAX_ROW_WARPS = 32
+"""Warps of a program that has the threads of a processor, and so enough bytes in flight for it."""
 MAX_PASS_WARPS = 16
-"""Maximum warps of passes over a row that a program may have whole."""
+"""Maximum warps of passes in steps of one."""
 PASS_BLOCKS = ((4096, 8), (8192, 16), (16384, 32), (4096, 4), (2048, 4), (1024, 4))
 """Elements of a step of passes over a row, and warps.
 
@@ -349,7 +352,7 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
         schedule = c.schedule
         tile = (*c.lanes.items(), schedule.splits_loops)
         if c.work is None or not _is_product(c.work, schedule):
-            tile = (*tile, c.warps, schedule.stages)
+            tile = (*tile, c.warps, schedule.stages, schedule.programs)
         count = forms.setdefault(tile, 0)
         if count < (FASTEST_FORMS if tile == next(iter(forms)) else 1):
             forms[tile] += 1
@@ -369,7 +372,9 @@ def _schedules(
     elif dots_of(launch.body) or (any(s.join for s in stores(launch)) and not is_atomic(launch)):
         return
     elif base.streams:
-        yield from _passes(launch, base, extents, work)
+        for schedule in _passes(launch, base, extents, work):
+            yield schedule
+            yield from _with_cached_rows(schedule, extents, device, work)
     elif base.whole:
         yield from _rows(base, extents, work)
     elif base.grid:
@@ -480,12 +485,29 @@ def _passes(
         rest = max((math.prod(held.get(a, 1) for a in axes_of) for axes_of in looped), default=1)
         for block, warps in PASS_BLOCKS:
             lanes = max(block // rest, 1)
-            is_whole_faster = warps > MAX_PASS_WARPS and extents[axes[-1]] <= REGISTER_LANES
-            if lanes <= power_of_two(visited) and not is_whole_faster:
+            if lanes <= power_of_two(visited):
                 each = max(lanes * rest // (32 * warps), 1)
                 streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _with_cached_rows(
+    schedule: Schedule, extents: Mapping[str, int], device: DeviceRates, work: LaunchWork
+) -> Iterator[Schedule]:
+    """Yield passes in as few programs as the shared cache holds rows for.
+
+    The first pass reads a row from main memory, which some of the processors keep busy.
+    """
+    rows = block_count(schedule, extents)
+    nbytes = sum(reread_bytes(work, schedule).values())
+    if schedule.warps != MAX_ROW_WARPS or schedule.blocked or not nbytes * rows:
+        return
+    most = int(CACHE_SHARE * device.cache_bytes / nbytes)
+    if 0 < most < min(device.processors, rows):
+        programs = math.ceil(rows / math.ceil(rows / most))
+        reason = f"{schedule.reason}, one row after another, so that a cache holds them"
+        yield replace(schedule, programs=programs, reason=reason)
 
 
 def _pair_tiles(
@@ -605,7 +627,7 @@ def _tiles(
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
-    is_tf32 = is_product and device.tf32_tflops > 0 and all(c.is_tf32 for c in work.contractions)
+    is_tf32 = is_product and device.tf32_tflops > 0 and work.is_tf32
     tiles = lists[work.operand_bytes < 4 or is_tf32]
     if is_product and len(rows) == 1:
         tiles = tuple(
@@ -693,7 +715,7 @@ def _product_forms(
         schedule = replace(schedule, group=GROUPED_ROWS)
     plain = replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")
     lanes = schedule.lanes(extents)
-    takes_tf32 = schedule.policy.products == "narrow" and all(c.is_tf32 for c in work.contractions)
+    takes_tf32 = schedule.policy.products == "narrow" and work.is_tf32
     copied = (
         copied_loads(launch, of_call, lanes, takes_tf32=takes_tf32)
         if device.limits.has_tensor_copies

@@ -42,6 +42,10 @@ class DeviceLimits:
     """Loops of persistent products that the compiler divides among warps for copies and products.
 
     A nested loop over blocks has two groups of a program's warps for products."""
+    asynchronous_rows: int = 0
+    """Minimum rows of a tile whose products read shared memory behind the next ones; 0: never."""
+    whole_store_bytes: int = 8
+    """Minimum bytes of an element for results of products to pass shared memory as a whole."""
     program_warps: int = 32
     most_programs: int
     """Most programs of a processor at a time."""
@@ -70,8 +74,12 @@ def _nvidia(
     *,
     has_tensor_copies: bool = False,
     specialised: Literal["", "nested", "flattened"] = "",
+    asynchronous_rows: int = 0,
+    whole_store_bytes: int = 8,
 ) -> DeviceLimits:
     return DeviceLimits(
+        asynchronous_rows=asynchronous_rows,
+        whole_store_bytes=whole_store_bytes,
         has_tensor_copies=has_tensor_copies,
         specialised=specialised,
         shared_bytes=(shared_kib - 1) << 10,
@@ -104,9 +112,19 @@ _LIMITS: Final = {
     "sm_86": _nvidia(100, 48, 16),
     "sm_87": _nvidia(164, 48, 16),
     "sm_89": _nvidia(100, 48, 24),
-    "sm_90": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="nested"),
-    "sm_100": _nvidia(228, 64, 32, has_tensor_copies=True, specialised="flattened"),
-    "sm_110": _nvidia(228, 48, 24, has_tensor_copies=True),
+    "sm_90": _nvidia(
+        228,
+        64,
+        32,
+        has_tensor_copies=True,
+        specialised="nested",
+        asynchronous_rows=64,
+        whole_store_bytes=4,
+    ),
+    "sm_100": _nvidia(
+        228, 64, 32, has_tensor_copies=True, specialised="flattened", asynchronous_rows=64
+    ),
+    "sm_110": _nvidia(228, 48, 24, has_tensor_copies=True, asynchronous_rows=64),
     "sm_120": _nvidia(100, 48, 24, has_tensor_copies=True),
     "gfx942": _amd(64),
     "gfx950": _amd(160),

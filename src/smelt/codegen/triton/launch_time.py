@@ -28,7 +28,7 @@ from smelt.backend.gpu import (
     tile_share,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
-from smelt.codegen.triton.launch_work import Access, LaunchWork
+from smelt.codegen.triton.launch_work import Access, Contraction, LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
 from smelt.kernel.axes import Axes
@@ -62,7 +62,7 @@ SPECIALISED_WARPS = 1.01
 Loads are ahead in both. Warps wait for one another by barriers in memory, and those that copy take
 registers from those that compute."""
 STORE_BYTES = 1 << 15
-"""Maximum shared memory through which a block is stored while the next one is loaded."""
+"""Maximum shared memory through which a narrow result is stored while blocks are loaded."""
 
 
 def launch_time(
@@ -100,24 +100,23 @@ def launch_time(
     vectors = _vectors(work, lanes, warps, device)
     moved = _moved(work, schedule, lanes, resident * device.processors, device.cache_bytes)
     in_memory = sum(n for p, n in moved.items() if p not in cached)
-    memory = in_memory / (_memory_rate(in_flight, count, device) * vectors)
+    memory = in_memory / (_memory_rate(schedule, in_flight, count, device) * vectors)
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
-    caches = max(caches, _loaded(work, schedule, blocks) / device.cache_gbytes_per_second)
-    waves = blocks / device.processors
-    tail = math.ceil(waves) / waves
+    busy_processors = min(schedule.programs or device.processors, device.processors)
+    cache_rate = device.cache_gbytes_per_second * busy_processors / device.processors
+    caches = max(caches, _loaded(work, schedule, blocks) / cache_rate)
+    waves = blocks / busy_processors
+    tail = math.ceil(waves) / waves * device.processors / busy_processors
     computing = _lanes_ns(work, schedule, lanes, device)
     computing += _operand_loads_ns(work, schedule, lanes, device)
     units = _matrix_ns(work, schedule, lanes, device), computing
     arithmetic = max(units) + min(units) / max(resident, 1)
-    copying = 1.0
-    if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
-        copying = POINTER_COPIES
-    arithmetic *= tail * copying
+    arithmetic *= tail * _copying(work, schedule, device)
     busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
     in_order = math.prod(work.extents[a] for a in work.steps) * STEP_NS if work.steps else 0.0
     busy = max(busy, math.ceil(count / (held * device.processors)) * in_order)
-    if schedule.programs is not None:
+    if schedule.programs is not None and work.contractions:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
     if schedule.specialised:
@@ -125,6 +124,13 @@ def launch_time(
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     busy = starts + busy * _preference(work, lanes, warps, device)
     return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
+
+
+def _copying(work: LaunchWork, schedule: Schedule, device: DeviceRates) -> float:
+    """Return the time of products by how their operands are copied, in that by descriptors."""
+    is_narrow = work.operand_bytes < 4 or work.is_tf32
+    by_pointers = device.limits.has_tensor_copies and is_narrow and not schedule.copied
+    return POINTER_COPIES if by_pointers else 1.0
 
 
 def _waiting_ns(work: LaunchWork, schedule: Schedule) -> float:
@@ -196,14 +202,45 @@ def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
 def loop_shared_bytes(
     work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], limits: DeviceLimits
 ) -> int:
-    """Return the bytes of the operands that a loop has in shared memory."""
-    looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
-    stages = max(schedule.stages - limits.stages_in_registers, 1)
-    loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+    """Return the shared memory of a loop over products and of what it stores.
+
+    A block is loaded behind the products of the one before. These read it until they are done where
+    they are asynchronous, else they have it in registers. Where blocks wait in registers, so do
+    operands of all steps; elsewhere what a product computes for the next one on matrix units.
+    """
+    waits = limits.stages_in_registers
+    results = {c.result for c in work.contractions}
+    stages = max(schedule.stages - (waits or not _is_asynchronous(work, lanes, limits)), 1)
+    loaded: dict[tuple[str, Axes], int] = {}
+    for k, x in enumerate(work.operands):
+        is_computed = not x.param and x.axes in results
+        stays = x.axes.isdisjoint(schedule.streams)
+        if stays if waits else is_computed and _is_narrow(work.contractions[k // 2]):
+            continue
+        times = 1 if is_computed or stays else stages
+        loaded[x.param, x.axes] = times * x.nbytes * _tile(x.axes, lanes)
+    nbytes = sum(loaded.values()) if schedule.streams else 0
     if not schedule.overlaps_blocks:
-        return loaded
-    stored = sum(x.nbytes * _tile(x.axes, lanes) for x in work.stored)
-    return loaded + (stored if schedule.stored else min(stored, STORE_BYTES))
+        return nbytes
+    for x in work.stored:
+        stored = x.nbytes * _tile(x.axes, lanes)
+        is_whole = schedule.stored or x.nbytes >= limits.whole_store_bytes
+        nbytes += stored if is_whole else min(stored, STORE_BYTES)
+    return nbytes
+
+
+def _is_asynchronous(work: LaunchWork, lanes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Return whether matrix units read the operands of every product from shared memory."""
+    sides = zip(work.contractions, work.operands[::2], work.operands[1::2], strict=True)
+    return bool(limits.asynchronous_rows) and all(
+        _is_narrow(c)
+        and _tile(c.result & (left.axes - right.axes), lanes) >= limits.asynchronous_rows
+        for c, left, right in sides
+    )
+
+
+def _is_narrow(c: Contraction) -> bool:
+    return c.nbytes < 4 or c.is_tf32
 
 
 def _in_flight(
@@ -218,9 +255,15 @@ def _in_flight(
     return resident * max(threads * min(each, THREAD_BYTES), shared)
 
 
-def _memory_rate(in_flight: float, count: int, device: DeviceRates) -> float:
-    """Return the rate of main memory that loads of `count` programs can use."""
-    return _rate(device.gbytes_per_second, MEMORY_LATENCY_NS, in_flight, count, device)
+def _memory_rate(schedule: Schedule, in_flight: float, count: int, device: DeviceRates) -> float:
+    """Return the rate of main memory that loads of `count` programs can use.
+
+    A processor has its part of it. One that takes row after row, where others have no program, has
+    its part of the shared cache's rate.
+    """
+    gbs = device.gbytes_per_second
+    most = gbs if schedule.programs is None else device.cache_gbytes_per_second
+    return min(_rate(most, MEMORY_LATENCY_NS, in_flight, count, device), gbs)
 
 
 def _cache_rate(in_flight: float, count: int, device: DeviceRates) -> float:
@@ -298,16 +341,25 @@ def _moved(
             accessed = x.nbytes * math.prod(work.extents[a] for a in x.axes) * x.share
             nbytes = factor * min(accessed, work.bytes_of[x.param])
             moved[x.param] = max(moved[x.param], nbytes)
-    axes_of = {x.param: x.axes for x in work.accesses}
-    rows: dict[str, float] = {}
-    for p, passes in work.passes.items():
-        cut = {a: n for a, n in schedule.grid.items() if a in axes_of[p]}
-        blocks = math.prod(math.ceil(work.extents[a] / n) for a, n in cut.items())
-        if passes > 1:
-            rows[p] = work.bytes_of[p] * min(programs / max(blocks, 1), 1.0)
+    programs = min(programs, schedule.programs or programs)
+    rows = {p: min(n * programs, work.bytes_of[p]) for p, n in reread_bytes(work, schedule).items()}
     if sum(rows.values()) > CACHE_SHARE * cache:
         moved |= {p: moved[p] * work.passes[p] for p in rows}
     return moved
+
+
+def reread_bytes(work: LaunchWork, schedule: Schedule) -> dict[str, int]:
+    """Return the bytes of each array that a program reads before it reads them again."""
+    axes_of = {x.param: (x.nbytes, x.axes) for x in work.accesses}
+    result: dict[str, int] = {}
+    for p, passes in work.passes.items():
+        nbytes, axes = axes_of[p]
+        for a in axes:
+            taken = schedule.streams.get(a, 1) if a in work.around[p] else work.extents[a]
+            nbytes *= schedule.grid.get(a, taken)
+        if passes > 1:
+            result[p] = nbytes
+    return result
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
@@ -326,13 +378,16 @@ def _preference(
 ) -> float:
     """Return a factor near 1 that orders equals as published tuners do.
 
-    About 16 elements a thread, and one warp where no other is needed.
+    About 16 elements a thread, one warp where no other is needed, and one pass over a row where a
+    program's barriers stop all threads of a processor.
     """
     if work.contractions:
         return 1.0
     most = max((_tile(axes, lanes) for axes in work.values), default=1)
     each = most / (warps * device.limits.lanes)
-    return 1.0 + 0.01 * abs(math.log2(max(each, 1 / 64) / 16)) + 0.02 * (warps > 1)
+    stops = warps == device.limits.program_warps and any(n > 1 for n in work.passes.values())
+    steps = abs(math.log2(max(each, 1 / 64) / 16))
+    return 1.0 + 0.01 * steps + 0.02 * ((warps > 1) + stops)
 
 
 def _positions(work: LaunchWork, axes: Iterable[str], lanes: Mapping[str, int]) -> float:

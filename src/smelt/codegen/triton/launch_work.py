@@ -49,6 +49,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, bounds, evaluate, terms_of
 
+NO_AXES = Axes()
 MAX_ALIGNED = 16
 """Elements of one byte in the widest access of a thread."""
 SPLIT_PRODUCTS = 3
@@ -116,6 +117,8 @@ class LaunchWork:
     """Values that are needed at a time; empty with contractions, which have an estimate."""
     passes: Mapping[str, int]
     """Loops that visit each array which is read in loops along its axes."""
+    around: Mapping[str, Axes]
+    """Axes of the streams around these loops: a program takes their positions in order."""
     visited: Mapping[str, float]
     """Shares of streamed axes that masks leave, by axis; 1 for others."""
     ordered: Axes = Axes()
@@ -136,6 +139,11 @@ class LaunchWork:
     def operand_bytes(self) -> int:
         """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
         return max((c.nbytes for c in self.contractions), default=4)
+
+    @property
+    def is_tf32(self) -> bool:
+        """Whether matrix units multiply float32 that is rounded to tf32."""
+        return bool(self.contractions) and all(c.is_tf32 for c in self.contractions)
 
 
 def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
@@ -170,9 +178,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             access = access._replace(aligned=aligned, is_operand=x in multiplied_loads)
         accesses.append(access)
         indices.setdefault(x.param, {})[x.index] = axes
-    values, steps = [*visit_body(launch)], steps_in_order(launch)
+    looped, steps = [*_read_in_loops(launch.body, names)], steps_in_order(launch)
     types = _types(launch)
-    of_dots = [axes_of_value(d, names) for d in dots]
     multiplied = [_multiplied(d, types, policy) for d in dots]
     lets = {s.name: s.value for s in statements(launch) if isinstance(s, Let)}
     parts = dict(_parts(launch, names))
@@ -196,18 +203,19 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         contractions=tuple(
             Contraction(
-                axes,
+                axes_of_value(d, names),
                 Axes(d.over),
                 *_rate_of(d, width, products),
                 d.dtype == f32 and width == f32.itemsize and policy.products != "exact",
             )
-            for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
+            for d, (width, products) in zip(dots, multiplied, strict=True)
         ),
-        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in visit_body(launch))),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
         live=() if dots and not steps else live_sets(launch),
-        passes=Counter(_read_in_loops(launch.body, names)),
+        passes=Counter(p for p, _ in looped),
+        around=dict(looped),
         visited=visited,
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
@@ -304,20 +312,25 @@ def _grid_axes(launch: Kernel) -> Axes:
     return Axes(b.axis for b in launch.grid if isinstance(b, Block))
 
 
-def _read_in_loops(body: Iterable[Statement], names: Mapping[str, Axes]) -> Iterator[str]:
-    """Yield the arrays that each loop reads along its axes, outside of inner loops."""
+def _read_in_loops(
+    body: Iterable[Statement], names: Mapping[str, Axes], around: Axes = NO_AXES
+) -> Iterator[tuple[str, Axes]]:
+    """Yield the arrays that each loop reads along its axes, outside of inner loops.
+
+    With the axes of the streams around it.
+    """
     for s in body:
         if isinstance(s, Stream):
-            inside = [*_read_in_loops(s.body, names)]
-            yield from inside
             visited = Axes(b.axis for b in s.blocks)
+            inside = [*_read_in_loops(s.body, names, around | visited)]
+            yield from inside
             read = {
                 x.param
                 for t in s.body
                 for x in (() if isinstance(t, Stream) else loads(t))
                 if visited & axes_of_index(x.index, names)
             }
-            yield from read - {*inside}
+            yield from ((p, around) for p in read - {p for p, _ in inside})
 
 
 def _joining_axes(body: Iterable[Statement]) -> Axes:
