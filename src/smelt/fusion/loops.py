@@ -93,7 +93,7 @@ def _with_step(
     here = {n: int(evaluate(e, sizes)) for n, e in loop.binding.items()}
     graph = step_graph(loop, wanted)
     plan = plan_step(graph, here)
-    if isinstance(target, PricedGpu) and loop.length and _is_one_program(graph):
+    if isinstance(target, PricedGpu) and loop.length and is_one_program(graph):
         steps = int(evaluate(loop.length[0], sizes))
         try:
             one_ns = target.kernel_time(whole, sizes, ()).total
@@ -104,7 +104,7 @@ def _with_step(
     return replace(cluster, loop=LoopBody(loop, wanted, _with_names(plan, cluster.name)))
 
 
-def _is_one_program(step: Graph) -> bool:
+def is_one_program(step: Graph) -> bool:
     """Return whether a program may compute all steps: it finds each operand without data."""
     nodes = [x for x in step.nodes() if not isinstance(x.op, (Input, Constant))]
     return len(nodes) <= MAX_OPERATORS and all(

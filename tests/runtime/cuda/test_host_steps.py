@@ -16,6 +16,7 @@ from tests.strategies.effort import NIGHT, effort
 import smelt as sm
 from smelt.compiler.device import use_compiler
 from smelt.errors import CaptureError, DriverCallError, OutsideError
+from smelt.fusion import loops as loop_plans
 from smelt.runtime import sliced_plan
 from smelt.runtime.cuda import graphs
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
@@ -28,6 +29,7 @@ from smelt.types.dtype import from_numpy, i16
 
 pytestmark = NIGHT
 
+is_one_program = loop_plans.is_one_program
 RANDOM = np.random.default_rng(11)
 
 
@@ -36,7 +38,8 @@ def floats(*shape):
 
 
 @pytest.fixture(autouse=True)
-def compiler(fake):
+def compiler(fake, monkeypatch):
+    monkeypatch.setattr(loop_plans, "is_one_program", lambda step: False)
     with use_compiler(FakeTriton()), sm.config(cache=False):
         yield
 
@@ -81,6 +84,12 @@ def scan(xs, w, h):
         return h, (sm.sum(h, axis=1), h * 2)
 
     return sm.scan(step, h, xs)
+
+
+def test_a_scan_of_one_program_is_launched_once(fake, monkeypatch):
+    monkeypatch.setattr(loop_plans, "is_one_program", is_one_program)
+    check(fake, scan, floats(5, 4, 8), W, floats(4, 8), calls=1)
+    assert fake.calls.count("cuLaunchKernel") == 1
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
