@@ -255,6 +255,15 @@ def convert(
     return result if result is x else keep_order(result, x)
 
 
+def _is_numpys(dtype: Any) -> bool:
+    """Return whether NumPy knows a dtype."""
+    try:
+        np.dtype(dtype)
+    except TypeError:
+        return False
+    return True
+
+
 def _convert_for_users(x: Array, dtype: Any, *args: Any, **options: Any) -> Any:
     """Return the elements converted to another dtype.
 
@@ -265,6 +274,8 @@ def _convert_for_users(x: Array, dtype: Any, *args: Any, **options: Any) -> Any:
     try:
         target = lookup_dtype(dtype)
     except DTypeError:
+        if not _is_numpys(dtype):
+            raise
         target = None
     is_swapped = isinstance(dtype, (str, np.dtype)) and (
         dtype[:1] == ">" if isinstance(dtype, str) else not dtype.isnative
