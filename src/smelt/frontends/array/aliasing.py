@@ -11,6 +11,7 @@ The module that writes `a[1:]` decides whether the result is a view: modules tha
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -308,11 +309,30 @@ class Memory:
 
     def move(self, elements: Buffer) -> None:
         """Keep the elements in memory of other code from now on, by NumPy's rules."""
-        self.node, self.is_held = foreign(elements, copied=True), True
+        self.is_held = True
+        self.keep(foreign(elements, copied=True))
+
+    def part(self, node: Value) -> None:
+        """Give other arrays with the value `node` elements of their own: these may be written.
+
+        Recordings that have captured it go on reading these.
+        """
+        owner = self.owner()
+        if not has_other_names(node, 2 + (owner is not None and present_value(owner) is node)):
+            return
+        for other in gc.get_referrers(node):
+            if isinstance(other, Operators) and other is not owner and other.place is None:
+                other.renew(leaf(copy_in_order(evaluate(node))))
+            elif isinstance(other, Memory) and other is not self:
+                other.keep(leaf(copy_in_order(evaluate(node))))
+
+    def keep(self, node: Value) -> None:
+        """Make `node` the newest value, in memory of its own."""
+        self.node = node
         self.move_views()
         owner = self.owner()
         if owner is not None:
-            owner.renew(self.node)
+            owner.renew(node)
 
     def shadow(self) -> Buffer:
         """Return an array of NumPy with the owner's shape and strides, not to be read.
@@ -541,13 +561,8 @@ class Place:
                 if owner is not None:
                     owner.renew(memory.node)
             flush_readers(data)
-            memory.move_views()
-            is_owned = owner is not None and present_value(owner) is memory.node
-            if has_other_names(memory.node, 1 + is_owned):
-                data = copy_in_order(data)
-                memory.node = leaf(data)
-                if owner is not None:
-                    owner.renew(memory.node)
+            if memory.is_held:
+                memory.part(memory.node)
         memory.node.share(copied=memory.is_held)
         memory.move_views()
         if not self.links and self.is_writeable:

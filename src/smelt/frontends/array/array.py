@@ -47,7 +47,6 @@ from smelt.frontends.array.evaluate_pending import (
     present_value,
     written_elements,
 )
-from smelt.frontends.array.layouts import copy_in_order
 from smelt.frontends.array.masked_select import (
     MaskedSelection,
     UpdateSelection,
@@ -83,7 +82,6 @@ from smelt.frontends.array.value import (
     CopiedOperand,
     Value,
     copied,
-    has_other_names,
     is_at_once,
     is_differentiated,
     leaf,
@@ -287,9 +285,6 @@ class Array(Operators):
         if self.place is not None:
             return self.place.export()
         flush_readers(data)  # the caller may write: pending operators must read this first
-        if has_other_names(self.node, 1) and not self.node.shared:
-            data = copy_in_order(data)
-            self.renew(leaf(data))
         self.node.share()
         return data
 
