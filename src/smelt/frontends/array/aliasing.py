@@ -310,7 +310,7 @@ class Memory:
     def move(self, elements: Buffer) -> None:
         """Keep the elements in memory of other code from now on, by NumPy's rules."""
         self.is_held = True
-        self.keep(foreign(elements, copied=True))
+        self.renew(foreign(elements, copied=True))
 
     def part(self, node: Value) -> None:
         """Give other arrays with the value `node` elements of their own: these may be written.
@@ -320,13 +320,15 @@ class Memory:
         owner = self.owner()
         if not has_other_names(node, 2 + (owner is not None and present_value(owner) is node)):
             return
-        for other in gc.get_referrers(node):
-            if isinstance(other, Operators) and other is not owner and other.place is None:
-                other.renew(leaf(copy_in_order(evaluate(node))))
-            elif isinstance(other, Memory) and other is not self:
-                other.keep(leaf(copy_in_order(evaluate(node))))
+        others: list[Any] = gc.get_referrers(node)
+        for other in others:
+            if isinstance(other, Operators) and (other.place is not None or other is owner):
+                continue
+            if isinstance(other, (Operators, Memory)) and other is not self:
+                renew: Any = other.renew  # pyright: ignore[reportAttributeAccessIssue]
+                renew(leaf(copy_in_order(evaluate(node))))
 
-    def keep(self, node: Value) -> None:
+    def renew(self, node: Value) -> None:
         """Make `node` the newest value, in memory of its own."""
         self.node = node
         self.move_views()
