@@ -98,8 +98,8 @@ class DeviceModel(CostModel):
         if not region.members & self.units.scatters:
             rows = self._row_cost(region, read)
         is_single = region.members & (region.members - 1) == 0
-        time = KernelTime()
-        if is_single or refuse_cost(self, rows) is None:  # no kernel has rows that exceed memory
+        time = KernelTime(UNPRINTED_NS)  # no kernel has rows that exceed memory
+        if is_single or refuse_cost(self, rows) is None:
             time = self._kernel_time(Group(region.members, region.stored, region.walked))
         result = self._cost(time, read, region.stored, family=family)
         result.objective_ns += kept_apart * self.gpu.launch_ns
