@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tests.onnx.build import model, node, port
 
+import smelt as sm
 from smelt.cli.main import smelt
 
 
@@ -52,3 +53,16 @@ def test_explain_reports_the_program(path: Path) -> None:
 
 def test_bench_races_what_is_installed(path: Path) -> None:
     assert "smelt        median" in output_of("bench", str(path), "--quick", "--threads", "1")
+
+
+def test_save_writes_a_program_file(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.smelt"
+    output_of("save", str(path), "--size", "rows=8", "-o", str(file))
+    y = sm.load(file)(np.ones((3, 4), np.float32))["y"]
+    assert np.allclose(np.asarray(y), 0.25)
+    arguments = ["save", str(path), "--arg", "x=f32[3,4]", "-o", str(tmp_path / "other.smelt")]
+    refused = CliRunner().invoke(smelt, arguments)
+    assert refused.exit_code == 2 and "an ONNX model says its types" in refused.output
+    arguments = ["save", str(tmp_path / "none.onnx"), "-o", str(file)]
+    missing = CliRunner().invoke(smelt, arguments)
+    assert missing.exit_code != 0 and "none.onnx" in missing.output
