@@ -312,7 +312,7 @@ class Memory:
         self.is_held = True
         self.renew(foreign(elements, copied=True))
 
-    def part(self, node: Value) -> None:
+    def copy_for_others(self, node: Value) -> None:
         """Give other arrays with the value `node` elements of their own: these may be written.
 
         Recordings that have captured it go on reading these.
@@ -564,7 +564,7 @@ class Place:
                     owner.renew(memory.node)
             flush_readers(data)
             if memory.is_held:
-                memory.part(memory.node)
+                memory.copy_for_others(memory.node)
         memory.node.share(copied=memory.is_held)
         memory.move_views()
         if not self.links and self.is_writeable:

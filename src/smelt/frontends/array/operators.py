@@ -22,7 +22,14 @@ from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
 from smelt.frontends.array.promote import cast, default_value, has_numpys_rules
-from smelt.frontends.array.value import STATE, Value, is_at_once, leaf, private_data
+from smelt.frontends.array.value import (
+    STATE,
+    Value,
+    copied,
+    is_at_once,
+    leaf,
+    private_data,
+)
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import counterpart
 
@@ -275,7 +282,8 @@ class Operators:
         return finished(keep_order(self.of(_apply(UNARY["negative"], self)), self))
 
     def __pos__(self) -> Self:
-        return finished(keep_order(self.of(self.node), self))
+        node = self.node if self.node.scope is not None else copied(self.node)
+        return finished(keep_order(self.of(node), self))
 
     def __abs__(self) -> Self:
         return finished(keep_order(self.of(_apply(UNARY["abs"], self)), self))

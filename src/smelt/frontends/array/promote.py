@@ -11,6 +11,7 @@ that of its own kind if the kind is higher.
 from __future__ import annotations
 
 import math
+from functools import cache, reduce
 from typing import Protocol
 
 import numpy as np
@@ -96,9 +97,8 @@ def common(what: str, *dtypes: DType) -> DType:
     there is none.
     """
     promoted = dtypes[0]
-    if any(d is not promoted for d in dtypes) and _is_ruled(dtypes):
-        if has_numpys_rules():
-            return from_numpy(np.result_type(*[d.numpy for d in dtypes]))
+    if _is_ruled(dtypes) and has_numpys_rules():
+        return from_numpy(np.result_type(*[d.numpy for d in dtypes]))
     try:
         for d in dtypes[1:]:
             promoted = promote(promoted, d)
@@ -113,12 +113,15 @@ def has_numpys_rules() -> bool:
     return user_follows_numpy()
 
 
+@cache
 def _is_ruled(dtypes: tuple[DType, ...]) -> bool:
     """Return whether modules differ in the common dtype of these."""
-    kinds = {d.kind for d in dtypes}
-    if "float" in kinds:
-        return not kinds.isdisjoint(("int", "uint")) and bf16 not in dtypes
-    return "int" in kinds and u64 in dtypes
+    if bf16 in dtypes:
+        return False
+    try:
+        return reduce(promote, dtypes) is not from_numpy(np.result_type(*[d.numpy for d in dtypes]))
+    except DTypeError:  # one of the two has none
+        return True
 
 
 def promote_operands(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
