@@ -152,12 +152,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
     params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
     examined = selected_axes(launch)
-    conditions = [
-        x
-        for s in statements(launch)
-        if isinstance(s, Stream) and s.where is not None
-        for x in loads(s.where)
-    ]
+    conditions = _loads_of_conditions(launch)
     multiplied_loads = operand_loads(launch)
     accesses: list[Access] = []
     indices: dict[str, dict[tuple[Index, ...], Axes]] = {}
@@ -182,12 +177,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     types = _types(launch)
     multiplied = [_multiplied(d, types, policy) for d in dots]
     lets = {s.name: s.value for s in statements(launch) if isinstance(s, Let)}
+    streams = [s for s in statements(launch) if isinstance(s, Stream)]
     parts = dict(_parts(launch, names))
-    visited = {
-        b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
-        for s in statements(launch)
-        for b in (s.blocks if isinstance(s, Stream) else ())
-    }
     return LaunchWork(
         extents=extents,
         bytes_of={
@@ -202,13 +193,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(
-                axes_of_value(d, names),
-                Axes(d.over),
-                *_rate_of(d, width, products),
-                d.dtype == f32 and width == f32.itemsize and policy.products != "exact",
-            )
-            for d, (width, products) in zip(dots, multiplied, strict=True)
+            _contraction(d, axes_of_value(d, names), *rate, policy)
+            for d, rate in zip(dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in visit_body(launch))),
         parts=parts,
@@ -216,17 +202,28 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         live=() if dots and not steps else live_sets(launch),
         passes=Counter(p for p, _ in looped),
         around=dict(looped),
-        visited=visited,
+        visited={
+            b.axis: visited_share(b, launch, extents, sizes, parts.get(b.axis, Axes()))
+            for s in streams
+            for b in s.blocks
+        },
         ordered=frozenset() if is_atomic(launch) else _joining_axes(launch.body),
         examined=examined,
         steps=steps,
         owners=Axes().union(*parts.values()) if examined else Axes(),
-        masked=tuple(
-            full.axis
-            for s in statements(launch)
-            if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
-        ),
+        masked=tuple(full.axis for s in streams if (full := decided_blocks(s)) is not None),
     )
+
+
+def _loads_of_conditions(launch: Kernel) -> list[Load]:
+    """Return the reads of conditions that say which blocks of streams are visited."""
+    streams = [s for s in statements(launch) if isinstance(s, Stream)]
+    return [x for s in streams if s.where is not None for x in loads(s.where)]
+
+
+def _contraction(d: Dot, axes: Axes, width: int, products: int, policy: Policy) -> Contraction:
+    is_tf32 = d.dtype == f32 and width == f32.itemsize and policy.products != "exact"
+    return Contraction(axes, Axes(d.over), *_rate_of(d, width, products), is_tf32)
 
 
 def _distinct_elements(
