@@ -11,21 +11,19 @@ from tests.loop.random_loops import SIZES, random_module, results
 
 from smelt.errors import LoopPassError, VerifyError
 from smelt.loop import ir
-from smelt.loop.passes import partition as cuts
 from smelt.loop.passes import remainder, vectorize
+from smelt.loop.passes import split_tests as cuts
+from smelt.loop.passes import unroll_and_jam as jam
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.prefetch import prefetch
-from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
 from smelt.loop.walk import statements
 
 PASSES = (
-    "partition",
-    "partition to vectors",
-    "unswitch",
+    "split tests",
     "vectorize, mask",
     "vectorize, scalar",
     "jam",
@@ -49,7 +47,7 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
                 func, loop.var, lanes, "mask" if tail == "mask" else "scalar"
             )
         case ["jam"]:
-            return unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
+            return jam.unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
         case ["accumulate"]:
             return accumulate(func)
         case ["distribute"]:
@@ -60,13 +58,7 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
         case ["hoist"]:
             return hoist(func)
         case _:
-            conditions = cuts.conditions(loop)
-            if not conditions:
-                raise LoopPassError("there is no condition")
-            cond = conditions[random.integers(len(conditions))]
-            if name == "unswitch":
-                return cuts.unswitch(func, loop.var, cond)
-            return cuts.partition(func, loop.var, cond, 4 if "vectors" in name else 1)
+            return cuts.split_tests(func, loop.var)[0]
 
 
 def _check(seed: int, steps: int = 5) -> Counter[str]:
@@ -111,11 +103,13 @@ FAULTS = {
     ),
     "the sides of a condition are exchanged": (
         cuts,
-        "decide",
-        lambda right: lambda body, cond, env, value: right(body, cond, env, value=not value),
+        "decide_all",
+        lambda right: (
+            lambda body, answers, env: right(body, {v: not a for v, a in answers.items()}, env)
+        ),
     ),
     "carries begin anew": (
-        cuts,
+        jam,
         "continued",
         lambda right: lambda loop, before, env: loop.carry,
     ),
@@ -131,7 +125,7 @@ FAULTS = {
 def test_a_faulty_pass_is_found(fault, monkeypatch):
     module, name, wrong = FAULTS[fault]
     faulty = wrong(getattr(module, name))
-    for user in (module, cuts, vectorize):
+    for user in (module, cuts, jam, vectorize):
         if hasattr(user, name):
             monkeypatch.setattr(user, name, faulty)
     count = 0

@@ -16,10 +16,10 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.collapse import collapse
+from smelt.loop.passes.decide import conditions
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.mask_range import mask_range
-from smelt.loop.passes.partition import conditions, partition, unswitch
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch,
@@ -29,6 +29,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.split_tests import split_tests
 from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
@@ -83,15 +84,8 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         lambda f: vectorize(f, "i", 4, "mask"),
     ),
     "would be folded out of order": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
-    "does not rise or fall by 1": (
-        ROW + "y[i] = select(i * 2 < n, x[i], 0.0)",
-        lambda f: _at_condition(f, partition),
-    ),
-    "the condition varies along i": (
-        ROW + "y[i] = select(i < 3, x[i], 0.0)",
-        lambda f: _at_condition(f, unswitch),
-    ),
-    "at a comparison of order": (ROW + "y[i] = 1.0", lambda f: partition(f, "i", ir.Lane(4))),
+    "does not flip once along i": (ROW + "y[i] = 1.0", lambda f: mask_range(f, "i", NEVER)),
+    "the loop over i carries something": (ORDERED, lambda f: split_tests(f, "i")[0]),
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
     "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
     "stores nothing at an index": (

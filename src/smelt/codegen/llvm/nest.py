@@ -22,7 +22,11 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
-from smelt.codegen.llvm.access.proven_bounds import clamp_position, inside_limits
+from smelt.codegen.llvm.access.proven_bounds import (
+    clamp_position,
+    inside_limits,
+    run_bounds_versions,
+)
 from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
 from smelt.codegen.llvm.folding import ReductionEmitter, power_of_two
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
@@ -39,7 +43,6 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
-from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
@@ -50,7 +53,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
 )
 from smelt.codegen.llvm.loops.unroll_and_jam import run_jammed
 from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
-from smelt.codegen.llvm.loops.unswitch import decision_tree, run_unswitched
 from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
@@ -80,7 +82,6 @@ from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
 from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
-from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -149,7 +150,6 @@ class NestEmitter(Environment):
         }
         self.load_groups = nest_load_groups(self, self.items)
         self._reductions.before(nest)
-        self.tree = decision_tree(self)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
@@ -160,8 +160,6 @@ class NestEmitter(Environment):
         `ready`: loads of the two innermost loops have been transposed.
         """
         order = self.nest.order
-        if run_unswitched(self, scope, depth, lambda inside: self._run_loops(inside, depth)):
-            return
         if depth == len(order):
             self.body(scope)
             return
@@ -171,7 +169,7 @@ class NestEmitter(Environment):
             return
         self._reductions.open(depth)
         if name == self.nest.vector:
-            run_row_versions(self, order[:depth], scope, partial(self._run_vectors, scope, depth))
+            run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
         else:
 
             def inside(position: Value) -> None:
@@ -189,9 +187,8 @@ class NestEmitter(Environment):
                 self.loop(*self.ranges[name], 1, inside)
         self._reductions.close(scope, depth)
 
-    def _run_vectors(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
-        """Emit a loop over full unrolled vectors, then masked ones; for `few`, masked ones
-        alone."""
+    def _run_vectors(self, scope: Scope, depth: int) -> None:
+        """Emit a loop over full unrolled vectors, then masked ones."""
         name, wide = self.nest.order[depth], self.s.lanes * self.nest.unroll
         low, high = self.ranges[name]
 
@@ -226,9 +223,7 @@ class NestEmitter(Environment):
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
 
         middle = low
-        if not few and power_of_two(wide):
-            if run_partitioned(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
-                return
+        if power_of_two(wide):
             loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
         run_tail(self, (middle, high), at)

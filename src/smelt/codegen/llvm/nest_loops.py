@@ -197,6 +197,9 @@ class _NestLowering(Lowering):
             position = self.number("at", at)
             return position, add(position, 1)
         low, high = self.env.ranges[a]
+        extent = self.s.phase.axes[a]
+        if high is self.env.frame.index(extent):
+            return self.number("from", low), self.index(extent)
         return self.number("from", low), self.number("to", high)
 
     def share(self, x: RowShare) -> Share:

@@ -30,6 +30,7 @@ from smelt.codegen.llvm.instructions.indexing import (
     lanes_before_end,
     number,
     opaque,
+    short_lanes_before_end,
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
@@ -49,7 +50,7 @@ from smelt.machine.target import Target
 from smelt.ops.cast import cast
 from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.dtype import DType, bool_, f64, i32, i64
 from smelt.types.expr import Atom, Index
 
 Value = ir.Value
@@ -318,7 +319,9 @@ class LoopPrinter:
         if mask is None:
             left = self.index(v.count)
             left = opaque(self.b, left) if self.target.facts.has_mask_registers else left
-            mask = self.masks[v] = lanes_before_end(self.b, left, v.lanes)
+            several = v.lanes * i32.itemsize > self.target.vector_bytes
+            compare = short_lanes_before_end if several else lanes_before_end
+            mask = self.masks[v] = compare(self.b, left, v.lanes)
         return mask
 
     # ---- memory --------------------------------------------------------------------------------
@@ -336,7 +339,10 @@ class LoopPrinter:
         at = (
             self.value(place.at).value if isinstance(place.at, loop.Value) else self.index(place.at)
         )
-        return element_address(self.b, base, at, dtype)
+        address = element_address(self.b, base, at, dtype)
+        on = None if place.mask is None or place.lanes == 1 else self.value(place.mask)
+        # A masked vector of no lanes takes hundreds of cycles where nothing is mapped.
+        return self.b.select(on.value, address, base) if on and on.lanes == 1 else address
 
     def _offsets(self, place: loop.Place) -> Value:
         """Print the offset of every lane."""

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.affine_predicates import gap_of
+from smelt.codegen.llvm.access.interleaved_loads import group_loads
+from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -28,7 +29,6 @@ from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import identifier
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
@@ -49,13 +49,14 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, f64
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
+from smelt.types.expr import Index, add, atoms, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
@@ -110,18 +111,19 @@ _OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
 def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(isinstance(i, ssa.Position) or gap_of(i) is not None for i in moving):
-        return "positions along the vectors that are tested, or computed"
-    indices = (i.index for i in moving if isinstance(i, ssa.IndexValue))
+    if any(isinstance(i, ssa.Position) for i in moving):
+        return "positions along the vectors that are computed"
+    indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
+    indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     if any(coefficient(e, nest.vector or "") is None for e in indices):
         return "quotients of positions along the vectors"
-    if any(is_select(i) and nest.vector not in i.args[0].axes for i in moving):
-        return "a choice for whole rows"
+    if any(a.kind == "value" for e in indices for a in atoms(e)):
+        return "bounds of positions that are computed"
+    groups = group_loads(moving, lambda a: _step(a, nest.vector))
     steps = [_step(a, nest.vector) for a in accesses_of(moving)]
-    if not all(step in (0, 1) for step in steps):
+    near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
+    if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
         return "lanes that are apart"
-    if any(a.limits for a in accesses_of(nest.items)):
-        return "bounds checks"
     sums = (i for i in _kept(s, nest) if storage.holds_states(i))
     if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
         return "sums that are more than a number"
@@ -222,12 +224,24 @@ def in_vectors(
     before = {t.var for t in _loops(func)} - {var}
     inner = [t for t in _loops(func) if t not in func.body]
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
-    if streaming := streaming and _fills_lines(s, nest):
-        func = _past_caches(func, s, nest, var, wide)
-    else:
-        func = vectorize(func, var, wide, "mask" if rest > 1 else "scalar", rest)
+    streaming &= _fills_lines(s, nest)
+    parts: dict[str, int | None] = {var: None}
+    if not (nest.reductions or nest.state_updates or cuts or is_short):
+        func, parts = split_tests(func, var)
+    for name, most in parts.items():
+        if most is not None and most <= s.lanes:
+            func = vectorize(func, name, s.lanes, "masked")
+        elif streaming:
+            func = _past_caches(func, s, nest, name, wide)
+        elif len(parts) > 1 and wide > s.lanes:
+            func = vectorize(func, name, wide, "scalar")
+            func = vectorize(func, name, s.lanes, "mask")
+        else:
+            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    for name in full if nest.reductions and not (cuts or is_short) else ():
+        func = split_vectors(func, name, extent_of(walk))
     for name in full if cuts and not is_short else ():
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):

@@ -16,12 +16,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.kernel.bounds import COMPARISONS
 from smelt.loop import ir
 from smelt.loop.env import Env, type_of
-from smelt.loop.walk import Body, Rewriter
+from smelt.loop.walk import Body, Rewriter, statements, substitute_index, values, visit
+from smelt.python.dataclass import dataclass
+from smelt.types import expr
+from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
+from smelt.types.expr import Index
 
 
 def decide(body: Body, cond: ir.Value, env: Env, *, value: bool) -> Body:
@@ -29,18 +35,64 @@ def decide(body: Body, cond: ir.Value, env: Env, *, value: bool) -> Body:
 
     `env` has the types of the names in `body`: a vector is not replaced by a scalar.
     """
-    return _Decide(cond, env, value=value).body(body)
+    return decide_all(body, {cond: value}, env)
+
+
+def decide_all(body: Body, answers: Mapping[ir.Value, bool], env: Env) -> Body:
+    """Return statements in which several conditions are known."""
+    return _Decide(answers, env).body(body) if answers else body
+
+
+def conditions(loop: ir.For) -> tuple[ir.Value, ...]:
+    """Return comparisons of index expressions that select, mask or branch inside a loop."""
+    out: dict[ir.Value, None] = {}
+    for s in statements(loop.body):
+        for v in (x for root in values(s) for x in visit(root)):
+            if isinstance(v, ir.Apply) and v.op in (*COMPARISONS, "eq", "ne"):
+                if all(ir.as_index(a) is not None for a in v.args):
+                    out[v] = None
+    return tuple(out)
+
+
+def gap_of(v: ir.Value) -> Index | None:
+    """Return what is >= 0 where a comparison of positions holds, and only there."""
+    if not isinstance(v, ir.Apply) or v.op not in COMPARISONS:
+        return None
+    left, right = map(ir.as_index, v.args)
+    if left is None or right is None:
+        return None
+    sign, shift = COMPARISONS[v.op]
+    return expr.add(expr.mul(expr.sub(left, right), sign), shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Position of a loop from which on a comparison holds (`rising`), or before which."""
+
+    at: Index
+    rising: bool
+
+
+def flip_of(gap: Index, var: str) -> Flip | None:
+    """Return where a gap changes its sign along the loop over `var`, if it does once."""
+    step = coefficient(gap, var)
+    if not isinstance(step, int) or step == 0:
+        return None
+    first = substitute_index(gap, {var: 0})
+    if step > 0:
+        return Flip(expr.mul(expr.floordiv(first, step), -1), rising=True)
+    return Flip(expr.add(expr.floordiv(first, -step), 1), rising=False)
 
 
 class _Decide(Rewriter):
-    def __init__(self, cond: ir.Value, env: Env, *, value: bool) -> None:
+    def __init__(self, answers: Mapping[ir.Value, bool], env: Env) -> None:
         super().__init__(change=self._decided)
-        self.cond, self.env = cond, env
-        self.constant = ir.Const(value, bool_)
+        self.answers, self.env = answers, env
+        self.kinds = {type(v) for v in answers}
 
     def _decided(self, v: ir.Value) -> ir.Value:
-        if v == self.cond:
-            return self.constant
+        if type(v) in self.kinds and v in self.answers:
+            return ir.Const(self.answers[v], bool_)
         match v:
             case ir.Apply("select", (ir.Const(value=holds), left, right)):
                 chosen, dropped = (left, right) if holds else (right, left)

@@ -28,10 +28,9 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import type_of, types_in
 from smelt.loop.ir import Module
-from smelt.loop.passes.decide import decide
-from smelt.loop.passes.partition import conditions, find_cut
+from smelt.loop.passes.decide import conditions, decide, flip_of, gap_of
 from smelt.loop.passes.remainder import copy_loop
-from smelt.loop.walk import Body, Names, replace_loop, statements
+from smelt.loop.walk import Body, Names, bound, replace_loop, statements
 from smelt.types import expr
 
 __all__ = ["Module", "conditions", "mask_range"]
@@ -45,7 +44,10 @@ def mask_range(func: ir.Func, var: str, cond: ir.Value) -> ir.Func:
     env, names = types_in(func), Names(func)
 
     def change(loop: ir.For) -> Body:
-        cut, first = find_cut(loop, cond)
+        gap = gap_of(cond)
+        flip = None if gap is None or loop.step != 1 else flip_of(gap, var)
+        if gap is None or flip is None or {a.name for a in expr.atoms(gap)} & {*bound(loop.body)}:
+            raise LoopPassError(f"the comparison does not flip once along {var}")
         rest = decide(loop.body, cond, env, value=False)
         carries = {
             c.name: c for s in statements(func.body) if isinstance(s, ir.For) for c in s.carry
@@ -59,8 +61,8 @@ def mask_range(func: ir.Func, var: str, cond: ir.Value) -> ir.Func:
                 if s.position is not None or _scalar(s.value) != neutral:
                     raise LoopPassError(f"{s.name} folds more than identities beyond the mask")
         end = expr.maximum(loop.high, loop.low)
-        cut = expr.minimum(expr.maximum(cut, loop.low), end)
-        part = replace(loop, high=cut) if first else replace(loop, low=cut)
+        cut = expr.minimum(expr.maximum(flip.at, loop.low), end)
+        part = replace(loop, low=cut) if flip.rising else replace(loop, high=cut)
         part = replace(part, body=decide(loop.body, cond, env, value=True))
         return (copy_loop(part, names, last=True),)
 

@@ -35,6 +35,7 @@ from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import Env, type_of, types_in
 from smelt.loop.ir import Module
+from smelt.loop.passes.decide import gap_of
 from smelt.loop.passes.remainder import copy_loop, halves, whole_groups
 from smelt.loop.walk import (
     Body,
@@ -234,8 +235,8 @@ class Widen(Rewriter):
                 return ir.cast(self._lanes_of(index), dtype)
             case ir.Load(place, other):
                 return ir.Load(self.place(place), other)
-            case ir.Apply("lt", (left, right)) if (count := self._before(left, right)) is not None:
-                return ir.Prefix(count, self.lanes)
+            case ir.Apply() if (mask := self._compared(v)) is not None:
+                return mask
             case ir.Apply(op, args):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
@@ -245,12 +246,14 @@ class Widen(Rewriter):
             case _:
                 _refuse(f"the loop over {self.loop.var} has vectors already")
 
-    def _before(self, left: ir.Value, right: ir.Value) -> Index | None:
-        """Return how many lanes of a position that counts them up are below an end."""
-        at, end = ir.as_index(left), ir.as_index(right)
-        if at is None or end is None or self._slope(at) != 1 or self._index_varies(end):
+    def _compared(self, v: ir.Apply) -> ir.Value | None:
+        """Return in which lanes a comparison holds that flips at one of them."""
+        gap = gap_of(v)
+        if gap is None or (slope := self._slope(gap)) not in (1, -1):
             return None
-        return expr.sub(end, at)
+        if slope == -1:
+            return ir.Prefix(expr.add(gap, 1), self.lanes)
+        return ir.Apply("not", (ir.Prefix(expr.mul(gap, -1), self.lanes),))
 
     def _lanes_of(self, e: Index) -> ir.Value:
         """Return an index expression as a vector, if it varies."""

@@ -118,7 +118,20 @@ def run_within_rows(
             body()
 
 
-def row_limits(env: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
+def run_bounds_versions(env: Environment, scope: Scope, run: Callable[[], None]) -> None:
+    """Emit a row twice if need be: for rows that are in bounds, and for others."""
+    limits, hold = _row_limits(env, scope)
+    if hold is None:
+        run()
+        return
+    with env.b.if_else(hold) as (inside, border):
+        with inside, env.within(proven_limits=env.proven_limits | limits):
+            run()
+        with border:
+            run()
+
+
+def _row_limits(env: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
     """Emit whether all bounds checks that do not move along the vector axis hold.
 
     If several loads have such checks.  Returns the checks, and the condition or None.

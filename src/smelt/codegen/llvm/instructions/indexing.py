@@ -74,6 +74,16 @@ def lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> ir.PrefixMask:
     return ir.PrefixMask(b.icmp_signed("<", iota(lanes), splat(b, left, lanes)), left)
 
 
+def short_lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> ir.PrefixMask:
+    """Return that mask by comparing short numbers: half as many registers, if there are several."""
+    end = left
+    for sign, limit in (("<", 0), (">", lanes)):
+        end = b.select(b.icmp_signed(sign, end, number(limit)), number(limit), end)
+    kind = ir.IntType(32)
+    numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
+    return ir.PrefixMask(b.icmp_signed("<", numbers, splat(b, b.trunc(end, kind), lanes)), left)
+
+
 def lanes_if(b: ir.IRBuilder, condition: Value, first: ir.PrefixMask) -> ir.PrefixMask:
     """Return a mask of the first lanes, or of none if the condition fails."""
     mask = b.and_(first, splat(b, condition, first.type.count))

@@ -12,17 +12,18 @@ its ends.  Between them nothing needs a test, wherever that begins:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
-from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import sub
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index, sub, substitute
 
 Value = ir.Value
 
@@ -75,4 +76,35 @@ def _span(env: Environment, scope: Scope) -> Span | None:
     return Span(first, last, frozenset(tests)) if tests else None
 
 
-__all__ = ["run_padded_row"]
+def has_small_step(e: Index, name: str) -> bool:
+    """Return whether an index has a small constant stride along an axis."""
+    step = coefficient(e, name)
+    return isinstance(step, int) and 1 <= abs(step) <= FARTHEST_STEP
+
+
+def interior_range(
+    env: Environment, scope: Scope, gaps: Iterable[Index], axis: str = ""
+) -> tuple[Value, Value]:
+    """Emit the range of an axis in which all `gaps` are >= 0.
+
+    The row is the default axis.
+    """
+    name, b = axis or env.nest.vector or "", env.b
+    low, _ = first, last = env.ranges[name]
+    for gap in gaps:
+        step = coefficient(gap, name)
+        assert isinstance(step, int) and step
+        offset = env.index(substitute(gap, {name: 0}), scope)
+        if step > 0:
+            begin = b.sub(number(0), offset)
+            if step > 1:
+                begin = b.sdiv(b.add(begin, number(step - 1)), number(step))
+            first = b.select(b.icmp_signed("<", first, begin), begin, first)
+        else:
+            last_gap = offset if step == -1 else b.sdiv(offset, number(-step))
+            end = b.select(b.icmp_signed("<", offset, number(0)), low, b.add(last_gap, number(1)))
+            last = b.select(b.icmp_signed("<", end, last), end, last)
+    return first, last
+
+
+__all__ = ["has_small_step", "interior_range", "run_padded_row"]

@@ -14,21 +14,15 @@ checks that follow from the position are known; the vector in which it flips tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Container, Iterable, Sequence
 from itertools import product as cases
 
 import numpy as np
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import gap_of
-from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
-from smelt.codegen.llvm.access.nontemporal import main_loop
-from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Scan, UniformSelect, accesses_of
+from smelt.codegen.llvm.loopir.items import Apply, Item, Load, accesses_of
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.pieces import Limit, Piece
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
@@ -42,32 +36,8 @@ Value = ir.Value
 
 MAX_CUTS = 3
 """Maximum positions at which a row is cut: each adds one copy of the body."""
-MAX_BODY_ITEMS = 96
-"""Maximum values of a body of which copies cost less to compile than they save."""
 COSTLY_CYCLES = 4.0
 """Cycles for one vector of an operator that is worth leaving out."""
-
-
-def partition_axis(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> list[Piece]:
-    """Partition an axis of a nest into pieces with constant conditions.
-
-    `facts` hold on the whole axis.  Empty if nothing is saved.
-    """
-    if (
-        len(nest.items) > MAX_BODY_ITEMS
-        or nest.reductions
-        or nest.state_updates
-        or nest.saves
-        or nest.scalars
-    ):
-        return []
-    if (
-        nest.transposed
-        or nest.stages
-        or any(isinstance(i, (UniformSelect, Scan)) for i in nest.items)
-    ):
-        return []
-    return partition_axis_at_most(nest, name, extent, facts, MAX_CUTS)
 
 
 def partition_axis_at_most(
@@ -239,87 +209,4 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     return results.pop() if len(results) == 1 else None
 
 
-def assuming(env: Environment, piece: Piece) -> AbstractContextManager[None]:
-    """Emit code under what is known in a piece."""
-    conditions = {**env.known_conditions, **piece.taken}
-    items = [i for i in live_items(env.nest, conditions) if i in env.live_items]
-    return env.within(
-        known_conditions=conditions,
-        items=items,
-        live_items=frozenset(items),
-        proven_limits=env.proven_limits | piece.limits,
-        accesses=env.find_accesses(items),
-        load_groups=nest_load_groups(env, items),
-    )
-
-
-def branch_on_pieces(
-    env: Environment,
-    name: str,
-    row_pieces: Sequence[Piece],
-    scope: Scope,
-    run: Callable[[Facts], None],
-) -> None:
-    """Emit the loops inside of one position of an axis, branching on its pieces."""
-    piece, *more = row_pieces
-    if piece.last is None:
-        with assuming(env, piece):
-            run(piece.facts)
-        return
-    is_before = env.b.icmp_signed("<", scope.axis(name), env.index(piece.last, scope))
-    with env.b.if_else(is_before) as (in_piece, later):
-        with in_piece, assuming(env, piece):
-            run(piece.facts)
-        with later:
-            branch_on_pieces(env, name, more, scope, run)
-
-
-def run_pieces(
-    env: Environment,
-    row_pieces: Sequence[Piece],
-    scope: Scope,
-    wide: int,
-    at: Callable[[int, bool], Callable[[Value], None]],
-) -> None:
-    """Emit the loops over a row's vectors, piece by piece.
-
-    `at` returns the body for a number of lanes, with or without the mask of the row's end.
-    """
-    b, lanes = env.b, env.s.lanes
-    position, high = env.ranges[env.nest.vector or ""]
-
-    def walk(step: int) -> None:
-        env.loop(position, end, step, at(step, False))
-
-    for piece in row_pieces:
-        last = high
-        if piece.last is not None:
-            cut = env.index(piece.last, scope)
-            last = b.select(b.icmp_signed("<", cut, high), cut, high)
-        with assuming(env, piece):
-            for step in dict.fromkeys((wide, lanes)):
-                remaining = b.sub(last, position)
-                full_end = b.add(position, b.and_(remaining, number(-step)))
-                end = b.select(b.icmp_signed(">=", remaining, number(step)), full_end, position)
-                if step == wide:
-                    main_loop(env, position, wide, lambda: walk(wide), scope)
-                else:
-                    walk(step)
-                position = end
-        end = b.select(b.icmp_signed("<", position, last), b.add(position, number(lanes)), position)
-        env.loop(position, end, lanes, at(lanes, True))
-        position = end
-
-
-__all__ = [
-    "MAX_CUTS",
-    "Piece",
-    "assuming",
-    "body_cost",
-    "branch_on_pieces",
-    "combine_answers",
-    "conditions",
-    "partition_axis",
-    "partition_axis_at_most",
-    "run_pieces",
-]
+__all__ = ["MAX_CUTS", "conditions", "partition_axis_at_most"]

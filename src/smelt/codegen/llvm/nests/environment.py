@@ -37,7 +37,7 @@ from smelt.codegen.llvm.loopir.items import (
     enclosing_regions,
 )
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.pieces import Limit, Tree
+from smelt.codegen.llvm.nests.pieces import Limit
 from smelt.codegen.llvm.nests.row_groups import RowGroupRanges
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.machine.target import Target
@@ -251,7 +251,6 @@ class Settings(TypedDict, total=False):
     saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
     together: int
-    tree: Tree | None
 
 
 class Environment(ABC):
@@ -273,7 +272,6 @@ class Environment(ABC):
         self.load_groups: InterleavedLoads = {}
         self.saves: Sequence[Item] = []
         self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
-        self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together in the code that is being emitted."""
         self.far: Mapping[Index, Value] = {}

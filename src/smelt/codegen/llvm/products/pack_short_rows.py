@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, IndexValue, KPair, Load, accesses_of
-from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
+from smelt.codegen.llvm.loops.partition_padding import has_small_step, interior_range
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.pieces import Limit

@@ -15,13 +15,17 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
 )
 from smelt.codegen.llvm.access.prefetch import next_task_reads
-from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_rows, separates_rows
+from smelt.codegen.llvm.access.proven_bounds import (
+    known_limits,
+    run_bounds_versions,
+    run_within_rows,
+    separates_rows,
+)
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import tail_mask
-from smelt.codegen.llvm.loops.partition_interior import run_row_versions
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
@@ -150,13 +154,10 @@ class TallPacker(Packer):
         elif nest.order[0] == nest.vector:
             top = self.env.open(nest, scope)
             below = nest.order[1]
-            run_row_versions(
+            run_bounds_versions(
                 self.env,
-                (),
                 top,
-                lambda facts, few: strip_mine_axis(
-                    self.env, below, PACK_DEPTH, lambda: self._by_columns(top)
-                ),
+                lambda: strip_mine_axis(self.env, below, PACK_DEPTH, lambda: self._by_columns(top)),
             )
         else:
             super()._pack(nest, scope)
