@@ -49,7 +49,8 @@ class Argument(NamedTuple):
 class Launch(NamedTuple):
     """One launch: function, grid (programs per dimension), threads of a program, shared memory.
 
-    The function is in image number `image`.
+    The function is in image number `image`. `writes` are the buffers that it stores to, if that is
+    known; it reads the others.
     """
 
     symbol: str
@@ -58,6 +59,7 @@ class Launch(NamedTuple):
     shared_bytes: int
     arguments: tuple[Argument, ...]
     image: int = 0
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class DeviceCode:
                     "shared": x.shared_bytes,
                     "arguments": [list(a) for a in x.arguments],
                     "image": x.image,
+                    "writes": list(x.writes),
                 }
                 for x in self.launches
             ],
@@ -123,6 +126,7 @@ class DeviceCode:
                     int(x["shared"]),
                     tuple(_argument(*a) for a in x["arguments"]),
                     int(x["image"]),
+                    tuple(map(str, x["writes"])),
                 )
                 for x in facts["launches"]
             ),
