@@ -4,10 +4,6 @@ Dynamo traces a function; AOTAutograd makes its operators pure, splits forward f
 passes both to `compile_traced`. A graph that fails to compile runs eagerly, with one warning.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import logging

@@ -31,11 +31,6 @@ from smelt.frontends.torch.complex_parts import (
     parts_of,
 )
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 ATEN: Any = torch.ops.aten
 
 

@@ -1,9 +1,5 @@
 """Split complex tensors into parts, and check the layouts of rules on them."""
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

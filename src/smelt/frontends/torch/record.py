@@ -8,10 +8,6 @@ A record connects every kernel with modules, lines and ATen operators, and lists
 torch, which graphs fell back, and where Dynamo broke the program.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import json
