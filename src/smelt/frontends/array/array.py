@@ -31,7 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, own, part
+from smelt.frontends.array.aliasing import Key, alias, hold, own, part
 from smelt.frontends.array.assign import cast_same_kind, has_wider_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
@@ -55,7 +55,7 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
-from smelt.frontends.array.module_rules import user_follows_numpy
+from smelt.frontends.array.module_rules import follows_numpy, user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
@@ -94,8 +94,6 @@ from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
 from smelt.types.dtype import DType, counterpart
 from smelt.types.expr import product
-
-__all__ = ["Array", "copy_of", "operand", "value"]
 
 PENDING_LIMIT = 64
 """A thread computes its pending operators, unread, once there are this many."""

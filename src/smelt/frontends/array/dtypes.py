@@ -22,19 +22,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types import dtype as types
 from smelt.types.dtype import NUMPYS_NAMES, DType, from_numpy, parse
 
-__all__ = [
-    "as_dtype",
-    "as_operand_type",
-    "astype",
-    "can_cast",
-    "finfo",
-    "iinfo",
-    "isdtype",
-    "lookup_dtype",
-    "result_type",
-    "types",
-]
-
 DTypeLike = Any
 """Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name.
 

@@ -38,16 +38,6 @@ from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Input
 
-__all__ = [
-    "MaskedSelection",
-    "UpdateSelection",
-    "operator",
-    "select_for_update",
-    "select_masked",
-    "write_masked",
-    "write_update",
-]
-
 _BINARY = {
     "add": "add",
     "sub": "subtract",

@@ -3,6 +3,8 @@
 A contraction sums the product of two operands over the letters that the result lacks, as in
 `bmk,bkn->bmn`.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> a, b = from_host(np.ones((5, 1, 2, 3))), from_host(np.ones((4, 3, 6)))
 >>> matmul(a, b).type
 TensorType(dtype=f64, shape=(5, 4, 2, 6))
@@ -14,10 +16,7 @@ import string
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from smelt.errors import AxisError, DTypeError, ShapeError
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common, has_numpys_rules
 from smelt.frontends.array.sizes import mismatch
@@ -36,8 +35,6 @@ from smelt.ops.contract import Contract
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, axis
 from smelt.types.tensor import Shape
-
-__all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,8 @@ Convolutions and poolings of [batch, channels, *spatial] arrays share this modul
 as a stride is one number for all spatial dimensions or one for each.  Nothing is copied: padding
 and windows are index maps, applied by the kernel that reads them.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones((1, 1, 5)))
 >>> slide("pool", x, Windows((3,), (2,), (1,), ((1, 1),))).type
 TensorType(dtype=f64, shape=(1, 1, 3, 3))
@@ -15,11 +17,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.manipulation import broadcast_to, concat, flip
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.value import Value, record
@@ -27,21 +26,6 @@ from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, sub
-
-__all__ = [
-    "MODES",
-    "Padding",
-    "Windows",
-    "check_fit",
-    "crop_or_pad",
-    "from_host",
-    "np",
-    "padding_of",
-    "per_dimension",
-    "pin_dimensions",
-    "slide",
-    "spatial_rank",
-]
 
 Padding = tuple[tuple[int, int], ...]
 """Padding (before, after) of each dimension, in elements."""
