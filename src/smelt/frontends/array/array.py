@@ -247,9 +247,7 @@ class Array(Operators):
         """Return the transpose of each matrix, as a view if NumPy's rules hold."""
         rank = self.ndim
         if rank < 2:
-            raise ShapeError(
-                op="mT", operands=self.node.type_text, reason="it has fewer than two dimensions"
-            )
+            raise ShapeError.of("mT", "it has fewer than two dimensions", self.node)
         result = Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
         return alias(self, result) if is_view else result
 
@@ -431,11 +429,8 @@ class Array(Operators):
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         if api_version is not None and api_version not in VERSIONS:
-            raise ArgumentError(
-                op="__array_namespace__",
-                argument="api_version",
-                value=repr(api_version),
-                expected=f"one of {', '.join(VERSIONS)}",
+            raise ArgumentError.of(
+                "__array_namespace__", "api_version", api_version, f"one of {', '.join(VERSIONS)}"
             )
         return sys.modules[__name__.partition(".")[0]]
 

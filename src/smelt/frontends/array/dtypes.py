@@ -152,9 +152,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     found_dtype = lookup_dtype(dtype)
     if isinstance(kind, str):
         if kind not in _KINDS:
-            raise ArgumentError(
-                op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
-            )
+            raise ArgumentError.of("isdtype", "kind", kind, f"one of {list(_KINDS)}")
         return found_dtype.kind in _KINDS[kind]
     return found_dtype is lookup_dtype(kind)
 

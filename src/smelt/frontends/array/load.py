@@ -78,9 +78,7 @@ def load(
         have written it; OSError.
     """
     if trust not in ("code", "graph"):
-        raise ArgumentError(
-            op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
-        )
+        raise ArgumentError.of("load", "trust", trust, "'code' or 'graph'")
     file, programs = open_programs(
         path,
         runs_code=trust == "code",

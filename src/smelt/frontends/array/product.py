@@ -97,11 +97,7 @@ def matmul(a: Value, b: Value, total: DType | None = None) -> Value:
     `total` is the type of the sum of short integers. Raises ShapeError, DTypeError for bool.
     """
     if not a.type.shape or not b.type.shape:
-        raise ShapeError(
-            op="matmul",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason="an operand has no dimensions",
-        )
+        raise ShapeError.of("matmul", "an operand has no dimensions", a, b)
     rows = "m" if a.type.rank > 1 else ""
     columns = "n" if b.type.rank > 1 else ""
     return _stacked("matmul", a, b, rows + "k", "k" + columns, rows + columns, total)
@@ -167,11 +163,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     axes_of(first, rank_a, "tensordot")
     axes_of(second, rank_b, "tensordot")
     if len(first) != len(second):
-        raise ShapeError(
-            op="tensordot",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason=f"{len(first)} axes are paired with {len(second)}",
-        )
+        raise ShapeError.of("tensordot", f"{len(first)} axes are paired with {len(second)}", a, b)
     left = list(string.ascii_lowercase[:rank_a])
     right = list(string.ascii_uppercase[:rank_b])
     for i, j in zip(first, second, strict=True):
@@ -187,11 +179,7 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
     Raises ShapeError, AxisError, DTypeError for bool.
     """
     if as_integer(axis, "vecdot(axis=...)") >= 0 or not a.type.shape or not b.type.shape:
-        raise ShapeError(
-            op="vecdot",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason=f"axis {axis} is not counted from the end of both",
-        )
+        raise ShapeError.of("vecdot", f"axis {axis} is not counted from the end of both", a, b)
     transposed: list[Value] = []
     for x in (a, b):
         rank = x.type.rank

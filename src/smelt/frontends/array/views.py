@@ -185,11 +185,11 @@ def expand(x: Value, shape: Shape) -> Value:
         if scope is not None and scope.hint(a) == 1:
             scope.pin(a)
         elif scope is None or not scope.same(a, b):
-            raise ShapeError(
-                op="broadcast_to",
-                operands=x.type_text,
-                reason=f"dimension {position - len(source)} is {_number(a, scope)}, not "
+            raise ShapeError.of(
+                "broadcast_to",
+                f"dimension {position - len(source)} is {_number(a, scope)}, not "
                 f"{_number(b, scope)}",
+                x,
             )
     return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)
 

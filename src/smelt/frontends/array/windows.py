@@ -53,10 +53,8 @@ def spatial_rank(what: str, x: Value) -> int:
     Raises ShapeError if there is none.
     """
     if x.type.rank < 3:
-        raise ShapeError(
-            op=what,
-            operands=x.type_text,
-            reason="it is not [batch, channels, ...] with 1 or more spatial dimensions",
+        raise ShapeError.of(
+            what, "it is not [batch, channels, ...] with 1 or more spatial dimensions", x
         )
     return x.type.rank - 2
 
@@ -74,11 +72,8 @@ def per_dimension(
     except TypeError:
         values = ()
     if len(values) != count or min(values, default=least) < least:
-        raise ArgumentError(
-            op=what,
-            argument=argument,
-            value=repr(setting),
-            expected=f"an integer of at least {least}, or {count} of them",
+        raise ArgumentError.of(
+            what, argument, setting, f"an integer of at least {least}, or {count} of them"
         )
     return values
 
@@ -97,11 +92,11 @@ def padding_of(
         if padding == "same":
             spans = [(n - 1) * d for n, d in zip(extent, dilation, strict=True)]
             return tuple((n // 2, n - n // 2) for n in spans)
-        raise ArgumentError(
-            op=what,
-            argument="padding",
-            value=repr(padding),
-            expected="'same', 'valid', an integer, or an integer or a pair for each dimension",
+        raise ArgumentError.of(
+            what,
+            "padding",
+            padding,
+            "'same', 'valid', an integer, or an integer or a pair for each dimension",
         )
     entries = padding if isinstance(padding, (tuple, list)) else (padding,) * count
     if len(entries) != count:
@@ -183,9 +178,7 @@ def pad_with_mode(
     padding that x is too short to fill.
     """
     if mode not in MODES:
-        raise ArgumentError(
-            op=what, argument="mode", value=repr(mode), expected=f"one of {', '.join(MODES)}"
-        )
+        raise ArgumentError.of(what, "mode", mode, f"one of {', '.join(MODES)}")
     before = x.type.rank - len(widths)
     if mode == "zeros":
         low, high = zip(*widths, strict=True)
@@ -201,10 +194,8 @@ def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: 
     n = user_dim(shape_of(x)[axis], x.scope)
     reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
     if n == 0 or (reach is not None and reach < max(low, high)):
-        raise ShapeError(
-            op=what,
-            operands=x.type_text,
-            reason=f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}",
+        raise ShapeError.of(
+            what, f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}", x
         )
     array = Array.of(x)
 
