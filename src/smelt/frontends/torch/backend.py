@@ -80,9 +80,7 @@ def backend(
     Raises KnobError for an unknown setting, ArgumentError for an unknown mode.
     """
     if mode is not None and mode not in MODES:
-        raise ArgumentError(
-            op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
-        )
+        raise ArgumentError.of("torch.compile", "mode", mode, ", ".join(MODES))
     settings = expand_fuse_options({**MODES[mode or "default"], **(options or {})})
     knobs.config(settings)  # raises for unknown settings here: inside, the graph would fall back
     _register_callbacks()

@@ -28,8 +28,6 @@ from smelt.types.dtype import (
     u64,
 )
 
-__all__ = ["from_torch", "i64", "to_torch", "torch"]
-
 _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.bool, bool_),
     (torch.int8, i8),

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from smelt.explain.measure import Times
     from smelt.explain.why import Why
 
-__all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Break:
