@@ -260,7 +260,8 @@ def _apply(function: Any, *operands: Any) -> Value:
                 x = x.node
         elif isinstance(x, (np.ndarray, np.generic)):
             is_private = False
-            x = leaf(np.asarray(x)) if _is_native(x) else operand_of_numpy(x)
+            is_native = x.dtype.char in "?bBhHiIlLqQefd" and x.dtype.isnative
+            x = leaf(np.asarray(x)) if is_native else operand_of_numpy(x)
         values.append(x)
     result: Value = function(*values)
     if is_private or result.data is not None:
@@ -312,11 +313,6 @@ def small_product(x: Any, y: Any, frame: Any) -> Any:
 def _elements_in_memory(x: Any) -> Any:
     """Return the elements of an array if they are computed, else None."""
     return x if x.__class__ is np.ndarray else x.computed()
-
-
-def _is_native(x: Any) -> bool:
-    dtype = x.dtype
-    return dtype.char in "?bBhHiIlLqQefd" and dtype.isnative
 
 
 def _apply_reflected(family: Binary, x: T, other: Any) -> T:
