@@ -36,6 +36,7 @@ from smelt.types.dtype import counterpart
 __all__ = [
     "Operators",
     "apply_ufunc",
+    "call_operator",
     "finished",
     "is_complex",
     "keep_order",
@@ -126,130 +127,180 @@ class Operators:
         raise NotImplementedError
 
     def __add__(self, other: Any) -> Self:
-        return _forward(_ADD, self, other)
+        return self._forward(_ADD, other)
 
     def __radd__(self, other: Any) -> Self:
-        return _reflected(_ADD, self, other)
+        return self._reflected(_ADD, other)
 
     def __iadd__(self, other: Any) -> Self:
-        return _in_place(_ADD, self, other)
+        return self._in_place(_ADD, other)
 
     def __sub__(self, other: Any) -> Self:
-        return _forward(_SUBTRACT, self, other)
+        return self._forward(_SUBTRACT, other)
 
     def __rsub__(self, other: Any) -> Self:
-        return _reflected(_SUBTRACT, self, other)
+        return self._reflected(_SUBTRACT, other)
 
     def __isub__(self, other: Any) -> Self:
-        return _in_place(_SUBTRACT, self, other)
+        return self._in_place(_SUBTRACT, other)
 
     def __mul__(self, other: Any) -> Self:
-        return _forward(_MULTIPLY, self, other)
+        return self._forward(_MULTIPLY, other)
 
     def __rmul__(self, other: Any) -> Self:
-        return _reflected(_MULTIPLY, self, other)
+        return self._reflected(_MULTIPLY, other)
 
     def __imul__(self, other: Any) -> Self:
-        return _in_place(_MULTIPLY, self, other)
+        return self._in_place(_MULTIPLY, other)
 
     def __truediv__(self, other: Any) -> Self:
-        return _forward(_DIVIDE, self, other)
+        return self._forward(_DIVIDE, other)
 
     def __rtruediv__(self, other: Any) -> Self:
-        return _reflected(_DIVIDE, self, other)
+        return self._reflected(_DIVIDE, other)
 
     def __itruediv__(self, other: Any) -> Self:
-        return _in_place(_DIVIDE, self, other)
+        return self._in_place(_DIVIDE, other)
 
     def __floordiv__(self, other: Any) -> Self:
-        return _forward(_FLOOR_DIVIDE, self, other)
+        return self._forward(_FLOOR_DIVIDE, other)
 
     def __rfloordiv__(self, other: Any) -> Self:
-        return _reflected(_FLOOR_DIVIDE, self, other)
+        return self._reflected(_FLOOR_DIVIDE, other)
 
     def __ifloordiv__(self, other: Any) -> Self:
-        return _in_place(_FLOOR_DIVIDE, self, other)
+        return self._in_place(_FLOOR_DIVIDE, other)
 
     def __mod__(self, other: Any) -> Self:
-        return _forward(_REMAINDER, self, other)
+        return self._forward(_REMAINDER, other)
 
     def __rmod__(self, other: Any) -> Self:
-        return _reflected(_REMAINDER, self, other)
+        return self._reflected(_REMAINDER, other)
 
     def __imod__(self, other: Any) -> Self:
-        return _in_place(_REMAINDER, self, other)
+        return self._in_place(_REMAINDER, other)
 
     def __pow__(self, other: Any) -> Self:
-        return _forward(_POW, self, other)
+        return self._forward(_POW, other)
 
     def __rpow__(self, other: Any) -> Self:
-        return _reflected(_POW, self, other)
+        return self._reflected(_POW, other)
 
     def __ipow__(self, other: Any) -> Self:
-        return _in_place(_POW, self, other)
+        return self._in_place(_POW, other)
 
     def __and__(self, other: Any) -> Self:
-        return _forward(_BITWISE_AND, self, other)
+        return self._forward(_BITWISE_AND, other)
 
     def __rand__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_AND, self, other)
+        return self._reflected(_BITWISE_AND, other)
 
     def __iand__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_AND, self, other)
+        return self._in_place(_BITWISE_AND, other)
 
     def __or__(self, other: Any) -> Self:
-        return _forward(_BITWISE_OR, self, other)
+        return self._forward(_BITWISE_OR, other)
 
     def __ror__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_OR, self, other)
+        return self._reflected(_BITWISE_OR, other)
 
     def __ior__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_OR, self, other)
+        return self._in_place(_BITWISE_OR, other)
 
     def __xor__(self, other: Any) -> Self:
-        return _forward(_BITWISE_XOR, self, other)
+        return self._forward(_BITWISE_XOR, other)
 
     def __rxor__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_XOR, self, other)
+        return self._reflected(_BITWISE_XOR, other)
 
     def __ixor__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_XOR, self, other)
+        return self._in_place(_BITWISE_XOR, other)
 
     def __lshift__(self, other: Any) -> Self:
-        return _forward(_BITWISE_LEFT_SHIFT, self, other)
+        return self._forward(_BITWISE_LEFT_SHIFT, other)
 
     def __rlshift__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_LEFT_SHIFT, self, other)
+        return self._reflected(_BITWISE_LEFT_SHIFT, other)
 
     def __ilshift__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_LEFT_SHIFT, self, other)
+        return self._in_place(_BITWISE_LEFT_SHIFT, other)
 
     def __rshift__(self, other: Any) -> Self:
-        return _forward(_BITWISE_RIGHT_SHIFT, self, other)
+        return self._forward(_BITWISE_RIGHT_SHIFT, other)
 
     def __rrshift__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_RIGHT_SHIFT, self, other)
+        return self._reflected(_BITWISE_RIGHT_SHIFT, other)
 
     def __irshift__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_RIGHT_SHIFT, self, other)
+        return self._in_place(_BITWISE_RIGHT_SHIFT, other)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return _forward(_EQUAL, self, other)
+        return self._forward(_EQUAL, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return _forward(_NOT_EQUAL, self, other)
+        return self._forward(_NOT_EQUAL, other)
 
     def __lt__(self, other: Any) -> Self:
-        return _forward(_LESS, self, other)
+        return self._forward(_LESS, other)
 
     def __le__(self, other: Any) -> Self:
-        return _forward(_LESS_EQUAL, self, other)
+        return self._forward(_LESS_EQUAL, other)
 
     def __gt__(self, other: Any) -> Self:
-        return _forward(_GREATER, self, other)
+        return self._forward(_GREATER, other)
 
     def __ge__(self, other: Any) -> Self:
-        return _forward(_GREATER_EQUAL, self, other)
+        return self._forward(_GREATER_EQUAL, other)
+
+    def _forward(self, family: Binary, other: Any) -> Self:
+        kind = other.__class__
+        if kind is self.__class__:
+            if self.place is None and other.place is None:
+                return finished(self.of(family(self.node, other.node)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if kind is float or kind is int:
+            if self.place is None:
+                return finished(self.of(family(self.node, other)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, self, other), 3)
+        # NumPy's scalars have their dtype, which Python's floats have not.
+        if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            other = np.asarray(other)
+        if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if isinstance(other, Operators):
+            return NotImplemented  # a complex array: its reflected method computes the result
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(self.node, y)), self, other), 3)
+
+    def _reflected(self, family: Binary, other: Any) -> Self:
+        if other.__class__ is float or other.__class__ is int:
+            return finished(keep_order(self.of(_apply(family, other, self)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, other, self), 3)
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(y, self.node)), self, other), 3)
+
+    def _in_place(self, family: Binary, other: Any) -> Self:
+        if _in_memory(family, self, other):
+            return self
+        is_view = self.place is not None and self.place.links
+        if not (self.node.type.shape or is_view):  # a sum or an element, which may have other names
+            return finished(self._forward(family, other), 3)
+        try:
+            y = operand(other)
+        except ComplexOperand:
+            raise DTypeError(
+                f"{family.what} in place: a complex result does not fit into {self.node.type_text}"
+            ) from None
+        if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
+            operand_of_numpy(other)  # raises: self keeps its dtype
+        return y if y is NotImplemented else _replace(self, family.what, family(self.node, y))
 
     def __matmul__(self, other: Any) -> Self:
         if other.__class__ is self.__class__ or other.__class__ is np.ndarray:
@@ -303,32 +354,14 @@ def finished(result: Any, depth: int = 2) -> Any:
     return result
 
 
-def _call_complex(name: str, *args: Any) -> Any:
-    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+def call_operator(name: str, *args: Any) -> Any:
+    """Call an operator's function with complex operands for the caller of its method.
+
+    It is computed as a whole where the caller has NumPy's rules.
+    """
     names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
     is_whole = STATE.small_elements > 0 and follows_numpy(names)
     return (call_whole if is_whole else call_complex)(name, *args)
-
-
-def _forward(family: Binary, x: T, other: Any) -> T:
-    kind = other.__class__
-    if kind is x.__class__:
-        if x.place is None and other.place is None:
-            return finished(x.of(family(x.node, other.node)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    if kind is float or kind is int:
-        if x.place is None:
-            return finished(x.of(family(x.node, other)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, x, other), 3)
-    # NumPy's scalars have their dtype, which Python's floats have not.
-    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
-        other = np.asarray(other)
-    if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
 def _apply(function: Any, *operands: Any) -> Value:
@@ -410,15 +443,6 @@ def _is_native(x: Any) -> bool:
     return dtype.char in "?bBhHiIlLqQefd" and dtype.isnative
 
 
-def _reflected(family: Binary, x: T, other: Any) -> T:
-    if other.__class__ is float or other.__class__ is int:
-        return finished(keep_order(x.of(_apply(family, other, x)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, other, x), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
-
-
 def keep_order(result: T, *operands: Any) -> T:
     """Give the result of an elementwise function the order in memory that NumPy's has.
 
@@ -459,23 +483,6 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
     if is_array:
         other = other.node if other.place is None else other.place.operand(other)
     return family.into(node, other, place is not None)
-
-
-def _in_place(family: Binary, x: T, other: Any) -> T:
-    if _in_memory(family, x, other):
-        return x
-    is_view = x.place is not None and x.place.links
-    if not (x.node.type.shape or is_view):  # a sum or an element, which may have other names
-        return finished(_forward(family, x, other), 3)
-    try:
-        y = operand(other)
-    except ComplexOperand:
-        raise DTypeError(
-            f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
-        ) from None
-    if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
-        operand_of_numpy(other)  # raises: x keeps its dtype
-    return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def is_complex(x: Any) -> bool:
