@@ -19,12 +19,13 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
-from smelt.frontends.array.aliasing import follows_numpy, hold, own, own_part
+from smelt.frontends.array.aliasing import hold, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
+from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.operators import Operators, call_operator, finished, keep_order
 from smelt.frontends.array.promote import cast, number
@@ -35,18 +36,6 @@ from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
-
-__all__ = [
-    "COMPLEX_OF",
-    "PART_OF",
-    "ComplexArray",
-    "complex_array",
-    "from_memory",
-    "held",
-    "is_complex_like",
-    "of_whole",
-    "pair",
-]
 
 PART_OF: Final[dict[DType, DType]] = {c64: f32, c128: f64}
 """Complex dtype -> dtype of its parts."""

@@ -33,8 +33,6 @@ from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.ops import complex_pairs
 from smelt.types.dtype import f32, f64
 
-__all__ = ["conj", "not_equal"]
-
 Part = Any
 """Real array or number."""
 _REALS: Final = complex_pairs.namespace(el, creation, dtypes)

@@ -2,8 +2,8 @@
 
 A call has one result, so both parts of a complex result are stacked in a leading dimension.
 
->>> parts = map(Array.of, (from_host(np.zeros(1)), from_host(np.ones(1))))
->>> call_stacked("complex_unary", *parts, function="arcsin")
+>>> from smelt.frontends.array.complex_array import complex_array
+>>> call_stacked("complex_unary", *complex_array([1j]).parts, function="arcsin")
 Array([0.+0.88137359j])
 """
 
@@ -15,14 +15,11 @@ import numpy as np
 
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray, pair
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.library import call, with_extern_errors
 from smelt.frontends.array.value import Buffer
 from smelt.ops.extern import EXTERNS, ExternRow, register
 from smelt.types.dtype import c64, c128
 from smelt.types.tensor import TensorType
-
-__all__ = ["call_stacked", "from_host", "joined", "stacked"]
 
 
 def joined(real: Buffer, imag: Buffer) -> Buffer:

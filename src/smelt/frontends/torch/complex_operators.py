@@ -28,11 +28,6 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from smelt.ops import complex_pairs
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 _ATEN: Any = torch.ops.aten
 _COMPLEX_DTYPES = (torch.complex64, torch.complex128)
 
