@@ -41,31 +41,31 @@ Method = Callable[[T, Any], T]
 """Operator with another operand."""
 
 
-def _forward(what: str) -> Method[T]:
+def _method(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_forward(family, self, other)
+        return self._forward(family, other)  # pyright: ignore[reportPrivateUsage]
 
     method.__name__ = what
     return method
 
 
-def _reflected(what: str) -> Method[T]:
+def _reflected_method(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_reflected(family, self, other)
+        return self._reflected(family, other)  # pyright: ignore[reportPrivateUsage]
 
     method.__name__ = what
     return method
 
 
-def _in_place(what: str) -> Method[T]:
+def _method_in_place(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_in_place(family, self, other)
+        return self._in_place(family, other)  # pyright: ignore[reportPrivateUsage]
 
     method.__name__ = what
     return method
@@ -132,36 +132,87 @@ class Operators:
         """Make `node` the newest version of this array."""
         raise NotImplementedError
 
-    __add__, __radd__, __iadd__ = _forward("add"), _reflected("add"), _in_place("add")
-    __sub__, __rsub__ = _forward("subtract"), _reflected("subtract")
-    __isub__ = _in_place("subtract")
-    __mul__, __rmul__ = _forward("multiply"), _reflected("multiply")
-    __imul__ = _in_place("multiply")
-    __truediv__, __rtruediv__ = _forward("divide"), _reflected("divide")
-    __itruediv__ = _in_place("divide")
-    __floordiv__, __rfloordiv__ = _forward("floor_divide"), _reflected("floor_divide")
-    __ifloordiv__ = _in_place("floor_divide")
-    __mod__, __rmod__ = _forward("remainder"), _reflected("remainder")
-    __imod__ = _in_place("remainder")
-    __pow__, __rpow__, __ipow__ = _forward("pow"), _reflected("pow"), _in_place("pow")
-    __and__, __rand__ = _forward("bitwise_and"), _reflected("bitwise_and")
-    __iand__ = _in_place("bitwise_and")
-    __or__, __ror__ = _forward("bitwise_or"), _reflected("bitwise_or")
-    __ior__ = _in_place("bitwise_or")
-    __xor__, __rxor__ = _forward("bitwise_xor"), _reflected("bitwise_xor")
-    __ixor__ = _in_place("bitwise_xor")
-    __lshift__, __rlshift__ = _forward("bitwise_left_shift"), _reflected("bitwise_left_shift")
-    __ilshift__ = _in_place("bitwise_left_shift")
-    __rshift__, __rrshift__ = _forward("bitwise_right_shift"), _reflected("bitwise_right_shift")
-    __irshift__ = _in_place("bitwise_right_shift")
-    __lt__, __le__ = _forward("less"), _forward("less_equal")
-    __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
+    __add__, __radd__, __iadd__ = _method("add"), _reflected_method("add"), _method_in_place("add")
+    __sub__, __rsub__ = _method("subtract"), _reflected_method("subtract")
+    __isub__ = _method_in_place("subtract")
+    __mul__, __rmul__ = _method("multiply"), _reflected_method("multiply")
+    __imul__ = _method_in_place("multiply")
+    __truediv__, __rtruediv__ = _method("divide"), _reflected_method("divide")
+    __itruediv__ = _method_in_place("divide")
+    __floordiv__, __rfloordiv__ = _method("floor_divide"), _reflected_method("floor_divide")
+    __ifloordiv__ = _method_in_place("floor_divide")
+    __mod__, __rmod__ = _method("remainder"), _reflected_method("remainder")
+    __imod__ = _method_in_place("remainder")
+    __pow__, __rpow__, __ipow__ = _method("pow"), _reflected_method("pow"), _method_in_place("pow")
+    __and__, __rand__ = _method("bitwise_and"), _reflected_method("bitwise_and")
+    __iand__ = _method_in_place("bitwise_and")
+    __or__, __ror__ = _method("bitwise_or"), _reflected_method("bitwise_or")
+    __ior__ = _method_in_place("bitwise_or")
+    __xor__, __rxor__ = _method("bitwise_xor"), _reflected_method("bitwise_xor")
+    __ixor__ = _method_in_place("bitwise_xor")
+    __lshift__, __rlshift__ = _method("bitwise_left_shift"), _reflected_method("bitwise_left_shift")
+    __ilshift__ = _method_in_place("bitwise_left_shift")
+    __rshift__ = _method("bitwise_right_shift")
+    __rrshift__ = _reflected_method("bitwise_right_shift")
+    __irshift__ = _method_in_place("bitwise_right_shift")
+    __lt__, __le__ = _method("less"), _method("less_equal")
+    __gt__, __ge__ = _method("greater"), _method("greater_equal")
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return _apply_forward(_EQUAL, self, other)
+        return self._forward(_EQUAL, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return _apply_forward(_NOT_EQUAL, self, other)
+        return self._forward(_NOT_EQUAL, other)
+
+    def _forward(self, family: Binary, other: Any) -> Self:
+        kind = other.__class__
+        if kind is self.__class__:
+            if self.place is None and other.place is None:
+                return finished(self.of(family(self.node, other.node)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if kind is float or kind is int:
+            if self.place is None:
+                return finished(self.of(family(self.node, other)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, self, other), 3)
+        # NumPy's scalars have their dtype, which Python's floats have not.
+        if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            other = np.asarray(other)
+        if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if isinstance(other, Operators):
+            return NotImplemented  # a complex array: its reflected method computes the result
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(self.node, y)), self, other), 3)
+
+    def _reflected(self, family: Binary, other: Any) -> Self:
+        if other.__class__ is float or other.__class__ is int:
+            return finished(keep_order(self.of(_apply(family, other, self)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, other, self), 3)
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(y, self.node)), self, other), 3)
+
+    def _in_place(self, family: Binary, other: Any) -> Self:
+        if _in_memory(family, self, other):
+            return self
+        is_view = self.place is not None and self.place.links
+        if not (self.node.type.shape or is_view):  # a sum or an element, which may have other names
+            return finished(self._forward(family, other), 3)
+        try:
+            y = operand(other)
+        except ComplexOperand:
+            raise DTypeError(
+                f"{family.what} in place: a complex result does not fit into {self.node.type_text}"
+            ) from None
+        if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
+            operand_of_numpy(other)  # raises: self keeps its dtype
+        return y if y is NotImplemented else _replace(self, family.what, family(self.node, y))
 
     def __matmul__(self, other: Any) -> Self:
         if other.__class__ is self.__class__ or other.__class__ is np.ndarray:
@@ -212,32 +263,14 @@ def finished(result: Any, depth: int = 2) -> Any:
     return result
 
 
-def _call_complex(name: str, *args: Any) -> Any:
-    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+def call_operator(name: str, *args: Any) -> Any:
+    """Call an operator's function with complex operands for the caller of its method.
+
+    It is computed as a whole where the caller has NumPy's rules.
+    """
     names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
     is_whole = STATE.small_elements > 0 and follows_numpy(names)
     return (call_whole if is_whole else call_complex)(name, *args)
-
-
-def _apply_forward(family: Binary, x: T, other: Any) -> T:
-    kind = other.__class__
-    if kind is x.__class__:
-        if x.place is None and other.place is None:
-            return finished(x.of(family(x.node, other.node)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    if kind is float or kind is int:
-        if x.place is None:
-            return finished(x.of(family(x.node, other)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, x, other), 3)
-    # NumPy's scalars have their dtype, which Python's floats have not.
-    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
-        other = np.asarray(other)
-    if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
 def _apply(function: Any, *operands: Any) -> Value:
@@ -315,15 +348,6 @@ def _elements_in_memory(x: Any) -> Any:
     return x if x.__class__ is np.ndarray else x.computed()
 
 
-def _apply_reflected(family: Binary, x: T, other: Any) -> T:
-    if other.__class__ is float or other.__class__ is int:
-        return finished(keep_order(x.of(_apply(family, other, x)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, other, x), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
-
-
 def keep_order(result: T, *operands: Any) -> T:
     """Give the result of an elementwise function the order in memory that NumPy's has.
 
@@ -364,23 +388,6 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
     if is_array:
         other = other.node if other.place is None else other.place.operand(other)
     return family.into(node, other, place is not None)
-
-
-def _apply_in_place(family: Binary, x: T, other: Any) -> T:
-    if _in_memory(family, x, other):
-        return x
-    is_view = x.place is not None and x.place.links
-    if not (x.node.type.shape or is_view):  # a sum or an element, which may have other names
-        return finished(_apply_forward(family, x, other), 3)
-    try:
-        y = operand(other)
-    except ComplexOperand:
-        raise DTypeError(
-            f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
-        ) from None
-    if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
-        operand_of_numpy(other)  # raises: x keeps its dtype
-    return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def is_complex(x: Any) -> bool:
