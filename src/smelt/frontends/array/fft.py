@@ -118,9 +118,7 @@ def _check_norm(what: str, norm: Any) -> Norm:
     if norm is None:
         return "backward"
     if norm not in _NORMS:
-        raise ArgumentError(
-            op=what, argument="norm", value=repr(norm), expected=f"one of {', '.join(_NORMS)}"
-        )
+        raise ArgumentError.of(what, "norm", norm, f"one of {', '.join(_NORMS)}")
     return norm
 
 
@@ -148,9 +146,7 @@ def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -
     norm = _check_norm(what, norm)
     places = tuple(axis_of(a, parts[0].ndim, what) for a in axis_list(axes))
     if len(set(places)) != len(places):
-        raise ArgumentError(
-            op=what, argument="axes", value=repr(axes), expected="every axis at most once"
-        )
+        raise ArgumentError.of(what, "axes", axes, "every axis at most once")
     sizes = tuple(None if n is None else as_integer(n, f"{what}(n)") for n in sizes)
     for k, (axis, n) in enumerate(zip(places, sizes, strict=True)):
         if n is not None and n < 1:
@@ -247,7 +243,8 @@ def _differentiable(
         edges.append(middle)
         if n % 2 == 0:
             edges.append(_without_imag(_along(x, last, slice(n // 2, n // 2 + 1))))
-        x = complex_functions.COMPLEX["concat"]([*edges, _conj(mirror)], axis=last)
+        conjugate = pair(mirror.parts[0], -mirror.parts[1])
+        x = complex_functions.COMPLEX["concat"]([*edges, conjugate], axis=last)
         sizes = (*sizes[:-1], None)
     for axis, n in zip(axes, sizes, strict=True):
         x = x if n is None else _resized(x, axis, n)
@@ -263,10 +260,6 @@ def _differentiable(
     if what in _HALF:
         return _along(result, last, slice(0, x.shape[last] // 2 + 1))
     return result
-
-
-def _conj(z: Any) -> Any:
-    return pair(z.parts[0], -z.parts[1])
 
 
 def _without_imag(z: Any) -> Any:
