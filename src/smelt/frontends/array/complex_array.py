@@ -425,21 +425,21 @@ class ComplexArray(Array):
 
     # Operators
 
-    def _forward(self, family: Any, other: Any) -> Any:
+    def apply_forward(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         return finished(_in_order(call_operator(family.what, self, other), self, other), 3)
 
-    def _reflected(self, family: Any, other: Any) -> Any:
+    def apply_reflected(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         return finished(_in_order(call_operator(family.what, other, self), self, other), 3)
 
-    def _in_place(self, family: Any, other: Any) -> Any:
+    def apply_in_place(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
-            return finished(self._forward(family, other), 3)
+            return finished(self.apply_forward(family, other), 3)
         if is_at_once() and self.apply_in_memory(family.what, other):
             return self
         result = call_operator(family.what, self, other)
@@ -455,13 +455,13 @@ class ComplexArray(Array):
         return self
 
     def __matmul__(self, other: Any) -> Any:
-        return self._forward(_MATMUL, other)
+        return self.apply_forward(_MATMUL, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return self._reflected(_MATMUL, other)
+        return self.apply_reflected(_MATMUL, other)
 
     def __imatmul__(self, other: Any) -> Any:
-        return self._in_place(_MATMUL, other)
+        return self.apply_in_place(_MATMUL, other)
 
     def __neg__(self) -> Any:
         return self._unary("negative")
