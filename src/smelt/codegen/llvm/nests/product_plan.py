@@ -47,9 +47,7 @@ OUTPUT_STAGE_PART = 400
 
 Driver = Literal[
     "blocked",
-    "tall_skinny",
-    "k_blocked",
-    "small_m",
+    "fused",
     "small_m_swapped",
     "nchw",
     "nhwc",

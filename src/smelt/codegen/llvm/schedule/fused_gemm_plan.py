@@ -256,7 +256,7 @@ class FusedGemmPlan(PlainPacking):
     @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
-        return "tall_skinny" if self.form == "panels" else self.form
+        return "small_m_swapped" if self.form == "small_m_swapped" else "fused"
 
     @property
     def result_axis(self) -> str:
