@@ -26,8 +26,6 @@ from smelt.numpy.short import SHORT
 from smelt.numpy.small import NUMBERS
 from smelt.numpy.ufunc import Ufunc
 
-__all__ = ["Ufunc", "direct", "np", "of_methods", "small", "ufunc"]
-
 Function = Callable[..., Any]
 _ndarray = np.ndarray
 

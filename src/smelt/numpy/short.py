@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["SHORT"]
-
 _ALL = slice(None)
 
 

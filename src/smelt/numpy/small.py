@@ -35,8 +35,6 @@ from smelt.frontends.array.small_results import hand_out
 from smelt.frontends.array.value import STATE, set_small_elements
 from smelt.knobs import SMALL_ELEMENTS
 
-__all__ = ["SIZES", "is_plain", "is_small", "limit", "ndarray", "or_numpy", "set_limit"]
-
 limit: int = 0
 """Bytes of the largest array that is left to NumPy; 0 if none is."""
 _ELEMENT: Final = 8

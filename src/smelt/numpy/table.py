@@ -29,8 +29,6 @@ from smelt.numpy.library import as_ours, plain
 from smelt.numpy.small import or_numpy
 from smelt.numpy.ufunc import NAMED, Ufunc
 
-__all__ = ["ROWS", "Row"]
-
 
 class Row(NamedTuple):
     """What a name of NumPy is here: the way, the function, and a reason or hint."""

@@ -23,8 +23,6 @@ from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
 from smelt.types.dtype import DType, bool_, counterpart
 
-__all__ = ["Ufunc"]
-
 _REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "add": calls.sum,
     "multiply": calls.prod,

@@ -18,12 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, UnsupportedError
-from smelt.frontends.array.aliasing import follows_numpy, hold, own, own_part
+from smelt.frontends.array.aliasing import hold, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex, call_whole
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
+from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.operators import Operators, finished, keep_order
 from smelt.frontends.array.promote import cast, number

@@ -116,15 +116,14 @@ def _check(what: str, image: Value, kernel: Value) -> int:
     """Return the number of spatial dimensions; raise ShapeError for other ranks."""
     count = spatial_rank(what, image)
     if kernel.type.rank != count + 2:
-        raise ShapeError(
-            op=what,
-            operands=f"{image.type_text}, {kernel.type_text}",
-            reason=f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
+        raise ShapeError.of(
+            what,
+            f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
+            image,
+            kernel,
         )
     if count > len(SPATIAL_LETTERS):
-        raise ShapeError(
-            op=what, operands=image.type_text, reason=f"more than {len(SPATIAL_LETTERS)} dimensions"
-        )
+        raise ShapeError.of(what, f"more than {len(SPATIAL_LETTERS)} dimensions", image)
     return count
 
 
@@ -192,9 +191,7 @@ def _add_bias(what: str, result: Value, bias: Any, count: int) -> Array:
         return Array.of(result)
     node = value(bias, what)
     if node.type.rank != 1:
-        raise ShapeError(
-            op=what, operands=node.type_text, reason="a bias is a vector [out channels]"
-        )
+        raise ShapeError.of(what, "a bias is a vector [out channels]", node)
     channels = reshape(node, (*shape_of(node), *(1,) * count))
     return Array.of(BINARY["add"](result, channels))
 
@@ -240,11 +237,8 @@ def conv_transpose(
     steps = per_dimension(what, "stride", stride, count)
     extra = per_dimension(what, "output_padding", output_padding, count, 0)
     if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
-        raise ArgumentError(
-            op=what,
-            argument="output_padding",
-            value=repr(output_padding),
-            expected="less than the stride or the dilation",
+        raise ArgumentError.of(
+            what, "output_padding", output_padding, "less than the stride or the dilation"
         )
     (groups,) = per_dimension(what, "groups", groups, 1)
     _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
@@ -257,10 +251,11 @@ def conv_transpose(
             full > cropped_total if isinstance(full, int) else _is_more(image, full, cropped_total)
         )
         if not fits:
-            raise ShapeError(
-                op=what,
-                operands=f"{image.type_text}, {kernel.type_text}",
-                reason=f"the result would be empty: padding {padding!r} cuts off all of it",
+            raise ShapeError.of(
+                what,
+                f"the result would be empty: padding {padding!r} cuts off all of it",
+                image,
+                kernel,
             )
     full = all(map(is_transposed_convolution, steps, dilated, extent)) and all(
         map(lt, extra, steps)

@@ -428,9 +428,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     Raises ShapeError for ranks above 1, ArgumentError for an unknown indexing.
     """
     if indexing not in ("xy", "ij"):
-        raise ArgumentError(
-            op="meshgrid", argument="indexing", value=repr(indexing), expected="'xy' or 'ij'"
-        )
+        raise ArgumentError.of("meshgrid", "indexing", indexing, "'xy' or 'ij'")
     nodes = [value(a, "meshgrid") for a in arrays]
     for node in nodes:
         if node.type.rank > 1:

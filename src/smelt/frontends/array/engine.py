@@ -27,7 +27,6 @@ from smelt.errors import (
 )
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import input_size_names
 from smelt.ops.spec import dims_at
 from smelt.packages.llvm_package import import_compiler
 from smelt.python.dataclass import dataclass
@@ -37,19 +36,6 @@ if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-
-__all__ = [
-    "COMPILER_ERRORS",
-    "RUN_ERRORS",
-    "Permutations",
-    "choose_input_layouts",
-    "compile_graph",
-    "explain_package",
-    "input_size_names",
-    "locate_error",
-    "raise_out_of_bounds",
-    "reporting",
-]
 
 Buffer = np.ndarray[Any, Any]
 RUN_ERRORS = ExternError, OutOfMemory

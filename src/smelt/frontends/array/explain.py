@@ -49,11 +49,8 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
         return _explain_pending(function, args, kwargs)
     target = kwargs.pop("target") if _names_target(function, kwargs) else None
     if not callable(function):
-        raise ArgumentError(
-            op="explain",
-            argument="function",
-            value=repr(function),
-            expected="a function, or an array whose elements are pending",
+        raise ArgumentError.of(
+            "explain", "function", function, "a function, or an array whose elements are pending"
         )
     if isinstance(function, LoadedFunction) and target is None:
         saved = function.report(*args, **kwargs)

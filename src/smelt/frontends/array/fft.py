@@ -118,9 +118,7 @@ def _check_norm(what: str, norm: Any) -> Norm:
     if norm is None:
         return "backward"
     if norm not in _NORMS:
-        raise ArgumentError(
-            op=what, argument="norm", value=repr(norm), expected=f"one of {', '.join(_NORMS)}"
-        )
+        raise ArgumentError.of(what, "norm", norm, f"one of {', '.join(_NORMS)}")
     return norm
 
 
@@ -148,9 +146,7 @@ def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -
     norm = _check_norm(what, norm)
     places = tuple(axis_of(a, parts[0].ndim, what) for a in axis_list(axes))
     if len(set(places)) != len(places):
-        raise ArgumentError(
-            op=what, argument="axes", value=repr(axes), expected="every axis at most once"
-        )
+        raise ArgumentError.of(what, "axes", axes, "every axis at most once")
     sizes = tuple(None if n is None else as_integer(n, f"{what}(n)") for n in sizes)
     for k, (axis, n) in enumerate(zip(places, sizes, strict=True)):
         if n is not None and n < 1:

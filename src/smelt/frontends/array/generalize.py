@@ -18,7 +18,7 @@ from typing import Any
 
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
-from smelt.frontends.array.engine import Permutations, input_size_names
+from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.layouts import dense_axis_order, layout
 from smelt.frontends.array.program import Program, replace_numbers
 from smelt.frontends.array.sizes import Sizes, rebuild_node
@@ -28,6 +28,7 @@ from smelt.graph import build, walk
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
+from smelt.graph.walk import input_size_names
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map

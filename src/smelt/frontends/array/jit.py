@@ -517,11 +517,11 @@ def _merge_settings(inner: fuse, outer: fuse) -> fuse:
     settings = {**outer.checked_settings, **inner.checked_settings}
     for name, value in outer.checked_settings.items():
         if settings[name] != value:
-            raise ArgumentError(
-                op="jit",
-                argument=_OPTION_NAMES.get(name, name),
-                value=repr(value),
-                expected=f"{settings[name]!r}, as the function's own jit says, or nothing",
+            raise ArgumentError.of(
+                "jit",
+                _OPTION_NAMES.get(name, name),
+                value,
+                f"{settings[name]!r}, as the function's own jit says, or nothing",
             )
     return fuse.of_settings(settings)
 

@@ -2,6 +2,7 @@
 
 Each is a row of the extern table.  In a plan it is one call, a barrier that nothing fuses across.
 
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.asarray([3.0, 1.0, 2.0]))
 >>> call("sort", x, axis=0, descending=False, stable=True).type
 TensorType(dtype=f64, shape=(3,))
@@ -18,7 +19,6 @@ import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
 from smelt.frontends.array.argsort import argsort_into, is_faster_packed
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
 from smelt.ops import extern_derivatives as derive
@@ -26,8 +26,6 @@ from smelt.ops.extern import Extern, ExternRow, register
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted", "with_extern_errors"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:

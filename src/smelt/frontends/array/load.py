@@ -25,7 +25,7 @@ from smelt.errors import (
 from smelt.frontends.array import sizes
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments
 from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
-from smelt.frontends.array.engine import Permutations, input_size_names
+from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.results import buffers_of, match_parameters
 from smelt.frontends.array.trace import Argument, Result, Trace
@@ -34,6 +34,7 @@ from smelt.frontends.array.value import leaf
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import text
+from smelt.graph.walk import input_size_names
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
@@ -77,9 +78,7 @@ def load(
         have written it; OSError.
     """
     if trust not in ("code", "graph"):
-        raise ArgumentError(
-            op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
-        )
+        raise ArgumentError.of("load", "trust", trust, "'code' or 'graph'")
     file, programs = open_programs(
         path,
         runs_code=trust == "code",

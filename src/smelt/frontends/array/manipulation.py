@@ -302,11 +302,8 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     size = shape_of(x)[axis]
     n = size if isinstance(size, int) else Size(size, _scope(x)).value()
     if values.size not in (1, n) or (values.size and int(values.min()) < 0):
-        raise ArgumentError(
-            op="repeat",
-            argument="repeats",
-            value=repr(values),
-            expected=f"counts for {n} elements, none negative",
+        raise ArgumentError.of(
+            "repeat", "repeats", values, f"counts for {n} elements, none negative"
         )
     sources = np.repeat(
         np.arange(n), values.reshape(-1) if values.size != 1 else int(values.item())

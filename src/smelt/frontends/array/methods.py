@@ -31,7 +31,6 @@ from smelt.frontends.array.aliasing import (
     Part,
     Place,
     alias,
-    follows_numpy,
     own,
     reshaped,
     unread,
@@ -41,7 +40,7 @@ from smelt.frontends.array.complex_array import ComplexArray, held, is_complex_l
 from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
-from smelt.frontends.array.module_rules import user_follows_numpy
+from smelt.frontends.array.module_rules import follows_numpy, user_follows_numpy
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.operators import finished, keep_order
 from smelt.frontends.array.promote import cast

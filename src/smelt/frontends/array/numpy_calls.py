@@ -160,9 +160,7 @@ def _extreme(name: str, reduce: Callable[..., Array], join: Any) -> Any:
         axis = reduced_axis(x, axis)
         if where is not True and not is_default(where):
             if not has_initial:
-                raise ArgumentError(
-                    op=name, argument="initial", value=None, expected="a number beside `where`"
-                )
+                raise ArgumentError.of(name, "initial", None, "a number beside `where`")
             x = el.where(_mask(where), x, initial)
         if has_initial and x.size == 0:
             shape = stat.sum(x, axis=axis, keepdims=flag(keepdims)).shape

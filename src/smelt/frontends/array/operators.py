@@ -33,17 +33,6 @@ from smelt.frontends.array.value import (
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import counterpart
 
-__all__ = [
-    "Operators",
-    "apply_ufunc",
-    "finished",
-    "is_complex",
-    "keep_order",
-    "list_operand",
-    "operand",
-    "small_product",
-]
-
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
 _MULTIPLY = BINARY["multiply"]

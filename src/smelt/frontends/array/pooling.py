@@ -54,11 +54,8 @@ def _windows(
     padding_pairs = padding_of(what, padding, extent, dilated)
     w = Windows(extent, steps, dilated, padding_pairs)
     if any(2 * max(pair) > w.span(k) for k, pair in enumerate(padding_pairs)):
-        raise ArgumentError(
-            op=what,
-            argument="padding",
-            value=repr(padding),
-            expected="at most half of a window: others would see the margin only",
+        raise ArgumentError.of(
+            what, "padding", padding, "at most half of a window: others would see the margin only"
         )
     check_fit(what, x, w, x.type_text)
     if not ceil:
@@ -316,19 +313,12 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
         return [(n, None) for n in per_dimension("upsample", "size", size, count)]
     factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
     if len(factors) != count or not all(isinstance(f, (int, float)) and f > 0 for f in factors):
-        raise ArgumentError(
-            op="upsample",
-            argument="scale",
-            value=repr(scale),
-            expected=f"a positive number, or {count} of them",
-        )
+        raise ArgumentError.of("upsample", "scale", scale, f"a positive number, or {count} of them")
     goals: list[tuple[Any, float | None]] = []
     for n, f in zip(x.shape[2:], factors, strict=True):
         length = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
         if isinstance(length, int) and length < 1:
-            raise ShapeError(
-                op="upsample", operands=x.node.type_text, reason="nothing would be left"
-            )
+            raise ShapeError.of("upsample", "nothing would be left", x.node)
         goals.append((length, float(f)))
     return goals
 

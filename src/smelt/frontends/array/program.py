@@ -5,6 +5,9 @@ sizes may serve both (`smelt.frontends.array.evaluate_pending`).  Numbers are li
 order: dimensions of leaves, then sizes in the attributes of views. 0 and 1 belong to the skeleton,
 because broadcasting and empty arrays depend on them.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.value import leaf, record
+>>> from smelt.ops.elementwise import Map
 >>> a, b = (record(Map("exp"), (leaf(np.ones(n)),)) for n in (3, 4))
 >>> p, q = Program((a,)), Program((b,))
 >>> p.skeleton == q.skeleton, p.numbers, q.numbers
@@ -16,27 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-import numpy as np
-
 from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.structure import is_parameter
-from smelt.frontends.array.value import Map, Value, leaf, record
+from smelt.frontends.array.value import Value
 from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
 from smelt.types.number import number_text
-
-__all__ = [
-    "ATTRIBUTES",
-    "Map",
-    "Program",
-    "leaf",
-    "np",
-    "operands_first",
-    "record",
-    "replace_numbers",
-]
 
 Numbers = tuple[int, ...]
 

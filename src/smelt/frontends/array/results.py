@@ -11,12 +11,12 @@ from smelt.errors import AliasError, DTypeError, OutArgumentError, StructureErro
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
-from smelt.frontends.array.engine import input_size_names
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten
 from smelt.frontends.array.value import Buffer, foreign, leaf
+from smelt.graph.walk import input_size_names
 from smelt.ops.spec import dims_at
 from smelt.python.origin import here
 from smelt.runtime.overlap import Spans

@@ -1,5 +1,6 @@
 """Scope of one recording by `jit`: its sizes, arguments and captured values.
 
+>>> from smelt.types.dtype import f32
 >>> s = Scope("f")
 >>> x = s.input("x", intern(f32, (s.symbol(6), 4)), None)
 >>> s.record(Map("exp"), (x,)).type
@@ -28,13 +29,10 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
 from smelt.python.origin import Origin, here
-from smelt.types.dtype import f32, f64, i64
+from smelt.types.dtype import f64, i64
 from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = ["Map", "Scope", "f32"]
-
 
 _SERIALS = count()
 SHORT_TABLE_BYTES = 1 << 7

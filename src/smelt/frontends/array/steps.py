@@ -4,6 +4,7 @@ The step is recorded inside whatever is recorded around it: it shares its sizes 
 reads its values, which become constant operands of the loop.  Outside of `jit` the sizes of the
 step are its own, so that one graph serves all of them.
 
+>>> from smelt.frontends.array.value import leaf
 >>> x = leaf(np.ones((2, 3), np.float32))
 >>> step = record_step("step", lambda leaves: [(leaves[0] * 2.0).node], [x])
 >>> step.graph.outputs[0].type, step.sizes
@@ -19,11 +20,12 @@ import numpy as np
 
 from smelt.errors import LeakError
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.promote import default_value, from_host
+from smelt.frontends.array.promote import default_value
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Sizes, rebuild_node
-from smelt.frontends.array.value import STATE, Value, follow, intern, leaf
+from smelt.frontends.array.value import STATE, Value, follow, intern
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.generalize_shapes import generalize
@@ -36,8 +38,6 @@ from smelt.ops.elementwise import Cast
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = ["Step", "leaf", "np", "record_step", "result_value"]
 
 
 class StepScope(Scope):

@@ -21,7 +21,6 @@ from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import (
     Permutations,
     compile_graph,
-    input_size_names,
     raise_out_of_bounds,
 )
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
@@ -35,7 +34,7 @@ from smelt.frontends.array.value import STATE, Value, follow, intern, size_carri
 from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import all_size_names, map_indices, map_type
+from smelt.graph.walk import all_size_names, input_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern

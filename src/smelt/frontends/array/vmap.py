@@ -120,12 +120,7 @@ def _moved(x: Value, axis: int) -> Value:
 def _array(x: Any, what: str) -> Value:
     value = number_or_value(x, what)
     if not isinstance(value, Value):
-        raise ArgumentError(
-            op=what,
-            argument="a mapped argument",
-            value=repr(x),
-            expected="an array, or None in in_axes",
-        )
+        raise ArgumentError.of(what, "a mapped argument", x, "an array, or None in in_axes")
     return value
 
 

@@ -10,9 +10,6 @@ layouts are read from there.
     return x.flatten(-2)    # a view that begins where the argument does; not computed
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

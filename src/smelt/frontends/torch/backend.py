@@ -4,10 +4,6 @@ Dynamo traces a function; AOTAutograd makes its operators pure, splits forward f
 passes both to `compile_traced`. A graph that fails to compile runs eagerly, with one warning.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import logging
@@ -84,9 +80,7 @@ def backend(
     Raises KnobError for an unknown setting, ArgumentError for an unknown mode.
     """
     if mode is not None and mode not in MODES:
-        raise ArgumentError(
-            op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
-        )
+        raise ArgumentError.of("torch.compile", "mode", mode, ", ".join(MODES))
     settings = expand_fuse_options({**MODES[mode or "default"], **(options or {})})
     knobs.config(settings)  # raises for unknown settings here: inside, the graph would fall back
     _register_callbacks()

@@ -6,9 +6,6 @@ log, flushing the caches with a buffer. Both happen whether or not the line is w
 noticeable part of a first call.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 import logging

@@ -4,10 +4,6 @@
 (bf16, torch.int64)
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -31,8 +27,6 @@ from smelt.types.dtype import (
     u32,
     u64,
 )
-
-__all__ = ["from_torch", "i64", "to_torch", "torch"]
 
 _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.bool, bool_),

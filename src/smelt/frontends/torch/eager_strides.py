@@ -10,10 +10,6 @@ order of a value that is computed from the same operands without data:
 The copy is an index map in our graphs.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -7,10 +7,6 @@ have rows.
     y = norm1(x + attention(x))                z = norm2(y + down(relu(up(y))))
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -4,10 +4,6 @@ torch.export traces the model once, for all values of its dynamic sizes. What it
 graph; parameters and buffers become constants of the file.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import warnings

@@ -6,10 +6,6 @@ value. If it takes little, the rest is not computed: the part is stored alone an
 eager code's strides.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import operator

@@ -5,10 +5,6 @@ one where two sizes are the same size because the tracer knew a reason. A plan i
 is much more to compute than it was made for, or more room for constants.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math

@@ -4,10 +4,6 @@ No operator is known by name: its row expands it to primitives, which have costs
 reductions, scans and calls of torch are never recomputed.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math

@@ -10,10 +10,6 @@ a call costs no interpretation:
         return (t3[0],)
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math

@@ -19,11 +19,6 @@ import torch
 from torch._decomp.decompositions import affine_grid_generator
 from torch.nn import functional
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 ATEN: Any = torch.ops.aten
 _BACKWARD: dict[tuple[str, int], Any] = {
     ("nearest", 1): ATEN.upsample_nearest1d_backward.default,

@@ -10,10 +10,6 @@ Each step is a gather, which fuses with what is around it. The steps are those o
 unsorted rows, and NaN in them, give the same result as there.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -16,11 +16,6 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, evaluate, sub
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 MAX_SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""
 MAX_PASSES = (16, 4)

@@ -5,10 +5,6 @@ same text. A size that depends on data (the number of true elements) is refused:
 needs it is left to torch.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -30,11 +30,6 @@ from smelt.frontends.torch.complex_parts import (
     parts_of,
 )
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 ATEN: Any = torch.ops.aten
 _MEMORY_FORMATS = (None, torch.preserve_format, torch.contiguous_format)
 _MASKS = (torch.bool, torch.uint8)
