@@ -82,6 +82,7 @@ from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
 from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
+from smelt.errors import InternalError
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -133,6 +134,8 @@ class NestEmitter(Environment):
     def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
         if run_as_loops(self, nest, scope or self.top):
             return
+        if self.late_store is not None and self.late_store.host is nest:
+            raise InternalError("the nest that stores the previous task's rows is not printed")
         top = self.open(nest, scope)
         self._run_loops(top, 0)
         self._reductions.after(nest)

@@ -136,6 +136,7 @@ class _Accumulate(ThreadState):
 
     def _loop(self, s: ir.For) -> Body:
         named: dict[Key, str] = {}
+        before: list[ir.Statement] = []
         after: list[ir.Statement] = []
         for c in (c for c in s.carry if c.combine):
             dtype, lanes = self.env.values[c.name]
@@ -153,13 +154,13 @@ class _Accumulate(ThreadState):
                 zero = ir.Const(0.0, f64)
                 self.state[c.name, 1] = zero if lanes == 1 else ir.Splat(zero, lanes)
                 if self._is_pair(c.init):
-                    self.state[c.name, 0], self.state[c.name, 1] = self._pair(c.init, [])
+                    self.state[c.name, 0], self.state[c.name, 1] = self._pair(c.init, before)
                 if lanes == 1:
                     after.append(ir.Let(c.name, _exact(ir.Ref(total), ir.Ref(error))))
                 else:
                     self.pairs[c.name] = ir.Ref(total), ir.Ref(error)
         free = tuple(c for c in s.carry if not c.combine)
-        return (self.thread_loop(s, named, free), *after)
+        return (*before, self.thread_loop(s, named, free), *after)
 
     def _fold(self, c: ir.Carry, value: ir.Value, position: ir.Value | None) -> Body:
         lanes = self.env.values[c.name].lanes

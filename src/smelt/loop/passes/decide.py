@@ -74,7 +74,7 @@ class Flip:
 
 
 def flip_of(gap: Index, var: str) -> Flip | None:
-    """Return where a gap changes its sign along the loop over `var`, if it does once."""
+    """Return where a gap changes its sign along a loop, if it does once."""
     step = coefficient(gap, var)
     if not isinstance(step, int) or step == 0:
         return None
