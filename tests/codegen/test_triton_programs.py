@@ -77,9 +77,10 @@ def complaint(
     larger: int,
     arch: str = "sm_90",
     print_sources: Sources = sources_of,
+    sizes: Mapping[str, int] | None = None,
 ) -> str:
     """Return where the emulated results differ from the interpreter's; empty if nowhere."""
-    sizes = sizes_at(graph, arrays)
+    sizes = sizes_at(graph, arrays) if sizes is None else sizes
     wanted, allowed = interpret(graph, arrays, sizes), spread(graph, arrays, sizes)
     results = emulated(graph, arrays, sizes, larger, arch, print_sources)
     for k, (a, b) in enumerate(zip(wanted, results, strict=True)):

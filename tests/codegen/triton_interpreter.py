@@ -7,6 +7,7 @@ decides when it is imported whether it interprets. What is repaired, in Triton 3
 - variables of loops, which are numbers of Python and not tensors;
 - `tl.dot` of bfloat16, which multiplies the bit patterns;
 - float32 to bfloat16, which is cut off and not rounded;
+- comparisons of scalars, which become floats where they are repeated;
 - reductions and scans with a function, which are called for one element at a time.
 """
 
@@ -16,6 +17,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +45,7 @@ Handle = interpreter.TensorHandle
 
 def repair() -> None:
     """Replace what the interpreter has wrong."""
-    dot, cast = Builder.create_dot, Builder.cast_impl
+    dot, cast, operate = Builder.create_dot, Builder.cast_impl, Builder.binary_op
     patch_tensor, patch_core = interpreter._patch_lang_tensor, interpreter._patch_lang_core
 
     def wide(x: Any) -> Any:
@@ -56,6 +58,10 @@ def repair() -> None:
             return cast(self, x, dtype)
         bits = np.asarray(x.data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         return Handle(bits, tl.bfloat16)
+
+    def compared(self: Any, left: Any, right: Any, function: Any) -> Any:
+        result = operate(self, left, right, function)
+        return Handle(result.data, tl.int1) if result.data.dtype == bool else result
 
     def with_index(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -73,6 +79,7 @@ def repair() -> None:
 
     Builder.create_dot = lambda self, a, b, c, *rest: dot(self, wide(a), wide(b), c, *rest)
     Builder.cast_impl = Builder.create_fp_trunc = rounded
+    Builder.binary_op = compared
     interpreter._patch_lang_tensor = with_index
     interpreter._patch_lang_core = with_indices
     interpreter.ReduceOps.generic_reduce = reduced
@@ -143,7 +150,7 @@ def tensor(x: Any) -> Any:
     """An array as torch's tensor, repeated along axes without a stride."""
     if isinstance(x, list):
         return [tensor(a) for a in x]
-    one = x[tuple(slice(0, 1) if n == 0 else slice(None) for n in x.strides)].copy()
+    one = np.array(x[tuple(slice(0, 1) if n == 0 else slice(None) for n in x.strides)])
     if one.dtype == ml_dtypes.bfloat16:
         result = torch.from_numpy(one.view(np.int16)).view(torch.bfloat16)
     else:
@@ -153,6 +160,41 @@ def tensor(x: Any) -> Any:
 
 def array(x: Any) -> np.ndarray:
     return x.to(torch.float64).numpy()
+
+
+class Libdevice:
+    """NumPy's functions for those of libdevice, of which the interpreter knows the names alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name)
+
+        def call(*operands: Any) -> Any:
+            x = operands[0]
+            with np.errstate(all="ignore"):
+                data = function(*(t.handle.data for t in operands))
+            return tl.core.tensor(Handle(data.astype(x.handle.data.dtype), x.dtype.scalar), x.type)
+
+        return call
+
+
+def launch(source: str, arrays: Sequence[Any], **sizes: int) -> tuple[Any, ...]:
+    """Run the `launch` of a printed file on arrays, and return its outputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = load(source.replace('"cuda"', '"cpu"'), folder)
+        if hasattr(module, "libdevice"):
+            module.libdevice = Libdevice()
+        results = module.launch(*map(tensor, arrays), **sizes)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(
+        [stored_array(x) for x in r] if isinstance(r, list) else stored_array(r) for r in results
+    )
+
+
+def stored_array(x: Any) -> np.ndarray:
+    """A tensor of torch as an array of the same type."""
+    if x.dtype == torch.bfloat16:
+        return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.numpy()
 
 
 def check(name: str) -> None:

@@ -8,18 +8,18 @@ programs do.
 
     view_as_complex(stack((a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re), -1))
 
-What moves or adds elements does so with pairs (`complex_pairs.py`).
+What moves or adds elements does so with pairs (`moved_pairs.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import torch
 
-from smelt.frontends.torch import complex_pairs
+from smelt.frontends.torch import moved_pairs
 from smelt.frontends.torch.complex_parts import (
     COMPLEX_DTYPES,
     as_complex,
@@ -30,8 +30,35 @@ from smelt.frontends.torch.complex_parts import (
     is_complex,
     parts_of,
 )
+from smelt.ops import complex_pairs
 
 ATEN: Any = torch.ops.aten
+
+
+def _number_of(of: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the first operand, or the second, be a Python number."""
+
+    def function(x: Any, y: Any) -> Any:
+        like = x if isinstance(x, torch.Tensor) else y
+        return of(*(p if isinstance(p, torch.Tensor) else torch.full_like(like, p) for p in (x, y)))
+
+    return function
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
+
+
+_REALS = complex_pairs.namespace(
+    torch,
+    abs=abs,
+    copysign=_number_of(torch.copysign),
+    maximum=_number_of(torch.maximum),
+    minimum=_number_of(torch.minimum),
+    signbit=lambda x: torch.copysign(torch.ones_like(x), x) < 0,
+    where=_where,
+)
+"""Functions of real tensors that rules of complex numbers are written with."""
 
 
 def _both_parts(x: Any) -> tuple[Any, Any]:
@@ -43,109 +70,57 @@ def _both_parts(x: Any) -> tuple[Any, Any]:
     return a, 0.0 if b is None else b
 
 
-@complex_rule
-def _mul(x: Any, y: Any) -> Any:
-    (a, b), (c, d) = _both_parts(x), _both_parts(y)
-    return from_parts(a * c - b * d, a * d + b * c)
-
-
-def _where(condition: Any, x: Any, y: Any) -> Any:
-    return (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
-
-
-@complex_rule
-def _div(x: Any, y: Any) -> Any:
-    """Divide by Smith's algorithm, as eager code does.
-
-    Both parts are divided by the larger part of the divisor, so that no square overflows.
-    """
-    (a, b), (c, d) = _both_parts(x), _both_parts(y)
-    if not isinstance(c, torch.Tensor) and not (isfinite(c) and isfinite(d) and (c or d)):
-        return NotImplemented
-    real_is_larger = abs(c) >= abs(d)
-    larger, smaller = _where(real_is_larger, c, d), _where(real_is_larger, d, c)
-    ratio = smaller / larger
-    inverse = 1 / (larger + smaller * ratio)
-    p, q = _where(real_is_larger, a, b), _where(real_is_larger, b, a)
-    real, imaginary = (
-        (p + q * ratio) * inverse,
-        _where(real_is_larger, q - p * ratio, p * ratio - q) * inverse,
-    )
-    if isinstance(c, torch.Tensor):
-        is_zero = real_is_larger & (larger == 0)
-        real = torch.where(is_zero, a / larger.abs(), real)
-        imaginary = torch.where(is_zero, b / larger.abs(), imaginary)
-    return from_parts(real, imaginary)
-
-
-@complex_rule
-def _reciprocal(x: Any) -> Any:
-    return _div(torch.ones_like(parts_of(x)[0]), x)
-
-
-def _sum(of: Any) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., Any]:
     @complex_rule
-    def rule(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-        (a, b), (c, d) = parts_of(x), parts_of(y)
-        if isinstance(alpha, complex):
-            return NotImplemented
-        if is_complex(x) and is_complex(y) and not x.is_conj() and not y.is_conj():
-            return as_complex(of(as_real_pairs(x), as_real_pairs(y), alpha=alpha))
-        real = of(a, c, alpha=alpha)
-        if b is None:
-            return (
-                NotImplemented
-                if d is None
-                else from_parts(real, of(torch.zeros_like(real), d, alpha=alpha))
-            )
-        if d is None:
-            return from_parts(real, b.expand(real.shape))
-        return from_parts(real, of(b, d, alpha=alpha))
+    def rule(x: Any) -> Any:
+        return from_parts(*complex_pairs.FUNCTIONS[name](_REALS, parts_of(x)))
+
+    return rule
+
+
+def _real_function(name: str) -> Callable[..., Any]:
+    @complex_rule
+    def rule(x: Any) -> Any:
+        return complex_pairs.REAL_FUNCTIONS[name](_REALS, parts_of(x))
 
     return rule
 
 
 @complex_rule
-def _abs(x: Any) -> Any:
-    return torch.hypot(*parts_of(x))
+def _mul(x: Any, y: Any) -> Any:
+    return from_parts(*complex_pairs.multiply(_both_parts(x), _both_parts(y)))
+
+
+@complex_rule
+def _div(x: Any, y: Any) -> Any:
+    """Divide by Smith's algorithm, as eager code does."""
+    c, d = divisor = _both_parts(y)
+    if not isinstance(c, torch.Tensor) and not (isfinite(c) and isfinite(d) and (c or d)):
+        return NotImplemented
+    return from_parts(*complex_pairs.divide(_REALS, _both_parts(x), divisor))
+
+
+def _sum(of: Any) -> Callable[..., Any]:
+    rule = complex_pairs.add if of is ATEN.add.Tensor else complex_pairs.subtract
+
+    @complex_rule
+    def total(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+        if isinstance(alpha, complex):
+            return NotImplemented
+        if is_complex(x) and is_complex(y) and not x.is_conj() and not y.is_conj():
+            return as_complex(of(as_real_pairs(x), as_real_pairs(y), alpha=alpha))
+        y = tuple(p if alpha == 1 else p * alpha for p in _both_parts(y))
+        return from_parts(*rule(_both_parts(x), y))
+
+    return total
 
 
 @complex_rule
 def _sgn(x: Any) -> Any:
+    """Divide by the magnitude, as eager code does: infinite numbers have no direction."""
     magnitude = torch.hypot(*parts_of(x))
     magnitude = torch.where(magnitude == 0, 1.0, magnitude)
     return as_complex(as_real_pairs(x) / magnitude.unsqueeze(-1))
-
-
-@complex_rule
-def _exp(x: Any) -> Any:
-    """Exponential with the special cases of C's `cexp`: infinities, and imaginary parts of zero."""
-    a, b = parts_of(x)
-    size = torch.exp(a)
-    real = torch.where(b == 0, size, size * torch.cos(b))
-    imaginary = torch.where(b == 0, b, size * torch.sin(b))
-    special = (a.abs() == inf) & ~torch.isfinite(b)
-    return from_parts(
-        torch.where(special, size, real),
-        torch.where(special & (a < 0), 0.0, imaginary),
-    )
-
-
-@complex_rule
-def _log(x: Any) -> Any:
-    """Logarithm; near magnitude 1 through `log1p` of its excess, to stay accurate."""
-    a, b = parts_of(x)
-    magnitude = torch.hypot(a, b)
-    larger, smaller = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
-    near_one = torch.log1p((larger - 1) * (larger + 1) + smaller * smaller) / 2
-    is_near_one = (magnitude > 0.5) & (magnitude < 2)
-    return from_parts(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
-
-
-@complex_rule
-def _angle(x: Any) -> Any:
-    a, b = parts_of(x)
-    return torch.atan2(b, a)
 
 
 def _complex(a: Any, b: Any) -> Any:
@@ -162,14 +137,21 @@ def _polar(size: Any, angle: Any) -> Any:
     return _complex(size * torch.cos(angle), size * torch.sin(angle))
 
 
-def _power(x: Any, exponent: Any) -> Any:
-    return _mul(x, x) if exponent == 2 and is_complex(x) else NotImplemented
+_POWERS = (2, 3, -1, -2, 0.5, -0.5)
+"""Exponents for which eager code multiplies or takes a root."""
 
 
 @complex_rule
-def _conjugate(x: Any) -> Any:
-    a, b = parts_of(x)
-    return from_parts(a, -b)
+def _power(x: Any, exponent: Any) -> Any:
+    if not is_complex(x) or exponent not in _POWERS:
+        return NotImplemented
+    exponent = exponent if exponent % 1 else int(exponent)
+    result = complex_pairs.power(_REALS, parts_of(x), abs(exponent))
+    assert result is not None
+    return from_parts(*(result if exponent > 0 else _RECIPROCAL(_REALS, result)))
+
+
+_RECIPROCAL = complex_pairs.FUNCTIONS["reciprocal"]
 
 
 @complex_rule
@@ -182,15 +164,6 @@ def _equal(x: Any, y: Any) -> Any:
 def _differs(x: Any, y: Any) -> Any:
     equal = _equal(x, y)
     return equal if equal is NotImplemented else ~equal
-
-
-def _any_part(of: Any) -> Any:
-    @complex_rule
-    def rule(x: Any) -> Any:
-        a, b = parts_of(x)
-        return of(a) | of(b)
-
-    return rule
 
 
 @complex_rule
@@ -249,17 +222,22 @@ def _addmm(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return product if product is NotImplemented else x + product
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = complex_pairs.DECOMPOSITIONS | {
-    ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div,
-    ATEN.add.Tensor: _sum(ATEN.add.Tensor), ATEN.sub.Tensor: _sum(ATEN.sub.Tensor),
-    ATEN.abs.default: _abs, ATEN.sgn.default: _sgn, ATEN.exp.default: _exp, ATEN.log.default: _log,
-    ATEN.angle.default: _angle, ATEN.complex.default: _complex, ATEN.polar.default: _polar,
-    ATEN.reciprocal.default: _reciprocal, ATEN.pow.Tensor_Scalar: _power,
-    ATEN._conj_physical.default: _conjugate, ATEN.conj_physical.default: _conjugate,
-    ATEN.eq.Tensor: _equal, ATEN.eq.Scalar: _equal, ATEN.ne.Tensor: _differs,
-    ATEN.ne.Scalar: _differs, ATEN.isnan.default: _any_part(torch.isnan),
-    ATEN.isinf.default: _any_part(torch.isinf), ATEN.addcmul.default: _addcmul,
-    ATEN.bmm.default: _matmul, ATEN.mm.default: _matmul,
-    ATEN.addmm.default: _addmm, ATEN.baddbmm.default: _addmm,
-}  # fmt: skip
+_FUNCTIONS = """
+    cos cosh exp expm1 log log10 log1p log2 reciprocal sin sinh sqrt tan tanh
+"""
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
+    moved_pairs.DECOMPOSITIONS
+    | {getattr(ATEN, name).default: _function(name) for name in _FUNCTIONS.split()}
+    | {getattr(ATEN, n).default: _real_function(n) for n in ("abs", "angle", "isinf", "isnan")}
+    | {
+        ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div,
+        ATEN.add.Tensor: _sum(ATEN.add.Tensor), ATEN.sub.Tensor: _sum(ATEN.sub.Tensor),
+        ATEN.sgn.default: _sgn, ATEN.complex.default: _complex, ATEN.polar.default: _polar,
+        ATEN.pow.Tensor_Scalar: _power, ATEN._conj_physical.default: _function("conj"),
+        ATEN.conj_physical.default: _function("conj"), ATEN.eq.Tensor: _equal,
+        ATEN.eq.Scalar: _equal, ATEN.ne.Tensor: _differs, ATEN.ne.Scalar: _differs,
+        ATEN.addcmul.default: _addcmul, ATEN.bmm.default: _matmul, ATEN.mm.default: _matmul,
+        ATEN.addmm.default: _addmm, ATEN.baddbmm.default: _addmm,
+    }
+)  # fmt: skip
 """Decompositions by operator."""

@@ -45,8 +45,13 @@ def as_complex(pair: Any) -> Any:
 
 
 def from_parts(a: Any, b: Any) -> Any:
-    """Stack two parts to complex numbers; None stands for zeros."""
-    return as_complex(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
+    """Stack two parts, which broadcast, to complex numbers; None stands for zeros.
+
+    The second one may be a number.
+    """
+    b = b if isinstance(b, torch.Tensor) else torch.full_like(a, b or 0.0)
+    parts = (a, b) if a.shape == b.shape else torch.broadcast_tensors(a, b)
+    return as_complex(torch.stack(parts, -1))
 
 
 def has_data_dependent_size(x: Any) -> bool:
