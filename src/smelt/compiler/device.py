@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 import llvmlite
 
 from smelt import knobs
-from smelt.compiler.warm import stored_recipe
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
@@ -87,7 +86,7 @@ def compile_for_device(
     is_named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
     with knobs.config(dict(_raced_settings(graph, hints, device, identity, journal))):
         key = None if is_named else _plan_key(graph, hints, device, identity, donate)
-        recipe = None if store is None or key is None else stored_recipe(store, key, journal)
+        recipe = None if store is None or key is None else Recipe.stored(store, key, journal)
         program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
     if recipe is None and store is not None and key is not None:
         store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")

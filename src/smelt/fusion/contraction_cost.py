@@ -162,8 +162,8 @@ def contraction_start_ns(units: Units, region: Region, volume: Callable[[int], i
 
 def contractions(units: Units, region: Region) -> dict[int, tuple[int, int]]:
     """Return the contractions of a region, with the axes of `operand_axes`."""
-    found = {u: operand_axes(region, units.unit(u)) for u in region.reduced_axes}
-    return {u: sides for u, sides in found.items() if sides}
+    candidates = {u: operand_axes(region, units.unit(u)) for u in region.reduced_axes}
+    return {u: sides for u, sides in candidates.items() if sides}
 
 
 def operand_axes(region: Region, unit: Unit) -> tuple[int, int] | None:

@@ -247,7 +247,7 @@ class Model(CostModel):
         launches: int = 1,
         **numbers: Any,
     ) -> Cost:
-        """Return the cost of a kernel by its arithmetic on one core and its terms of memory.
+        """Return a kernel's cost by its arithmetic on one core and its memory terms.
 
         Its objective differs from its time in how much of the shorter hides.
         """
