@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 
+from bench.mover import Mover
 from bench.table import NOTHING, Table, duration
 from bench.workloads import WORKLOADS
 from smelt.machine.target import LEVELS, Target
 from smelt.runtime import probe
-from smelt.runtime.probe import Kernels, Mover
+from smelt.runtime.probe_kernels import Kernels
 
 
 def rates(target: Target) -> Table:

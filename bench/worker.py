@@ -24,11 +24,12 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from bench.mover import Mover
 from bench.peers import Unavailable, Variant, configure_process, open_peer
 from bench.workloads import WORKLOADS, Workload
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.runtime.probe import Kernels, Mover
+from smelt.runtime.probe_kernels import Kernels
 
 Reply = dict[str, Any]
 

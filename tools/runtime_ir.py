@@ -34,6 +34,12 @@ FLAGS = (
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
     *("-fno-stack-protector", "-fno-sanitize=undefined"),
 )
+IN_C_ALONE = (
+    *("chunk", "argument", "captured", "nest", "result_nest", "ring_entry", "result", "patch"),
+    *("arena_patch", "device_patch", "smelt_tensor", "smelt_error", "smelt_options", "launch"),
+    *("poll_words", "phase", "pool_limits"),
+)
+"""Structs and enums that no Python reads."""
 KEPT_ATTRIBUTES = ('"no-builtins"', '"no-jump-tables"="true"')
 
 _HEAD = re.compile(r"^(; ModuleID|source_filename|target |!).*\n", re.MULTILINE)
@@ -87,10 +93,12 @@ def _fields() -> Iterator[tuple[str, str, list[str]]]:
     """Yield the headers' structs and enums: kind, name, names of fields or enumerators."""
     for header in sorted(FOLDER.glob("*.h")):
         source = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for match in _STRUCT.finditer(source):
-            yield "struct", match[1], _FIELD.findall(match[2])
-        for match in _ENUM.finditer(source):
-            yield "enum", match[1], re.findall(r"(\w+)(?: = [^,}]*)?(?:,|\s*$)", match[2])
+        structs = (("struct", m[1], _FIELD.findall(m[2])) for m in _STRUCT.finditer(source))
+        enums = (
+            ("enum", m[1], re.findall(r"(\w+)(?: = [^,}]*)?(?:,|\s*$)", m[2]))
+            for m in _ENUM.finditer(source)
+        )
+        yield from (group for group in (*structs, *enums) if group[1] not in IN_C_ALONE)
 
 
 def layout(digested: str) -> str:

@@ -20,6 +20,7 @@ from smelt.kernel.artifact import (
 )
 from smelt.kernel.product_cost import ProductCost, cost_parts, product_cycles, tile_steps
 from smelt.machine.target import Isa, Target
+from smelt.types.json_data import from_data, to_data
 
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")
 SPECS = ("m,k; k,n -> m,n", "m,k; n,k -> m,n", "k,m; k,n -> m,n", "b,m,k; b,k,n -> b,m,n")
@@ -79,7 +80,7 @@ def test_tiles_take_every_row_once(rows: int, heights: tuple[int, ...]) -> None:
 def test_costs_survive_their_data(key: tuple[str, Isa]) -> None:
     for c in VARIANTS[key]:
         for cost in c.costs:
-            assert ProductCost.from_data(json.loads(json.dumps(cost.to_data()))) == cost
+            assert from_data(ProductCost, json.loads(json.dumps(to_data(cost)))) == cost
 
 
 def test_a_variant_with_limits_alone_goes_before() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from smelt.errors.tree import SmeltError
 
 BROADCAST_HINT = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
@@ -34,6 +36,11 @@ class ShapeError(SmeltError, ValueError):
     title = "shape mismatch"
     template = "{op}({operands}): {reason}"
     hint = "The message shows each operand as dtype[shape]; print(x.shape) shows a shape."
+
+    @classmethod
+    def of(cls, op: str, reason: str, *operands: Any) -> Self:
+        """Return the error of operands that say their type and shape, `type_text`."""
+        return cls(op=op, operands=", ".join(x.type_text for x in operands), reason=reason)
 
 
 class DTypeError(SmeltError, TypeError):
@@ -193,6 +200,11 @@ class ArgumentError(SmeltError, ValueError, TypeError):
     title = "wrong argument"
     template = "{op}: {argument} = {value}, expected {expected}"
     hint = ""
+
+    @classmethod
+    def of(cls, op: str, argument: str, value: object, expected: str) -> Self:
+        """Return the error of an argument that is shown as Python writes it."""
+        return cls(op=op, argument=argument, value=repr(value), expected=expected)
 
 
 class RangeError(ArgumentError, OverflowError):

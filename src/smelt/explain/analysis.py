@@ -33,12 +33,7 @@ def as_text(compiled: Compiled, kind: str = "kernel") -> str:
     if kind == "plan":
         return plan_text(compiled.plan)
     if kind not in get_args(TextKind):
-        raise ArgumentError(
-            op="as_text",
-            argument="kind",
-            value=repr(kind),
-            expected=f"one of {', '.join(get_args(TextKind))}",
-        )
+        raise ArgumentError.of("as_text", "kind", kind, f"one of {', '.join(get_args(TextKind))}")
     return "\n\n".join(_text(k, compiled, kind) for k in compiled.kernels if k is not None)
 
 

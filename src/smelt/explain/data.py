@@ -10,14 +10,12 @@ None stands for what was not measured or does not apply. References are indices:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from smelt.explain.page_data import PageData
 from smelt.python.dataclass import dataclass
+from smelt.types import json_data
 
 FORMAT = "smelt-report"
 VERSION = "1.12"
@@ -196,6 +194,8 @@ class DeviceLaunchData:
     schedule: DeviceScheduleData
     code: DeviceCodeData | None
     candidates: tuple[DeviceScheduleData, ...]
+    once: bool = False
+    """Whether the first call alone makes it: what it computes follows from constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,45 +473,6 @@ class ReportData:
     """The GPU that the programs of the kernels are for; None for a report on the CPU alone."""
 
 
-def from_data(kind: Any, value: Any) -> Any:
-    """Rebuild a value of a type from `to_data`; raises TypeError, ValueError, KeyError."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        types = get_type_hints(kind)
-        return cast("Any", kind)(**{name: from_data(types[name], x) for name, x in value.items()})
-    if origin is tuple:
-        of_each = arguments[:1] * len(value) if arguments[-1] is ... else arguments
-        return tuple(from_data(t, x) for t, x in zip(of_each, value, strict=True))
-    if origin is list:
-        return [from_data(arguments[0], x) for x in value]
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {str(k): from_data(arguments[1], x) for k, x in value.items()}
-    if origin is Literal or kind is Any:
-        return value
-    choices = arguments if origin in (Union, UnionType) else (kind,)
-    if value is None and NoneType in choices:
-        return None
-    if type(value) is int and float in choices and int not in choices:
-        return float(value)
-    nested = [c for c in choices if c is not NoneType and not (type(c) is type and c in _PLAIN)]
-    if type(value) in choices:
-        return value
-    if len(nested) != 1 or len(choices) == 1:
-        raise TypeError(f"{value!r:.40} is not of {kind}")
-    return from_data(nested[0], value)
-
-
-_PLAIN = (str, int, float, bool)
-
-
 def to_data(value: Any) -> Any:
-    """Convert to dicts, lists and scalars for `json`; non-finite numbers become None."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_data(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple | list):
-        return [to_data(item) for item in cast("tuple[Any, ...]", value)]
-    if isinstance(value, Mapping):
-        return {str(k): to_data(v) for k, v in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+    """Return dicts, lists and scalars for `json` with all fields."""
+    return json_data.to_data(value, full=True)

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smelt.errors import ArgumentError, escape_controls
-from smelt.explain.data import ReportData, from_data, to_data
+from smelt.explain.data import ReportData, to_data
 from smelt.explain.names import find
 from smelt.explain.repeats import Repeats
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
+from smelt.types.json_data import from_data
 
 __all__ = ["LEVELS", "SavedReport"]
 

@@ -19,20 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from smelt.kernel.axes import Axes, value_axes
 from smelt.kernel.ir import (
     PUT,
     Apply,
     Block,
     Dot,
-    IndexValue,
     Kernel,
     Let,
-    Load,
     Merge,
     Position,
     Reduce,
-    Ref,
-    Rename,
     Scan,
     Split,
     Statement,
@@ -41,13 +38,12 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import children, visit_statement
+from smelt.kernel.walk import visit, visit_statement
 from smelt.ops import scalar_functions
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
-from smelt.types.expr import Index, evaluate
+from smelt.types.expr import evaluate
 
-Axes = frozenset[str]
 TRANSCENDENTAL = frozenset(row.name for row in scalar_functions.ROWS)
 """Elementary functions beyond the four operations, counted separately as in JAX's cost analysis."""
 
@@ -108,7 +104,7 @@ class _Count:
                 case Stream():
                     self._stream(s)
                 case Store(index=index, value=value, join=join) if join and join != PUT:
-                    axes = self._index_axes(index) | self.axes(value)
+                    axes = dependent_axes(index, self.names.__getitem__) | self.axes(value)
                     self.total += Work(flops=self._points(axes))
                 case _:
                     pass
@@ -147,25 +143,9 @@ class _Count:
 
     def axes(self, v: Value) -> Axes:
         """Return the axes that a value varies along, including implicit repetition."""
-        match v:
-            case Ref(name=name, next=new):
-                return (self.new if new else self.names)[name]
-            case Load(index=index):
-                return self._index_axes(index)
-            case IndexValue(index=index):
-                return self._index_axes((index,))
-            case Scan(arg=arg, along=along):
-                return self.axes(arg) | {along}
-            case Rename(arg=arg, old=old, new=new) if old in self.axes(arg):
-                return self.axes(arg) - {old} | {new}
-            case Reduce(over=over) | Dot(over=over):
-                inside = frozenset[str]().union(*(self.axes(c) for c in children(v)))
-                return (inside - set(over)) | {f"visits:{a}" for a in over if a in self.visited}
-            case _:
-                return frozenset[str]().union(*(self.axes(c) for c in children(v)))
-
-    def _index_axes(self, index: Iterable[Index]) -> Axes:
-        return dependent_axes(index, self.names.__getitem__)
+        axes = value_axes(v, lambda name, new: (self.new if new else self.names)[name])
+        over = {a for x in visit(v) if isinstance(x, Reduce | Dot) for a in x.over}
+        return axes | {f"visits:{a}" for a in over & self.visited}
 
     def _operations(self, v: Value) -> Work:
         match v:

@@ -48,6 +48,7 @@ from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Expr, Index, size
 from smelt.types.expr import text as expr_text
+from smelt.types.json_data import register
 from smelt.types.number import number_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
@@ -529,3 +530,12 @@ def _number(source: str) -> Any:
     if source in _WORDS:
         return _WORDS[source]
     return float(source) if _FLOAT.match(source) else int(source)
+
+
+@lru_cache(maxsize=512)
+def _parse_cached(source: str) -> Graph:
+    """Parse a stored graph, cached because the layers of a network repeat them."""
+    return parse(source)
+
+
+register(Graph, text, _parse_cached)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 from smelt.errors import ExprTextError, UnsupportedError
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
+from smelt.types.json_data import register, to_data
 
 VERSION = 1
 """Version of the JSON form. Adding a field keeps the version; any other change raises it."""
@@ -298,6 +299,7 @@ TOPICS: tuple[str, ...] = tuple(dict.fromkeys(kind.topic for kind in _KINDS.valu
 """The names that `SMELT_LOG` takes, in pipeline order."""
 
 F = TypeVar("F", bound=Fact)
+register(Origin, lambda origin: list(origin.place), lambda place: Origin(*place))
 Listener = Callable[[Fact], None]
 _listeners: list[Listener] = []
 
@@ -348,7 +350,10 @@ class Journal:
 
     def to_data(self) -> dict[str, Any]:
         """Return plain dicts and lists, ready for `json`; non-finite numbers become null."""
-        return {"version": VERSION, "facts": [_to_data(fact) for fact in self.facts]}
+        return {
+            "version": VERSION,
+            "facts": [{"fact": type(f).__name__, **to_data(f, full=True)} for f in self.facts],
+        }
 
     def to_json(self) -> str:
         """Return the stored form: one line, keys in field order."""
@@ -385,28 +390,9 @@ class Journal:
         return cls.from_data(cast("dict[str, Any]", data))
 
 
-def _to_data(fact: Fact) -> dict[str, Any]:
-    row: dict[str, Any] = {"fact": type(fact).__name__}
-    for column in fields(fact):
-        row[column.name] = _plain(getattr(fact, column.name))
-    return row
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Origin):
-        return list(value.place)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, tuple):
-        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    return value
-
-
 def _scalar(value: Any) -> Any:
     """Convert values unknown to json: NumPy scalars to Python numbers, sizes and dtypes to text."""
-    return _plain(value.item()) if hasattr(value, "item") else str(value)
+    return to_data(value.item()) if hasattr(value, "item") else str(value)
 
 
 def _from_data(row: Any) -> Fact | None:

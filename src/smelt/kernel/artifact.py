@@ -14,12 +14,13 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from smelt.kernel.product_cost import ProductCost, product_cycles
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, evaluate, size, text
-from smelt.types.parse_expr import parse_sizes
+from smelt.types.expr import Index, evaluate, size
+from smelt.types.json_data import from_data, to_data
 
 Variant = str
 """What a specialised code variant assumes about the sizes; "" assumes nothing.
@@ -86,17 +87,8 @@ class CompiledKernel:
 
     def to_data(self) -> dict[str, Any]:
         """Return everything but the code as JSON data."""
-        return {
-            "buffers": self.buffers,
-            "sizes": self.sizes,
-            "strides": self.strides,
-            "partials": [(name, text(n)) for name, n in self.partials],
-            "functions": [
-                (f.symbol, text(f.tasks), text(f.scratch), text(f.cycles)) for f in self.functions
-            ],
-            "ir_size": self.ir_size,
-            "form": self.variant,
-        }
+        data: dict[str, Any] = to_data(replace(self, code=b""))
+        return data
 
     @staticmethod
     def from_data(facts: dict[str, Any], code: bytes) -> CompiledKernel:
@@ -104,16 +96,8 @@ class CompiledKernel:
 
         Raises KeyError, TypeError or ValueError for malformed data.
         """
-        return CompiledKernel(
-            code,
-            tuple(facts["buffers"]),
-            tuple(facts["sizes"]),
-            tuple((n, p, int(d)) for n, p, d in facts["strides"]),
-            tuple((name, parse_sizes(n)) for name, n in facts["partials"]),
-            tuple(Function(s, *(parse_sizes(e) for e in rest)) for s, *rest in facts["functions"]),
-            int(facts["ir_size"]),
-            facts["form"],
-        )
+        built: CompiledKernel = from_data(CompiledKernel, facts)
+        return replace(built, code=code)
 
 
 def size_or_number(name: str) -> Index:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, text
-from smelt.types.parse_expr import parse_sizes
+from smelt.types.expr import Index
+from smelt.types.json_data import from_data, to_data
 
 ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null", "table"]
 DESCRIPTOR_ALIGNMENT = 128
@@ -49,7 +49,8 @@ class Argument(NamedTuple):
 class Launch(NamedTuple):
     """One launch: function, grid (programs per dimension), threads of a program, shared memory.
 
-    The function is in image number `image`.
+    The function is in image number `image`. `writes` are the buffers that it stores to, if that is
+    known; it reads the others.
     """
 
     symbol: str
@@ -58,6 +59,7 @@ class Launch(NamedTuple):
     shared_bytes: int
     arguments: tuple[Argument, ...]
     image: int = 0
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +82,8 @@ class DeviceCode:
 
     def to_data(self) -> dict[str, Any]:
         """Return everything but the images, which follow one another, as JSON data."""
-        return {
-            "arch": self.arch,
-            "images": [len(x) for x in self.images],
-            "launches": [
-                {
-                    "symbol": x.symbol,
-                    "grid": [text(n) for n in x.grid],
-                    "threads": x.threads,
-                    "shared": x.shared_bytes,
-                    "arguments": [list(a) for a in x.arguments],
-                    "image": x.image,
-                }
-                for x in self.launches
-            ],
-            "workspaces": [(name, text(n)) for name, n in self.workspaces],
-            "aligned": list(self.aligned),
-            "wide": self.is_wide,
-            "facts": None if self.facts is None else dict(self.facts),
-        }
+        data: dict[str, Any] = to_data(replace(self, images=()))
+        return data | {"images": [len(x) for x in self.images]}
 
     @staticmethod
     def from_data(facts: Mapping[str, Any], code: bytes) -> DeviceCode:
@@ -112,25 +97,8 @@ class DeviceCode:
             images.append(code[start : start + int(length)])
         if b"".join(images) != code:
             raise ValueError("images of other lengths")
-        return DeviceCode(
-            tuple(images),
-            str(facts["arch"]),
-            tuple(
-                Launch(
-                    str(x["symbol"]),
-                    tuple(parse_sizes(n) for n in x["grid"]),
-                    int(x["threads"]),
-                    int(x["shared"]),
-                    tuple(_argument(*a) for a in x["arguments"]),
-                    int(x["image"]),
-                )
-                for x in facts["launches"]
-            ),
-            tuple((str(name), parse_sizes(n)) for name, n in facts["workspaces"]),
-            tuple(map(str, facts["aligned"])),
-            bool(facts["wide"]),
-            facts["facts"],
-        )
+        built: DeviceCode = from_data(DeviceCode, {**facts, "images": []})
+        return replace(built, images=tuple(images))
 
 
 def joined_code(
@@ -217,9 +185,3 @@ class SchedulingCompiler(DeviceCompiler, Protocol):
         Raises DeviceCompileError and DeviceKernelError where none does.
         """
         ...
-
-
-def _argument(kind: Any, name: Any, dimension: Any) -> Argument:
-    if kind not in get_args(ArgumentKind):
-        raise ValueError(f"an argument of kind {kind!r}")
-    return Argument(kind, str(name), int(dimension))

@@ -18,13 +18,12 @@ two vectors a cycle, but no more than their latency allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from smelt.python.dataclass import dataclass
 from smelt.types.arithmetic import choose, common_divisor, larger, smaller, whole
-from smelt.types.expr import Index, evaluate, text
-from smelt.types.parse_expr import parse_sizes
+from smelt.types.expr import Index, evaluate
 
 LATENCY = 4
 """Cycles of a multiply-add: a tile of fewer sums than two pipes hold waits for its own."""
@@ -119,26 +118,6 @@ class ProductCost:
         """Return the same with every expression of sizes changed."""
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _INDICES}
         return replace(self, **changed)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the fields that differ from the defaults, as JSON data."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {
-            name: text(value) if name in _INDICES else value
-            for name, value in values.items()
-            if value != _DEFAULTS.get(name)
-        }
-
-    @staticmethod
-    def from_data(facts: Mapping[str, Any]) -> ProductCost:
-        """Rebuild from `to_data`."""
-        lists = ("heights", "task_rows", "task_columns")
-        values: dict[str, Any] = {**facts, **{x: tuple(facts[x]) for x in lists if x in facts}}
-        values |= {name: parse_sizes(facts[name]) for name in _INDICES if name in facts}
-        return ProductCost(**values)
-
-
-_DEFAULTS = {f.name: f.default for f in fields(ProductCost)}
 
 
 def tile_steps(rows: int, heights: Sequence[int]) -> list[tuple[int, int]]:

@@ -255,7 +255,7 @@ class _Run:
                     scratch = self.thread_scratch if space == "thread" else self.task_scratch
                     scratch.append(memory)
                 arrays[name] = _Window(memory, 0)
-            case ir.Prefetch():
+            case ir.Prefetch() | ir.Poll():
                 pass
             case ir.Call():
                 self._call(s, env, arrays)

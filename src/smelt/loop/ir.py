@@ -273,7 +273,12 @@ class Call:
     numbers: tuple[Index, ...]
 
 
-Statement: TypeAlias = Let | For | Fold | Next | Store | If | Alloc | Prefetch | Call
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Question to whoever runs the function: it returns at once if it was given up."""
+
+
+Statement: TypeAlias = Let | For | Fold | Next | Store | If | Alloc | Prefetch | Call | Poll
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,9 @@ class _Reader:
             return self._if(c, line)
         if word.text in ("alloc", "prefetch", "call"):
             statement = getattr(self, f"_{c.take().text}")(c)
+        elif word.text == "poll" and following.text not in ("=", "<-", "'", "["):
+            c.take()
+            statement = ir.Poll()
         elif following.text == "[":
             statement = self._store(c)
         else:

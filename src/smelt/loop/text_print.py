@@ -87,6 +87,8 @@ def statement_text(s: ir.Statement) -> str:
         case ir.Prefetch(place, level, write):
             where = f" level {level}" if level > 1 else ""
             return f"prefetch {place_text(place)}{where}{' for write' if write else ''}"
+        case ir.Poll():
+            return "poll"
         case ir.Call(func, windows, numbers):
             starts = ", ".join(f"{w.buffer} @ {_at_text(w.at)}" for w in windows)
             last = f"; {', '.join(map(expr.text, numbers))}" if numbers else ""

@@ -148,6 +148,8 @@ class _Verifier:
                 env.arrays[name] = Array(dtype, elements, True, space, pad)
             case ir.Prefetch(place):
                 place_type(place, env)
+            case ir.Poll():
+                pass
             case ir.Call():
                 self._call(s, env)
 

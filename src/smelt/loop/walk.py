@@ -312,6 +312,8 @@ class Rewriter:
                 return ir.Alloc(self._name(name), dtype, self.index(elements), space, pad)
             case ir.Prefetch(place, level, write):
                 return ir.Prefetch(self.place(place), level, write)
+            case ir.Poll():
+                return s
             case ir.Call(func, windows, numbers):
                 starts = tuple([self.place(w) for w in windows])
                 return ir.Call(func, starts, tuple([self.index(n) for n in numbers]))

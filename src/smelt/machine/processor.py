@@ -13,7 +13,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -33,16 +33,6 @@ class Processor:
     cpu: str
     features: tuple[str, ...]
     disabled: tuple[str, ...]
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the fields as JSON data."""
-        return asdict(self)
-
-    @staticmethod
-    def from_data(data: Mapping[str, Any]) -> Processor:
-        """Read the output of `to_data`; raise KeyError or TypeError for anything else."""
-        lists = (tuple(map(str, data[name])) for name in ("features", "disabled"))
-        return Processor(str(data["triple"]), str(data["cpu"]), *lists)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from smelt.machine.processor import (
 )
 from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.python.dataclass import dataclass
+from smelt.types.json_data import from_data
 
 HostIsa = Literal["auto", "avx2", "portable"]
 TargetChoice = Literal["auto", "avx512", "avx2", "portable", "neon", "neon-bf16"]
@@ -402,14 +403,7 @@ class Target:
         """Parse the output of `to_json`; raise ValueError for anything else."""
         data: Any = json.loads(text)
         try:
-            values = dict(data)
-            for key in ("one_thread", "all_threads"):
-                rates = {level: Rates(**values[key][level]) for level in LEVELS}
-                values[key] = Bandwidth(**rates)
-            for key in ("features", "disabled"):
-                values[key] = tuple(str(name) for name in values[key])
-            values["op_ns"] = {str(k): float(v) for k, v in values["op_ns"].items()}
-            target = cls(**values)
+            target: Target = from_data(cls, {**data, **{f.name: data[f.name] for f in fields(cls)}})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a target description: {error}") from error
         target.check()

@@ -29,8 +29,6 @@ from smelt.numpy import small
 from smelt.numpy.library import note_fault
 from smelt.types.dtype import DType, counterpart
 
-__all__ = ["call_at_once", "compute_into"]
-
 _LARGE: Final = 1 << 16
 """Smallest argument, in bytes, of calls that pay into an account."""
 _PLAIN: Final = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis)))

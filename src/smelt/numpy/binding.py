@@ -30,9 +30,6 @@ from smelt.numpy.library import (
 )
 from smelt.numpy.small import or_numpy
 
-__all__ = ["LibraryOnly", "bind", "bound", "library"]
-
-
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "order": (None, "C", "K", "A"),
     "subok": (True, False),

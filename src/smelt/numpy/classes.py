@@ -16,8 +16,6 @@ import numpy as np
 from smelt.frontends.array.array import Array
 from smelt.numpy.library import call, plain
 
-__all__ = ["CLASSES", "REFUSED"]
-
 
 class Indexed:
     """An object of NumPy that makes arrays from subscripts, as `np.r_[1:4]`."""

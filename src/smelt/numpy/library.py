@@ -33,18 +33,6 @@ from smelt.numpy import small
 from smelt.python.origin import here
 from smelt.types.dtype import DType, counterpart, parse_numpy
 
-__all__ = [
-    "FAULT",
-    "LibraryCall",
-    "LibraryOnly",
-    "as_ours",
-    "call",
-    "elements",
-    "foreign_elements",
-    "library_calls",
-    "note_fault",
-]
-
 
 class LibraryCall(NamedTuple):
     """Calls of one of NumPy's functions from one line."""

@@ -29,8 +29,6 @@ from smelt.numpy.library import as_ours, plain
 from smelt.numpy.small import or_numpy
 from smelt.numpy.ufunc import NAMED, Ufunc
 
-__all__ = ["ROWS", "Row"]
-
 
 class Row(NamedTuple):
     """What a name of NumPy is here: the way, the function, and a reason or hint."""
@@ -152,9 +150,7 @@ def _refused(name: str, hint: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         raise UnsupportedError(f"np.{name}", hint=hint)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Raise UnsupportedError.  {hint}"
-    return function
+    return calls.named(function, name, f"Raise UnsupportedError.  {hint}")
 
 
 def _composites() -> Iterator[tuple[str, Any]]:

@@ -23,8 +23,6 @@ from smelt.numpy.binding import bind
 from smelt.numpy.library import as_ours, call
 from smelt.types.dtype import DType, bool_, counterpart
 
-__all__ = ["Ufunc"]
-
 _REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "add": calls.sum,
     "multiply": calls.prod,
@@ -118,7 +116,6 @@ class Ufunc:
         return small.own_results(self._result(*args, **kwargs), args, kwargs)
 
     def _result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a result of ours."""
         count = self._theirs.nin
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}

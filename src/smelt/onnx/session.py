@@ -88,9 +88,7 @@ def load(
         operators that nothing computes, OSError.
     """
     if fallback not in ("reference", "error"):
-        raise ArgumentError(
-            op="load", argument="fallback", value=repr(fallback), expected="'reference' or 'error'"
-        )
+        raise ArgumentError.of("load", "fallback", fallback, "'reference' or 'error'")
     model, external, name = read_source(source, data_folder)
     return Session(model, external, fallback, name)
 

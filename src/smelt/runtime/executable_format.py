@@ -11,24 +11,20 @@ executable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smelt.graph.ir import Graph
-from smelt.graph.text import parse as parse_graph
-from smelt.graph.text import text as graph_text
 from smelt.kernel.artifact import (
-    Candidate,
     CompiledKernel,
     Variant,
     Variants,
     select_variant,
     size_or_number,
 )
-from smelt.kernel.chunks import Chunks, ChunkSlice
-from smelt.kernel.product_cost import ProductCost
+from smelt.kernel.chunks import Chunks
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.runtime.chunking import ChunkedCall
@@ -38,14 +34,12 @@ from smelt.runtime.host_loop import LoopCall
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
-from smelt.types.dtype import DTYPES
-from smelt.types.expr import Index, text
-from smelt.types.parse_expr import parse_sizes
+from smelt.types.expr import Index
+from smelt.types.json_data import from_data, to_data
 
 Array = np.ndarray[Any, Any]
-FORMAT = 8
+FORMAT = 9
 """Version of the stored form."""
-_DTYPES = {d.name: d for d in DTYPES}
 
 
 class KernelUse(NamedTuple):
@@ -227,20 +221,8 @@ class Recipe:
 
         Raises GraphTextError for an operator that has no text form.
         """
-        return {
-            "format": FORMAT,
-            "sizes": self.size_names,
-            "values": [
-                (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.overwrites)
-                for v in self.values
-            ],
-            "steps": [_use_to_data(s) for s in self.steps],
-            "launches": self.launches,
-            "arena": _texts(self.arena),
-            "outputs": self.outputs,
-            "stream_above": self.stream_above,
-            "parts": [part.to_data() for part in self.parts],
-        }
+        data: dict[str, Any] = {"format": FORMAT, **to_data(self)}
+        return data
 
     @staticmethod
     def from_data(facts: Mapping[str, Any]) -> Recipe:
@@ -250,19 +232,8 @@ class Recipe:
         """
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, not {FORMAT}")
-        return Recipe(
-            tuple(facts["sizes"]),
-            tuple(
-                Value(_DTYPES[dtype], _indices(shape), place, number, parse_sizes(offset), over)
-                for dtype, shape, place, number, offset, over in facts["values"]
-            ),
-            tuple(_use_from_data(s) for s in facts["steps"]),
-            tuple(tuple(group) for group in facts["launches"]),
-            _indices(facts["arena"]),
-            tuple(facts["outputs"]),
-            int(facts["stream_above"]),
-            tuple(Part.from_data(part) for part in facts["parts"]),
-        )
+        recipe: Recipe = from_data(Recipe, {k: x for k, x in facts.items() if k != "format"})
+        return recipe
 
 
 def _find_variant(
@@ -302,136 +273,4 @@ def _functions(built: CompiledKernel, code: LoadedKernel) -> tuple[NativeFunctio
     return tuple(
         NativeFunction(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles)
         for f in built.functions
-    )
-
-
-def _texts(indices: Iterable[Index]) -> list[str]:
-    return [text(e) for e in indices]
-
-
-def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
-    return tuple(parse_sizes(e) for e in texts)
-
-
-def _use_to_data(use: Use) -> dict[str, Any]:
-    if isinstance(use, LoopUse):
-        s = use.shape
-        return {
-            "loop": use.name,
-            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results, s.runs_once],
-            "names": s.names,
-            "sizes": _texts(s.sizes),
-            "wanted": use.wanted,
-            "body": use.body.to_data(),
-            "inputs": use.inputs,
-            "outputs": use.outputs,
-        }
-    if isinstance(use, ChunkedUse):
-        r = use.rounds
-        return {
-            "rounds": use.name,
-            "reads": r.reads,
-            "makes": r.makes,
-            "extent": text(r.extent),
-            "rows": r.rows,
-            "block": r.block,
-            "multiples": r.multiples,
-            "body": use.body.to_data(),
-            "inputs": use.inputs,
-            "outputs": use.outputs,
-        }
-    if isinstance(use, CallUse):
-        return {
-            "call": use.name,
-            "graph": graph_text(use.graph),
-            "inputs": use.inputs,
-            "outputs": use.outputs,
-        }
-    return {
-        "kernel": use.name,
-        "stem": use.stem.hex(),
-        "form": use.variant,
-        "forms": [
-            (c.variant, [(text(n), limit) for n, limit in c.limits], [x.to_data() for x in c.costs])
-            for c in use.variants
-        ],
-        "names": dict(use.names),
-        "values": dict(use.values),
-        "flat": use.flat,
-        "arrays": use.arrays,
-        "columns": use.columns,
-    }
-
-
-def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
-    carries, slices, length, reverse, results, runs_once = facts["shape"]
-    shape = LoopShape(
-        int(carries),
-        int(slices),
-        _indices(length),
-        bool(reverse),
-        int(results),
-        tuple(facts["names"]),
-        _indices(facts["sizes"]),
-        bool(runs_once),
-    )
-    return LoopUse(
-        facts["loop"],
-        shape,
-        tuple(facts["wanted"]),
-        Recipe.from_data(facts["body"]),
-        tuple(facts["inputs"]),
-        tuple(facts["outputs"]),
-    )
-
-
-def _use_from_data(facts: Mapping[str, Any]) -> Use:
-    if "loop" in facts:
-        return _loop_from_data(facts)
-    if "rounds" in facts:
-        reads, makes = (
-            tuple(ChunkSlice(int(p), int(a), str(c)) for p, a, c in facts[side])
-            for side in ("reads", "makes")
-        )
-        small, large = map(int, facts["multiples"])
-        rounds = Chunks(
-            reads,
-            makes,
-            parse_sizes(facts["extent"]),
-            facts["rows"],
-            int(facts["block"]),
-            (small, large),
-        )
-        return ChunkedUse(
-            facts["rounds"],
-            rounds,
-            Recipe.from_data(facts["body"]),
-            tuple(facts["inputs"]),
-            tuple(facts["outputs"]),
-        )
-    if "call" in facts:
-        return CallUse(
-            facts["call"],
-            parse_graph(facts["graph"]),
-            tuple(facts["inputs"]),
-            tuple(facts["outputs"]),
-        )
-    forms = tuple(
-        Candidate(
-            form,
-            tuple((parse_sizes(n), int(limit)) for n, limit in limits),
-            tuple(map(ProductCost.from_data, costs)),
-        )
-        for form, limits, costs in facts["forms"]
-    )
-    return KernelUse(
-        facts["kernel"],
-        bytes.fromhex(facts["stem"]),
-        facts["form"],
-        forms,
-        facts["names"],
-        facts["values"],
-        facts["flat"],
-        tuple(facts["arrays"]),
-        tuple(map(tuple, facts["columns"])),
     )

@@ -38,6 +38,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
+from smelt.types.json_data import from_data, to_data
 
 FORMAT = 3
 """Version of the stored file and of the way of measuring; other versions are ignored."""
@@ -134,11 +135,12 @@ def host_processor() -> Processor:
     entry = Cache.default().get(key)
     try:
         if entry is not None:
-            return Processor.from_data(entry.meta)
+            cached: Processor = from_data(Processor, entry.meta["is"])
+            return cached
     except (KeyError, TypeError, ValueError):
         pass
     detected = processor()
-    Cache.default().put(key, {"what": "processor", **detected.to_data()}, b"")
+    Cache.default().put(key, {"what": "processor", "is": to_data(detected)}, b"")
     return detected
 
 

@@ -10,13 +10,6 @@ from typing import Final
 DIGEST: Final = "2a8705f98b6a2ef56311e9a44765e460db210ccc0a374a5995839340aa0163f1"
 """Compiler, sources and texts that this was made from."""
 
-CHUNK: Final = {
-    "KERNEL": 0,
-    "ARGS_AT": 8,
-    "BEGIN": 16,
-    "END": 24,
-}
-
 OBJECT: Final = {
     "REFERENCES": 0,
     "UNUSED": 4,
@@ -119,69 +112,9 @@ STATE: Final = {
     "TAKE_BACK": 552,
 }
 
-ARGUMENT: Final = {
-    "KIND": 0,
-    "DESCR": 8,
-    "FLAGS": 16,
-    "RANK": 24,
-    "DIMS": 32,
-    "STRIDES": 40,
-    "ITEM": 48,
-    "FIRST": 56,
-    "END": 64,
-    "REPLACES": 72,
-}
-
-CAPTURED: Final = {
-    "VALUE": 0,
-    "ARRAY": 8,
-    "ROW": 16,
-}
-
-NEST: Final = {
-    "KIND": 0,
-    "ITEM": 8,
-    "COUNT": 16,
-    "FIRST": 24,
-    "KEYS": 32,
-}
-
-RESULT_NEST: Final = {
-    "KIND": 0,
-    "COUNT": 8,
-    "ITEMS": 16,
-    "KEYS": 24,
-}
-
-RING_ENTRY: Final = {
-    "BLOCK": 0,
-    "ADDRESS": 8,
-}
-
 RING: Final = {
     "NEXT": 0,
     "ENTRIES": 8,
-}
-
-RESULT: Final = {
-    "DESCR": 0,
-    "RANK": 8,
-    "DIMS": 16,
-    "TYPE": 24,
-    "RING": 32,
-    "ALLOCATE": 40,
-    "STRIDES": 48,
-}
-
-PATCH: Final = {
-    "WORD": 0,
-    "PLACE": 8,
-    "OFFSET": 16,
-}
-
-ARENA_PATCH: Final = {
-    "WORD": 0,
-    "OFFSET": 8,
 }
 
 RECORD: Final = {
@@ -251,12 +184,6 @@ DEVICE_LAUNCH: Final = {
     "SHARED": 40,
     "FIRST": 48,
     "ARGUMENTS": 56,
-}
-
-DEVICE_PATCH: Final = {
-    "WORD": 0,
-    "ADDRESS": 8,
-    "OFFSET": 16,
 }
 
 DEVICE_CALL: Final = {
@@ -473,26 +400,6 @@ LIB_FLOAT_DIV: Final = 16
 LIB_FLOAT_LT: Final = 17
 LIB_FLOAT_LE: Final = 18
 
-SMELT_TENSOR: Final = {
-    "DATA": 0,
-    "DTYPE": 8,
-    "RANK": 12,
-    "SHAPE": 16,
-}
-
-SMELT_ERROR: Final = {
-    "CODE": 0,
-    "TEXT": 4,
-}
-
-SMELT_OPTIONS: Final = {
-    "SIZE": 0,
-    "THREADS": 8,
-    "ALLOC": 16,
-    "RELEASE": 24,
-    "USER": 32,
-}
-
 SMELT_MAX_RANK: Final = 8
 SMELT_TEXT_BYTES: Final = 508
 
@@ -521,13 +428,6 @@ SMELT_ERROR_MEMORY: Final = 5
 SMELT_ERROR_MACHINE: Final = 6
 SMELT_ERROR_NAME: Final = 7
 
-LAUNCH: Final = {
-    "FIRST": 0,
-    "COUNT": 8,
-    "FLAGS": 16,
-    "UNUSED": 24,
-}
-
 RUN: Final = {
     "PHASE": 0,
     "LAUNCH": 8,
@@ -542,12 +442,6 @@ RUN: Final = {
     "ABORT": 80,
     "POOL": 88,
     "RAISED": 96,
-}
-
-POLL_WORDS: Final = {
-    "POLL": 0,
-    "KEY": 8,
-    "GETSPECIFIC": 16,
 }
 
 SLOT: Final = {
@@ -618,37 +512,17 @@ BUSY: Final = 2
 SETUP: Final = 3
 STOPPED: Final = 4
 
-NEXT: Final = 0
-ALONE: Final = 1
-PUBLISH: Final = 2
-CLAIM: Final = 3
-WAIT: Final = 4
-
-MAX_THREADS: Final = 64
-THREAD_STACK_BYTES: Final = 1048576
-APART: Final = 128
-
 PARALLEL: Final = 1
 
 SIZES: Final = {
-    "CHUNK": 32,
     "OBJECT": 16,
     "NDARRAY": 72,
     "BYTES": 32,
     "SCALAR": 24,
     "STATE": 560,
-    "ARGUMENT": 80,
-    "CAPTURED": 96,
-    "NEST": 40,
-    "RESULT_NEST": 32,
-    "RING_ENTRY": 16,
     "RING": 136,
-    "RESULT": 56,
-    "PATCH": 24,
-    "ARENA_PATCH": 16,
     "RECORD": 288,
     "DEVICE_LAUNCH": 64,
-    "DEVICE_PATCH": 24,
     "DEVICE_CALL": 160,
     "LIB_TABLES": 56,
     "LIB_PROGRAM": 96,
@@ -667,12 +541,7 @@ SIZES: Final = {
     "LIB_WORD": 16,
     "LIB_FUNCTION": 32,
     "LIB_NODE": 32,
-    "SMELT_TENSOR": 80,
-    "SMELT_ERROR": 512,
-    "SMELT_OPTIONS": 40,
-    "LAUNCH": 32,
     "RUN": 120,
-    "POLL_WORDS": 24,
     "SLOT": 128,
     "POOL": 9600,
 }

@@ -18,14 +18,13 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from smelt import knobs
 from smelt.graph.ir import Graph
-from smelt.graph.text import parse, text
+from smelt.graph.text import text
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.runtime.memory import address_of
@@ -89,39 +88,6 @@ class Part:
     def key(self) -> str:
         """Identity of the computation: equal keys on the same constants give equal arrays."""
         return "\n".join(f"{text(s.graph)} {dict(s.sizes)}" for s in self.steps)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return everything as JSON data."""
-        return {
-            "name": self.name,
-            "steps": [(text(s.graph), dict(s.sizes)) for s in self.steps],
-            "sources": self.sources,
-            "nbytes": self.nbytes,
-            "computed": self.computed,
-            "packed": self.packed,
-        }
-
-    @staticmethod
-    def from_data(facts: Mapping[str, Any]) -> Part:
-        """Rebuild a part from `to_data`.
-
-        Raises KeyError, TypeError or ValueError for malformed data.
-        """
-        steps = tuple(Step(_parse_cached(source), dict(sizes)) for source, sizes in facts["steps"])
-        return Part(
-            facts["name"],
-            steps,
-            tuple(facts["sources"]),
-            int(facts["nbytes"]),
-            bool(facts["computed"]),
-            bool(facts["packed"]),
-        )
-
-
-@lru_cache(maxsize=512)
-def _parse_cached(source: str) -> Graph:
-    """Parse a step's graph, cached because the layers of a network repeat them."""
-    return parse(source)
 
 
 _COMPILED: dict[tuple[str, str], Runnable] = {}

@@ -73,9 +73,7 @@ def save_library(
     prefix = re.sub(r"\W", "_", target.name.partition(".")[0].removeprefix("lib"))
     if not prefix.isidentifier():
         expected = "a name of which C makes functions, such as libmodel.so"
-        raise ArgumentError(
-            op="save_library", argument="path", value=repr(str(path)), expected=expected
-        )
+        raise ArgumentError.of("save_library", "path", str(path), expected)
     file = ProgramFile(Path(program))
     file.check_trust()
     with file.reading():

@@ -93,12 +93,7 @@ def _targets(isa: str | Sequence[str]) -> list[Target]:
     names = [isa] if isinstance(isa, str) else list(isa)
     unknown = [name for name in names if name != "host" and name not in INSTRUCTION_SETS]
     if unknown or not names:
-        raise ArgumentError(
-            op="save",
-            argument="isa",
-            value=repr(isa),
-            expected=f"some of host, {', '.join(INSTRUCTION_SETS)}",
-        )
+        raise ArgumentError.of("save", "isa", isa, f"some of host, {', '.join(INSTRUCTION_SETS)}")
     here = host()
     return [
         here if name == "host" else replace(Target.for_isa(name), cores=here.cores)  # type: ignore[arg-type]

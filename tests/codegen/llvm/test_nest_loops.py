@@ -9,7 +9,7 @@ from tests.codegen.llvm.native import Native
 from tests.codegen.llvm.single_kernel import RUNNABLE
 
 from smelt.codegen.build import build
-from smelt.codegen.llvm import function, nest
+from smelt.codegen.llvm import function, nest, vector_loops
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.vector_loops import why_not_nest
@@ -77,6 +77,18 @@ def test_the_bits_are_those_of_nests(
         for at_end in (True, False):
             got, want = new(arrays, at_end=at_end), old(arrays, at_end=at_end)
             assert got["y"].tobytes() == want["y"].tobytes()
+
+
+@pytest.mark.parametrize("isa", [RUNNABLE[0], RUNNABLE[-1]])
+def test_strips_of_long_tasks_keep_the_bits(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One task has it all, and asks between strips whether it was given up."""
+    rows = "kernel k(x: f32[m,n]) -> y: f64[], z: f32[m,n]\n"
+    kernel = verify(parse(rows + "  y[] = sum(f64(x[m,n]) over m, n)\n  z[m,n] = exp(x[m,n])\n"))
+    x = {"x": np.random.default_rng(0).normal(size=(7, 333)).astype(np.float32)}
+    want = compiled(kernel, isa, streaming=False)(x)
+    monkeypatch.setattr(vector_loops, "POLL_ELEMENTS", 8)
+    got = compiled(kernel, isa, streaming=False)(x)
+    assert all(got[name].tobytes() == want[name].tobytes() for name in want)
 
 
 @pytest.mark.parametrize("name", KERNELS)

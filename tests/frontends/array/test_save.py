@@ -464,15 +464,15 @@ def _chain(x: Any, y: Any) -> Any:
 
 LIES: dict[str, tuple[list[Any], Any]] = {
     "a value of": (["steps", 0, "values", "x"], 99),
-    "an input of another type": (["values", 0, 1], ["n", "7"]),
+    "an input of another type": (["values", 0, "shape"], ["n", 7]),
     "launches": (["launches", 0], [0, 0]),
     "a result numbered": (["outputs", 0], -1),
     "3 results, not 2": (["outputs"], [0, 0, 0]),
     "a size that is not one of": (["arena", 0], "q*4"),
-    "inputs that are not": (["values", 1, 3], 5),
-    "a value in 'nowhere'": (["values", 0, 2], "nowhere"),
+    "inputs that are not": (["values", 1, "number"], 5),
+    "a value in 'nowhere'": (["values", 0, "place"], "nowhere"),
     "outside of its memory": (["arena", slice(None)], "n*4"),
-    "in the same memory": (["values", slice(None), 4], "0"),
+    "in the same memory": (["values", slice(None), "offset"], 0),
 }
 
 
@@ -490,7 +490,7 @@ def test_a_recipe_that_lies_is_refused(reason: str, tmp_path: Path) -> None:
         places = [y for x in places for y in (x[key] if isinstance(key, slice) else [x[key]])]
     for place in places:
         for key in range(len(place)) if isinstance(last, slice) else [last]:
-            if reason != "in the same memory" or place[2] == "arena":
+            if reason != "in the same memory" or place["place"] == "arena":
                 place[key] = lie
     _copied(file, file.facts, tmp_path / "lie.smelt", {plan["recipe"]: json.dumps(recipe).encode()})
 

@@ -92,6 +92,9 @@ CASES = {
     "made anew": lambda a, b: torch.full_like(a, 1 + 2j) * a + torch.ones_like(b) * b,
     "from what is real": lambda a, b: torch.complex(a.real, b.real).exp() * b.abs().to(b.dtype),
     "products that are added": lambda a, b: torch.addcmul(a, a, b, value=0.5),
+    "roots and powers": lambda a, b: ((a + 3).sqrt() * b, a**3, b**-2, a.rsqrt() + b**0.5),
+    "circular functions": lambda a, b: (a.sin() * b.cos(), (b * 0.3).tan(), a.log1p()),
+    "hyperbolic functions": lambda a, b: (a.sinh(), b.cosh() * a.tanh(), a.expm1(), b.log2()),
     "out and in": lambda a, b: torch.view_as_complex(torch.view_as_real(a) * 2) * b,
 }
 
@@ -127,6 +130,9 @@ SPECIAL = {
     "by a real one": lambda a, b: (a / b.real, a.real / b, a / 3.0, a / 2j, 1 / a),
     "magnitude": lambda a, b: (a.abs(), a.sgn(), a.angle(), torch.polar(a.real, b.imag)),
     "powers": lambda a, b: (a**2, a.exp(), a.log()),
+    "roots": lambda a, b: (a.sqrt(), a**0.5),
+    "circular": lambda a, b: (a.sin(), a.cos(), a.tan()),
+    "hyperbolic": lambda a, b: (a.sinh(), a.cosh(), a.tanh()),
     "questions": lambda a, b: (a == b, a != b, a.isnan(), a.isinf(), a.isfinite()),
     "mean": lambda a, b: a.view(-1, 2).mean(1),
     "numbers for others": lambda a, b: (a.nan_to_num(), b.conj().nan_to_num(0.5, posinf=3.0)),
@@ -150,7 +156,8 @@ def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
             most = torch.view_as_real(eager).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
             got, eager = torch.view_as_real(got), torch.view_as_real(eager)
             rest = ((got - eager).abs() <= 8 * eps * most) & eager.isfinite()
-            got = torch.where(rest, eager, got)
+            open_sign = got.isinf() & eager.isinf() & eager.flip(-1).isnan()  # C99 leaves it open
+            got = torch.where(rest | open_sign, eager, got)
         torch.testing.assert_close(got, eager, rtol=8 * eps, atol=0, equal_nan=True)
 
 

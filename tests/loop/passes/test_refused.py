@@ -20,6 +20,7 @@ from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.mask_range import mask_range
 from smelt.loop.passes.partition import conditions, partition, unswitch
+from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch,
     prefetch_block,
@@ -52,6 +53,7 @@ def _at_condition(func: ir.Func, change: Callable[..., ir.Func]) -> ir.Func:
 REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "f has no loop over q": (ROW + "y[i] = 1.0", lambda f: vectorize(f, "q", 4, "mask")),
     "is not `each` in steps of 1": (ORDERED, lambda f: vectorize(f, "i", 4, "mask")),
+    "the loop over i folds, or runs tasks": (TWO_FOLDS, lambda f: poll_strips(f, "i", 4)),
     "n is not a number of whole vectors": (
         ROW + "y[i] = 1.0",
         lambda f: vectorize(f, "i", 4, "none"),

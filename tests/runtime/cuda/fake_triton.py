@@ -7,6 +7,7 @@ it reads the arguments as the driver does, by address, and executes every progra
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,14 @@ import numpy as np
 from tests.codegen.checked_triton import LIBRARY, MEMORY, NAMES, Function, Language, Pointer, Tensor
 from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
 
-from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
+from smelt.codegen.triton.device_source import (
+    CompiledEntry,
+    Entry,
+    compile_source,
+    device_source,
+)
+from smelt.kernel.device_code import DeviceCode
+from smelt.kernel.ir import Kernel
 
 DTYPES = {
     "i1": np.dtype(bool),
@@ -25,15 +33,22 @@ DTYPES = {
 }
 
 
-class FakeTriton(KernelCompiler):
+class FakeTriton:
     """Compiler of entries; `compiled` lists their symbols with architectures, in order."""
 
     identity = "fake triton 1"
+    has_streams = has_tables = True
 
     def __init__(self, shared_bytes: int = 0) -> None:
-        super().__init__(self)
         self.shared_bytes = shared_bytes
         self.compiled: list[tuple[str, str]] = []
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Print a kernel at these sizes; see `DeviceCompiler`."""
+        source = device_source(kernel, sizes)
+        return repr(source), lambda arch: compile_source(source, arch, self)
 
     def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
         self.compiled.append((entry.symbol, arch))

@@ -197,7 +197,7 @@ def test_a_kernel_without_a_program_is_refused_with_its_line(device, monkeypatch
     def refuse(kernel, sizes):
         raise DeviceKernelError(kernel="k0", missing="something")
 
-    monkeypatch.setattr("smelt.codegen.triton.device_source.device_source", refuse)
+    monkeypatch.setattr("tests.runtime.cuda.fake_triton.device_source", refuse)
     x = np.ones((3, 4), np.float32)
     with use_compiler(FakeTriton()):
         program, trace = compile_jit(softmax, [x], device)

@@ -138,7 +138,7 @@ def test_an_operator_without_a_program_runs_in_torch_with_a_warning(fake, monkey
     def refuse(kernel, sizes):
         raise DeviceKernelError(kernel="k0", missing="something")
 
-    monkeypatch.setattr("smelt.codegen.triton.device_source.device_source", refuse)
+    monkeypatch.setattr("tests.runtime.cuda.fake_triton.device_source", refuse)
     graph = traced(lambda x: (torch.exp(x),), (4,))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

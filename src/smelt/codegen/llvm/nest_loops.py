@@ -39,7 +39,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         return False
     if why_not_nest(env.s, nest, env.storage):
         return False
-    printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+    printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
     lowering = _NestLowering(env, nest, scope, printer)
     func = lowering.func()
     asks = [*env.frame.shares.get(nest, ())]

@@ -36,6 +36,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import reduce_halves
 from smelt.codegen.llvm.instructions.registers import lane_numbers
+from smelt.codegen.llvm.loops.poll import leave_if_given_up
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
@@ -72,10 +73,14 @@ class LoopPrinter:
     """Prints statements at a builder's position; every name that they read has a register."""
 
     def __init__(
-        self, b: ir.IRBuilder, target: Target, above: Mapping[Atom, Value] | None = None
+        self,
+        b: ir.IRBuilder,
+        target: Target,
+        above: Mapping[Atom, Value] | None = None,
+        done: ir.Block | None = None,
     ) -> None:
-        self.b, self.target, self.above = b, target, above
-        """`above` has quotients and extremes of sizes that are known."""
+        self.b, self.target, self.above, self.done = b, target, above, done
+        """`above` has quotients and extremes of sizes that are known; at `done` a call returns."""
         self.addresses: dict[str, Value] = {}
         self.dtypes: dict[str, DType] = {}
         self.names: dict[str, Typed] = {}
@@ -136,6 +141,8 @@ class LoopPrinter:
                 case loop.Prefetch(place, level, write):
                     address = self._address(place)
                     prefetch(self.b, address, near=level == 1, written=write)
+                case loop.Poll() if self.done is not None:
+                    leave_if_given_up(self.b, self.done)
                 case _:
                     raise InternalError(f"{statement_text(s)} is not printed yet")
         self.masks = outer

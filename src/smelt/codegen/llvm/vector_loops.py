@@ -26,7 +26,7 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.poll import has_few_tasks
+from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.lower_to_loop import identifier
@@ -40,6 +40,7 @@ from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
     prefetch_page,
@@ -54,7 +55,7 @@ from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, f64
-from smelt.types.expr import Index, add, minimum, mul, sub
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
@@ -96,8 +97,6 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no vectors"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
-    if nest.order and s.phase.segments[nest.time] is None and has_few_tasks(s):
-        return "few tasks, which ask whether to go on"
     storage = storage or lay_out(s)
     if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
@@ -221,6 +220,7 @@ def in_vectors(
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
     before = {t.var for t in _loops(func)} - {var}
+    inner = [t for t in _loops(func) if t not in func.body]
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     if streaming := streaming and _fills_lines(s, nest):
         func = _past_caches(func, s, nest, var, wide)
@@ -256,7 +256,26 @@ def in_vectors(
     func = accumulate(func) if nest.reductions else func
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
-    return hoist_offsets(unroll(func) if short else func)
+    func = unroll(func) if short else func
+    return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+
+
+def _with_polls(func: loop.Func, inner: Sequence[loop.For], wide: int) -> loop.Func:
+    """Poll in the outermost loops; `inner` were those inside before vectors."""
+    elements = product(sub(t.high, t.low) for t in inner)
+    for t in [*_outermost(func.body)]:
+        if inner or (isinstance(t.step, int) and t.step >= wide):
+            steps = floordiv(POLL_ELEMENTS, add(mul(elements, t.step), 1))
+            func = poll_strips(func, t.var, mul(t.step, maximum(steps, 1)))
+    return func
+
+
+def _outermost(body: Sequence[loop.Statement]) -> Iterator[loop.For]:
+    for s in body:
+        if isinstance(s, loop.For):
+            yield s
+        elif isinstance(s, loop.If):
+            yield from _outermost((*s.then, *s.other))
 
 
 def _loops(func: loop.Func) -> Iterator[loop.For]:

@@ -1,8 +1,8 @@
 """Print a kernel for ahead-of-time compilation: its programs and how each is launched.
 
 `triton_source` is a file for people, with a launcher on torch's tensors. This is for the runtime:
-constants have their values, and a launch is data. A program is compiled by `CompileEntry`, which
-is given the text, one entry and the architecture; nothing here imports Triton.
+constants have their values, and a launch is data. What compiles a program is given the text, one
+entry and the architecture; nothing here imports Triton.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -18,7 +18,7 @@ is given the text, one entry and the architecture; nothing here imports Triton.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.launcher import Stage
@@ -60,6 +60,8 @@ class Entry:
     """Blocks of a loop that are loaded ahead, with the one in use."""
     divisible: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    """The buffers among its arguments that it stores to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +89,6 @@ class CompiledEntry(NamedTuple):
     facts: Mapping[str, Any] = {}
     scratch_bytes: int = 0
     """Of global memory, for every program of a launch: the first of these addresses."""
-
-
-class CompileEntry(Protocol):
-    """Compiler of programs."""
-
-    @property
-    def identity(self) -> str:
-        """Name of the compiler with its version, for cache keys."""
-        ...
-
-    def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
-        """Compile one entry of a text for an architecture such as sm_90."""
-        ...
 
 
 def device_source(kernel: Kernel, sizes: Mapping[str, int], policy: Policy = EXACT) -> DeviceSource:
@@ -175,6 +164,7 @@ def _entry(
         stage.schedule.stages,
         tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
         tuple(f"ptr_{p}" for p in program.pointers if _is_near(params[p], sizes)),
+        tuple(p.name for p in kernel.outputs),
     )
 
 
@@ -205,23 +195,6 @@ def _type_name(dtype: DType) -> str:
     return _POINTERS.get(dtype.name, dtype.name)
 
 
-class KernelCompiler:
-    """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
-
-    has_streams = has_tables = True
-
-    def __init__(self, compile_entry: CompileEntry) -> None:
-        self.identity = f"triton 1 {compile_entry.identity}"
-        self._compile_entry = compile_entry
-
-    def prepare(
-        self, kernel: Kernel, sizes: Mapping[str, int]
-    ) -> tuple[str, Callable[[str], DeviceCode]]:
-        """Print a kernel at these sizes; see `DeviceCompiler`."""
-        source = device_source(kernel, sizes)
-        return repr(source), lambda arch: compile_source(source, arch, self._compile_entry)
-
-
 def compile_source(
     source: DeviceSource, arch: str, compile_entry: Callable[[str, Entry, str], CompiledEntry]
 ) -> DeviceCode:
@@ -249,6 +222,7 @@ def compile_source(
                 compiled.shared_bytes,
                 (*entry.arguments, *scratch),
                 number,
+                entry.writes,
             )
         )
         facts.append(compiled.facts)

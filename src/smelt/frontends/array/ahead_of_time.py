@@ -128,12 +128,7 @@ class Lowered:
         Raises ArgumentError for another form.
         """
         if form != "graph":
-            raise ArgumentError(
-                op="as_text",
-                argument="form",
-                value=repr(form),
-                expected="'graph'; compile() has the others",
-            )
+            raise ArgumentError.of("as_text", "form", form, "'graph'; compile() has the others")
         return text(self.trace.graph)
 
     def compile(self) -> Executable:
@@ -188,9 +183,7 @@ class Executable:
         Raises ArgumentError for another name.
         """
         if form not in self.FORMS:
-            raise ArgumentError(
-                op="as_text", argument="form", value=repr(form), expected=f"one of {self.FORMS}"
-            )
+            raise ArgumentError.of("as_text", "form", form, f"one of {self.FORMS}")
         return explain_package().as_text(self.trace.executable, form)
 
     def cost_analysis(self) -> dict[str, Any]:

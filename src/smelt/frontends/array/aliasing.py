@@ -29,7 +29,6 @@ from smelt.frontends.array.evaluate_pending import (
     written_elements,
 )
 from smelt.frontends.array.layouts import Buffer, copy_in_order
-from smelt.frontends.array.module_rules import follows_numpy, forget_rules
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.scope import Scope
@@ -54,25 +53,6 @@ from smelt.frontends.array.views import flip, permute, reshape, shape_of
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 from smelt.python.dataclass import dataclass
-
-__all__ = [
-    "Function",
-    "Key",
-    "Link",
-    "Memory",
-    "Operator",
-    "Part",
-    "Place",
-    "alias",
-    "follows_numpy",
-    "forget_rules",
-    "hold",
-    "own",
-    "own_part",
-    "part",
-    "refuse",
-    "unread",
-]
 
 _reference = weakref.ref
 Sizes = Callable[[Any], int]

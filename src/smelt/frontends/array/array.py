@@ -31,7 +31,7 @@ from smelt.errors import (
     TracerError,
     UnsupportedError,
 )
-from smelt.frontends.array.aliasing import Key, alias, follows_numpy, hold, own, part
+from smelt.frontends.array.aliasing import Key, alias, hold, own, part
 from smelt.frontends.array.assign import cast_same_kind, has_wider_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
@@ -55,7 +55,7 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
-from smelt.frontends.array.module_rules import user_follows_numpy
+from smelt.frontends.array.module_rules import follows_numpy, user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
@@ -94,8 +94,6 @@ from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
 from smelt.types.dtype import DType, counterpart
 from smelt.types.expr import product
-
-__all__ = ["Array", "copy_of", "operand", "value"]
 
 PENDING_LIMIT = 64
 """A thread computes its pending operators, unread, once there are this many."""
@@ -222,6 +220,11 @@ class Array(Operators):
         return tuple([user_dim(d, scope) for d in node.type.shape])
 
     @property
+    def type_text(self) -> str:
+        """Type for messages: `f32[3,4]`."""
+        return self.node.type_text
+
+    @property
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.node.type.shape)
@@ -249,9 +252,7 @@ class Array(Operators):
         """Return the transpose of each matrix, as a view if NumPy's rules hold."""
         rank = self.ndim
         if rank < 2:
-            raise ShapeError(
-                op="mT", operands=self.node.type_text, reason="it has fewer than two dimensions"
-            )
+            raise ShapeError.of("mT", "it has fewer than two dimensions", self.node)
         result = Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
         return alias(self, result) if is_view else result
 
@@ -291,7 +292,7 @@ class Array(Operators):
     def _number(self, use: str) -> Any:
         data = self._read(use)
         if data.size != 1 or data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self.node.type_text}")
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self.type_text}")
         return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
@@ -318,7 +319,7 @@ class Array(Operators):
         """
         data = self._read("item()")
         if data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self.node.type_text}")
+            raise ArgumentError(f"item() needs one element, not {self.type_text}")
         return data.item()
 
     def tolist(self) -> Any:
@@ -433,11 +434,8 @@ class Array(Operators):
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         if api_version is not None and api_version not in VERSIONS:
-            raise ArgumentError(
-                op="__array_namespace__",
-                argument="api_version",
-                value=repr(api_version),
-                expected=f"one of {', '.join(VERSIONS)}",
+            raise ArgumentError.of(
+                "__array_namespace__", "api_version", api_version, f"one of {', '.join(VERSIONS)}"
             )
         return sys.modules[__name__.partition(".")[0]]
 

@@ -4,6 +4,8 @@ Values computed from the old version do not change.  A box, selected by slices a
 overlaid by an elementwise select on positions, which fuses with its neighbours; integer arrays
 scatter.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.zeros((3, 4)))
 >>> put(x, (slice(1), 2), 5).type
 TensorType(dtype=f64, shape=(3, 4))
@@ -13,10 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from smelt.errors import DTypeError, IndexRangeError
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.subscript import (
@@ -48,17 +47,6 @@ from smelt.ops.index import Scatter
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, add, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
-
-__all__ = [
-    "SCATTER_COMBINES",
-    "cast_same_kind",
-    "from_host",
-    "has_wider_kind",
-    "np",
-    "overlay_box",
-    "put",
-    "update",
-]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:

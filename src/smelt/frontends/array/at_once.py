@@ -36,23 +36,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, f32, f64
 from smelt.types.tensor import TensorType
 
-__all__ = [
-    "PREDICTED",
-    "Account",
-    "Map",
-    "Payer",
-    "Purse",
-    "Sighting",
-    "compute",
-    "f64",
-    "in_recycled",
-    "is_view",
-    "pay",
-    "result_or_view",
-    "view_of",
-    "viewed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Predictions:

@@ -93,9 +93,7 @@ class Options:
         donate: int | str | Iterable[int | str] = (),
     ) -> None:
         if not callable(function):
-            raise ArgumentError(
-                op="jit", argument="function", value=repr(function), expected="something to call"
-            )
+            raise ArgumentError.of("jit", "function", function, "something to call")
         self.function = function
         inner = getattr(function, "func", function)  # of a functools.partial
         self.name = escape_controls(getattr(inner, "__name__", type(inner).__name__))
@@ -117,11 +115,11 @@ class Options:
         merged.static = self.static | inner.static
         merged.donate = self.donate | inner.donate
         if both := sorted(merged.donate & {str(slot) for slot in merged.static}):
-            raise ArgumentError(
-                op="jit",
-                argument="donate",
-                value=repr(both[-1]),
-                expected="an argument that the function's own jit does not make static",
+            raise ArgumentError.of(
+                "jit",
+                "donate",
+                both[-1],
+                "an argument that the function's own jit does not make static",
             )
         return merged
 
@@ -138,22 +136,15 @@ class Options:
             if 0 <= slot < count:
                 slots.add(self.parameters[slot])
             elif self.parameters and not self._takes(inspect.Parameter.VAR_POSITIONAL):
-                raise ArgumentError(
-                    op="jit",
-                    argument="argument number",
-                    value=str(position),
-                    expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
-                )
+                expected = f"-{count} to {count - 1}: {', '.join(self.parameters)}"
+                raise ArgumentError.of("jit", "argument number", position, expected)
         for name in names:
             slots.add(name)
             if name in self.parameters:
                 slots.add(self.parameters.index(name))
             elif self.parameters and not self._takes(inspect.Parameter.VAR_KEYWORD):
-                raise ArgumentError(
-                    op="jit",
-                    argument="argument name",
-                    value=repr(name),
-                    expected=f"one of {', '.join(self.parameters)}",
+                raise ArgumentError.of(
+                    "jit", "argument name", name, f"one of {', '.join(self.parameters)}"
                 )
         return frozenset(slots)
 

@@ -20,8 +20,9 @@ from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.product import contract
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import reduce_axes
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of
+from smelt.frontends.array.views import flip, pad, permute, pin_dimensions, reshape, shape_of
 from smelt.frontends.array.windows import (
     Padding,
     Windows,
@@ -29,7 +30,6 @@ from smelt.frontends.array.windows import (
     crop_or_pad,
     padding_of,
     per_dimension,
-    pin_dimensions,
     slide,
     spatial_rank,
 )
@@ -116,15 +116,14 @@ def _check(what: str, image: Value, kernel: Value) -> int:
     """Return the number of spatial dimensions; raise ShapeError for other ranks."""
     count = spatial_rank(what, image)
     if kernel.type.rank != count + 2:
-        raise ShapeError(
-            op=what,
-            operands=f"{image.type_text}, {kernel.type_text}",
-            reason=f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
+        raise ShapeError.of(
+            what,
+            f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
+            image,
+            kernel,
         )
     if count > len(SPATIAL_LETTERS):
-        raise ShapeError(
-            op=what, operands=image.type_text, reason=f"more than {len(SPATIAL_LETTERS)} dimensions"
-        )
+        raise ShapeError.of(what, f"more than {len(SPATIAL_LETTERS)} dimensions", image)
     return count
 
 
@@ -192,9 +191,7 @@ def _add_bias(what: str, result: Value, bias: Any, count: int) -> Array:
         return Array.of(result)
     node = value(bias, what)
     if node.type.rank != 1:
-        raise ShapeError(
-            op=what, operands=node.type_text, reason="a bias is a vector [out channels]"
-        )
+        raise ShapeError.of(what, "a bias is a vector [out channels]", node)
     channels = reshape(node, (*shape_of(node), *(1,) * count))
     return Array.of(BINARY["add"](result, channels))
 
@@ -240,11 +237,8 @@ def conv_transpose(
     steps = per_dimension(what, "stride", stride, count)
     extra = per_dimension(what, "output_padding", output_padding, count, 0)
     if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
-        raise ArgumentError(
-            op=what,
-            argument="output_padding",
-            value=repr(output_padding),
-            expected="less than the stride or the dilation",
+        raise ArgumentError.of(
+            what, "output_padding", output_padding, "less than the stride or the dilation"
         )
     (groups,) = per_dimension(what, "groups", groups, 1)
     _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
@@ -252,15 +246,13 @@ def conv_transpose(
     for n, s, d, e, m, ends in zip(
         shape_of(image)[2:], steps, dilated, extent, extra, cropping, strict=True
     ):
-        full, cropped_total = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
-        fits = (
-            full > cropped_total if isinstance(full, int) else _is_more(image, full, cropped_total)
-        )
-        if not fits:
-            raise ShapeError(
-                op=what,
-                operands=f"{image.type_text}, {kernel.type_text}",
-                reason=f"the result would be empty: padding {padding!r} cuts off all of it",
+        full = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m)
+        if not holds(image.scope, sum(ends) + 1, "<=", full):
+            raise ShapeError.of(
+                what,
+                f"the result would be empty: padding {padding!r} cuts off all of it",
+                image,
+                kernel,
             )
     full = all(map(is_transposed_convolution, steps, dilated, extent)) and all(
         map(lt, extra, steps)
@@ -269,11 +261,6 @@ def conv_transpose(
     form = _col2im if full and floating else _zero_stuffed
     result = form(image, kernel, groups, steps, dilated, cropping, extra)
     return _add_bias(what, result, bias, count)
-
-
-def _is_more(image: Value, length: Index, than: int) -> bool:
-    assert image.scope is not None
-    return image.scope.holds(than + 1, "<=", length)
 
 
 def _transpose_kernel(kernel: Value, groups: int) -> Value:

@@ -111,7 +111,7 @@ def asarray(
         return _from_memory(obj, target, copy)
     if copy is False:
         raise ArgumentError("asarray: nested lists become an array only by a copy")
-    return _from_lists(obj, target)
+    return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
 def _convert_array(x: Array, target: DType | None, copy: bool | None) -> Array:
@@ -145,10 +145,6 @@ def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
             raise ArgumentError(f"asarray: {node.type.dtype} becomes {target} only by a copy")
         node = cast(node, target)
     return Array.of(node)
-
-
-def _from_lists(obj: Any, target: DType | None) -> Array:
-    return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
 @takes_complex
@@ -297,7 +293,6 @@ def arange(
 
 
 def _python_integer(x: Any) -> Any:
-    """Convert NumPy's integers to Python's."""
     return int(x) if isinstance(x, np.integer) else x
 
 
@@ -428,9 +423,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     Raises ShapeError for ranks above 1, ArgumentError for an unknown indexing.
     """
     if indexing not in ("xy", "ij"):
-        raise ArgumentError(
-            op="meshgrid", argument="indexing", value=repr(indexing), expected="'xy' or 'ij'"
-        )
+        raise ArgumentError.of("meshgrid", "indexing", indexing, "'xy' or 'ij'")
     nodes = [value(a, "meshgrid") for a in arrays]
     for node in nodes:
         if node.type.rank > 1:

@@ -22,19 +22,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types import dtype as types
 from smelt.types.dtype import NUMPYS_NAMES, DType, from_numpy, parse
 
-__all__ = [
-    "as_dtype",
-    "as_operand_type",
-    "astype",
-    "can_cast",
-    "finfo",
-    "iinfo",
-    "isdtype",
-    "lookup_dtype",
-    "result_type",
-    "types",
-]
-
 DTypeLike = Any
 """Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name.
 
@@ -165,9 +152,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     found_dtype = lookup_dtype(dtype)
     if isinstance(kind, str):
         if kind not in _KINDS:
-            raise ArgumentError(
-                op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
-            )
+            raise ArgumentError.of("isdtype", "kind", kind, f"one of {list(_KINDS)}")
         return found_dtype.kind in _KINDS[kind]
     return found_dtype is lookup_dtype(kind)
 
@@ -204,14 +189,8 @@ def finfo(type: Any, /) -> FInfo:
     if not dtype.is_float:
         raise DTypeError(f"finfo({dtype.long}): not a floating-point type")
     info = ml_dtypes.finfo(dtype.numpy)
-    return FInfo(
-        dtype.bits,
-        float(info.eps),
-        float(info.max),
-        float(info.min),
-        float(info.smallest_normal),
-        dtype,
-    )
+    eps, largest, least = float(info.eps), float(info.max), float(info.min)
+    return FInfo(dtype.bits, eps, largest, least, float(info.smallest_normal), dtype)
 
 
 def iinfo(type: Any, /) -> IInfo:

@@ -123,9 +123,7 @@ def _dots(subscripts: str, side: str, x: Value) -> int:
 
 
 def _unfit(subscripts: object, expected: str) -> ArgumentError:
-    return ArgumentError(
-        op="einsum", argument="subscripts", value=repr(subscripts), expected=expected
-    )
+    return ArgumentError.of("einsum", "subscripts", subscripts, expected)
 
 
 # ---- operands ------------------------------------------------------------------------------------
@@ -141,11 +139,7 @@ def _take_diagonals(term: Term) -> Term:
     rest = [k for k in range(len(letters)) if k not in pair]
     sizes = [shape_of(array)[k] for k in pair]
     if sizes[0] != sizes[1] and (array.scope is None or not array.scope.same(*sizes)):
-        raise ShapeError(
-            op="einsum",
-            operands=array.type_text,
-            reason=f"{repeated!r} is {sizes[0]} and {sizes[1]}",
-        )
+        raise ShapeError.of("einsum", f"{repeated!r} is {sizes[0]} and {sizes[1]}", array)
     diagonals = diagonal(Array.of(permute(array, [*rest, *pair])))
     return _take_diagonals(
         Term(value(diagonals, "einsum"), "".join(letters[k] for k in rest) + repeated)

@@ -3,6 +3,8 @@
 Positions are checked before they are used, and the ids of segments determine how many there are.
 Programs use the same positions many times; each pass over them takes as long as the use itself.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.value import leaf
 >>> x = leaf(np.asarray([3, -1, 2]))
 >>> range_of_elements(x, x.data)
 (-1, 3)
@@ -10,11 +12,7 @@ Programs use the same positions many times; each pass over them takes as long as
 
 from __future__ import annotations
 
-import numpy as np
-
-from smelt.frontends.array.value import RANGES, Buffer, Value, leaf
-
-__all__ = ["leaf", "np", "range_of_elements"]
+from smelt.frontends.array.value import RANGES, Buffer, Value
 
 _FEW = 256
 """Maximum elements for which a pass takes no longer than a look into the cache."""

@@ -27,7 +27,6 @@ from smelt.errors import (
 )
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import input_size_names
 from smelt.ops.spec import dims_at
 from smelt.packages.llvm_package import import_compiler
 from smelt.python.dataclass import dataclass
@@ -37,19 +36,6 @@ if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
-
-__all__ = [
-    "COMPILER_ERRORS",
-    "RUN_ERRORS",
-    "Permutations",
-    "choose_input_layouts",
-    "compile_graph",
-    "explain_package",
-    "input_size_names",
-    "locate_error",
-    "raise_out_of_bounds",
-    "reporting",
-]
 
 Buffer = np.ndarray[Any, Any]
 RUN_ERRORS = ExternError, OutOfMemory
@@ -98,16 +84,12 @@ def locate_error(
         node = locate.largest_stored_value(graph.outputs, sizes, stored)
         origin = None if node is None else node.origin
         if node is not None:
-            _add_detail(error, locate.describe_value(node, sizes))
+            largest = locate.describe_value(node, sizes)
+            if error.detail:
+                error.detail = f"{error.detail}; {largest}"
+            else:
+                error.fields = {**error.fields, "largest": largest}
     error.origin = origin or error.origin
-
-
-def _add_detail(error: SmeltError, what: str) -> None:
-    """Add the value that it concerns to an error about memory."""
-    if error.detail:
-        error.detail = f"{error.detail}; {what}"
-    else:
-        error.fields = {**error.fields, "largest": what}
 
 
 def choose_input_layouts(

@@ -28,7 +28,6 @@ from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
     RUN_ERRORS,
     compile_graph,
-    input_size_names,
     locate_error,
     raise_out_of_bounds,
     reporting,
@@ -49,6 +48,7 @@ from smelt.frontends.array.value import (
     size_carrier,
 )
 from smelt.graph.bounds_checks import BoundsChecks
+from smelt.graph.walk import input_size_names
 from smelt.knobs import fingerprint
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import View

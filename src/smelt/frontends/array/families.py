@@ -4,6 +4,7 @@ A family implements `sm.add` or `x + y` for operands of any type: it promotes dt
 integers to floats where needed (division), checks that shapes broadcast, and records an operator of
 the scalar table.
 
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones((2, 1), np.float32))
 >>> BINARY["divide"](x, 2).type
 TensorType(dtype=f32, shape=(2, 1))
@@ -18,7 +19,6 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.at_once import Sighting
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import (
     cast,
     has_numpys_rules,
@@ -33,7 +33,6 @@ from smelt.frontends.array.value import (
     apply,
     computed_into,
     constant,
-    infer,
     is_at_once,
     record,
     sighting,
@@ -47,8 +46,6 @@ from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
-
-__all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
 
 OperandRule = Literal["same", "float"]
 """"same" keeps the operands' dtype, "float" converts integers to float64."""
@@ -326,7 +323,6 @@ _BINARY: tuple[tuple[str, str, OperandRule], ...] = (
 )  # fmt: skip
 UNARY = {what: Unary(what, row, wide) for what, row, wide in _UNARY}
 BINARY = {what: Binary(what, row, wide) for what, row, wide in _BINARY}
-_ = infer
 
 
 def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
-from smelt.frontends.array.engine import Permutations, input_size_names
+from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.layouts import dense_axis_order, layout
 from smelt.frontends.array.program import Program, replace_numbers
 from smelt.frontends.array.sizes import Sizes, rebuild_node
@@ -28,6 +28,7 @@ from smelt.graph import build, walk
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
+from smelt.graph.walk import input_size_names
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
@@ -267,14 +268,6 @@ def _ints(shape: Shape) -> Iterator[int]:
 # Equalities of sizes that operators need
 
 
-def _map(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
-    lift.sizes.broadcast(op.name, *types)
-
-
-def _gather(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
-    lift.sizes.broadcast("gather", *types[1:])
-
-
 def _scatter(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.broadcast("scatter", *types[2:])
     middle = max(len(t.shape) for t in types[2:])
@@ -407,9 +400,9 @@ def _loop(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
             lift.sizes.same(d, e)
 
 
-_RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] = {
-    Map: _map,
-    Gather: _gather,
+_RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], object]] = {
+    Map: lambda lift, x, op, types: lift.sizes.broadcast(op.name, *types),
+    Gather: lambda lift, x, op, types: lift.sizes.broadcast("gather", *types[1:]),
     Scatter: _scatter,
     Concat: _concat,
     Contract: _contract,

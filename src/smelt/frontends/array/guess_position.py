@@ -19,8 +19,6 @@ import numpy as np
 
 from smelt.frontends.array.value import Buffer, Value
 
-__all__ = ["guess_error", "known_guess_error", "np"]
-
 GUESS_BLOCK = 1 << 14
 """Elements whose guesses are compared with their places at a time."""
 _ERRORS: weakref.WeakKeyDictionary[Value, int | None] = weakref.WeakKeyDictionary()

@@ -67,9 +67,7 @@ class Info:
         if kind is None:
             return standard
         if not isinstance(kind, (str, tuple)):
-            raise ArgumentError(
-                op="dtypes", argument="kind", value=repr(kind), expected="a name or tuple of names"
-            )
+            raise ArgumentError.of("dtypes", "kind", kind, "a name or tuple of names")
         return {name: d for name, d in standard.items() if isdtype(d, kind)}
 
 

@@ -208,9 +208,7 @@ def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     Raises ArgumentError for another mode, ShapeError, DTypeError for half types.
     """
     if mode not in ("reduced", "complete"):
-        raise ArgumentError(
-            op="qr", argument="mode", value=repr(mode), expected="'reduced' or 'complete'"
-        )
+        raise ArgumentError.of("qr", "mode", mode, "'reduced' or 'complete'")
     parts = _matrices(x, "qr")
     m, n = shape_of(parts[0])[-2:]
     k, wide = _shorter_side(parts[0])
@@ -488,11 +486,8 @@ def _matrix_norm(array: Array, keepdims: bool, ord: float | str | None) -> Array
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord not in (1, -1, math.inf, -math.inf):
-        raise ArgumentError(
-            op="matrix_norm",
-            argument="ord",
-            value=repr(ord),
-            expected="'fro', 'nuc', or 1, 2 or infinity of either sign",
+        raise ArgumentError.of(
+            "matrix_norm", "ord", ord, "'fro', 'nuc', or 1, 2 or infinity of either sign"
         )
     along = -2 if ord in (1, -1) else -1
     sums = total(absolute(array), axis=along, keepdims=True)

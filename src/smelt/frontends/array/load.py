@@ -25,15 +25,16 @@ from smelt.errors import (
 from smelt.frontends.array import sizes
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments
 from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
-from smelt.frontends.array.engine import Permutations, input_size_names
+from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.results import buffers_of, match_parameters
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import tree_from_data, tree_to_data
 from smelt.frontends.array.value import leaf
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.graph.text import text
+from smelt.graph.walk import input_size_names
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
@@ -77,9 +78,7 @@ def load(
         have written it; OSError.
     """
     if trust not in ("code", "graph"):
-        raise ArgumentError(
-            op="load", argument="trust", value=repr(trust), expected="'code' or 'graph'"
-        )
+        raise ArgumentError.of("load", "trust", trust, "'code' or 'graph'")
     file, programs = open_programs(
         path,
         runs_code=trust == "code",
@@ -201,12 +200,10 @@ def _bounds(graph: Graph) -> BoundsChecks:
     if not graph.checks:
         return BoundsChecks()
     (flag,) = graph.check_outputs
-    checks = collect_bounds_checks(graph.results, trusted=lambda _, plain: _is_constant(plain))
+    checks = collect_bounds_checks(
+        graph.results, trusted=lambda _, plain: isinstance(plain.op, Input) and plain.op.constant
+    )
     return replace(checks, flag=flag)
-
-
-def _is_constant(x: Node) -> bool:
-    return isinstance(x.op, Input) and x.op.constant
 
 
 def _planned(trace: Trace, plan: Plan) -> Trace:

@@ -38,16 +38,6 @@ from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Input
 
-__all__ = [
-    "MaskedSelection",
-    "UpdateSelection",
-    "operator",
-    "select_for_update",
-    "select_masked",
-    "write_masked",
-    "write_update",
-]
-
 _BINARY = {
     "add": "add",
     "sub": "subtract",
@@ -281,11 +271,7 @@ def _mask(key: Any) -> Value | None:
 def _check_ranks(a: Value, b: Value, mask: Value) -> None:
     """Raise ShapeError unless both have the same rank after the mask's dimensions."""
     if a.type.rank != b.type.rank:
-        raise ShapeError(
-            op="x[mask]",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason=f"{mask.type_text} leaves them different ranks",
-        )
+        raise ShapeError.of("x[mask]", f"{mask.type_text} leaves them different ranks", a, b)
 
 
 def _is_same_computation(a: Any, b: Any) -> bool:

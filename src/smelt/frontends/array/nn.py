@@ -100,9 +100,7 @@ def gelu(x: Any, /, *, approximate: str = "none") -> Array:
     if approximate == "none":
         return _to_type_of(upcast * 0.5 * (1 + erf(upcast * math.sqrt(0.5))), x)
     if approximate != "tanh":
-        raise ArgumentError(
-            op="gelu", argument="approximate", value=repr(approximate), expected="'none' or 'tanh'"
-        )
+        raise ArgumentError.of("gelu", "approximate", approximate, "'none' or 'tanh'")
     inner = math.sqrt(2 / math.pi) * (upcast + 0.044715 * (upcast * upcast * upcast))
     return _to_type_of(upcast * 0.5 * (1 + tanh(inner)), x)
 
@@ -295,12 +293,7 @@ def cross_entropy(
     Raises DTypeError for labels that are not integers, ArgumentError for another reduction.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(
-            op="cross_entropy",
-            argument="reduction",
-            value=repr(reduction),
-            expected="'mean', 'sum' or 'none'",
-        )
+        raise ArgumentError.of("cross_entropy", "reduction", reduction, "'mean', 'sum' or 'none'")
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
         raise DTypeError(f"cross_entropy: labels are {node.type_text}, not integers")

@@ -236,9 +236,7 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
     if not isinstance(bins, int):
         edges = array_of(make.asarray(bins), "histogram")
         if edges.ndim != 1:
-            raise ShapeError(
-                op="histogram", operands=edges.node.type_text, reason="edges are a vector"
-            )
+            raise ShapeError.of("histogram", "edges are a vector", edges.node)
         at = searchsorted(edges, x, side="right") - 1
         return edges, el.where(el.equal(x, edges[edges.shape[0] - 1]), edges.shape[0] - 2, at)
     if bins < 1:
@@ -355,9 +353,7 @@ def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
     y = moveaxis(to_compute_type(array), 0 if axis is None else axis, 0)
     n = shape_of(y.node)[0]
     if isinstance(n, int) and n < 2:
-        raise ShapeError(
-            op="gradient", operands=array.node.type_text, reason="two elements are needed"
-        )
+        raise ShapeError.of("gradient", "two elements are needed", array.node)
     extended = pad_with_mode("gradient", moveaxis(y, 0, -1).node, ((1, 1),), 0, "replicate")
     padded = moveaxis(Array.of(extended), -1, 0)
     positions = reshape(make.arange(y.shape[0]), (-1, *[1] * (y.ndim - 1)))
@@ -381,14 +377,10 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
     """
     x, w = array_of(a, "convolve"), array_of(v, "convolve")
     if mode not in ("full", "same", "valid"):
-        raise ArgumentError(
-            op="convolve", argument="mode", value=repr(mode), expected="'full', 'same' or 'valid'"
-        )
+        raise ArgumentError.of("convolve", "mode", mode, "'full', 'same' or 'valid'")
     for vector in (x, w):
         if vector.ndim != 1 or shape_of(vector.node)[0] == 0:
-            raise ShapeError(
-                op="convolve", operands=vector.node.type_text, reason="it is not 1-D, or empty"
-            )
+            raise ShapeError.of("convolve", "it is not 1-D, or empty", vector.node)
     if x.shape[0] < w.shape[0]:
         x, w = w, x
     m = int(w.shape[0])
@@ -460,10 +452,7 @@ def _widths(pad_width: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any],
     convert = int if fixed else as_dim
     widths = tuple((convert(p[0]), convert(p[1])) for p in pairs) if is_valid else ()
     if not is_valid or not all(holds(STATE.scope, 0, "<=", n) for pair in widths for n in pair):
-        raise ArgumentError(
-            op="pad",
-            argument="pad_width",
-            value=repr(pad_width),
-            expected=f"widths of 0 or more, a pair for each of {rank} axes",
+        raise ArgumentError.of(
+            "pad", "pad_width", pad_width, f"widths of 0 or more, a pair for each of {rank} axes"
         )
     return widths

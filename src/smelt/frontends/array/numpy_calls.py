@@ -26,6 +26,7 @@ from smelt.frontends.array.complex_array import ComplexArray, complex_array, hel
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.elementwise import named
 from smelt.frontends.array.manipulation import broadcast_to, reshape
 from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.statistical import Axis
@@ -37,7 +38,7 @@ _KINDS = ("bool", "uint", "int", "float", "complex")
 _LAST_INTEGER = 2
 
 
-def array(x: Any, what: str) -> Array:
+def array(x: Any, what: str = "smelt.numpy") -> Array:
     """Return an argument (an array, a number or nested lists) as an array."""
     if isinstance(x, Array):
         return x
@@ -136,13 +137,6 @@ def flag(keepdims: Any) -> bool:
     return False if is_default(keepdims) else bool(keepdims)
 
 
-def named(function: Any, name: str, doc: str | None) -> Any:
-    """Return a function that was made for a table with its name and docstring."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
-
-
 sum = _typed_reduction("sum", stat.sum, 0, el.add)
 prod = _typed_reduction("prod", stat.prod, 1, el.multiply)
 
@@ -160,9 +154,7 @@ def _extreme(name: str, reduce: Callable[..., Array], join: Any) -> Any:
         axis = reduced_axis(x, axis)
         if where is not True and not is_default(where):
             if not has_initial:
-                raise ArgumentError(
-                    op=name, argument="initial", value=None, expected="a number beside `where`"
-                )
+                raise ArgumentError.of(name, "initial", None, "a number beside `where`")
             x = el.where(_mask(where), x, initial)
         if has_initial and x.size == 0:
             shape = stat.sum(x, axis=axis, keepdims=flag(keepdims)).shape

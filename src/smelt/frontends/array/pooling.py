@@ -29,13 +29,12 @@ from smelt.frontends.array.reduction import mean as average
 from smelt.frontends.array.reduction import reduce_axes
 from smelt.frontends.array.searching import take
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import expand, pin_dimensions, reshape, shape_of
 from smelt.frontends.array.windows import (
     Windows,
     check_fit,
     padding_of,
     per_dimension,
-    pin_dimensions,
     slide,
     spatial_rank,
 )
@@ -54,11 +53,8 @@ def _windows(
     padding_pairs = padding_of(what, padding, extent, dilated)
     w = Windows(extent, steps, dilated, padding_pairs)
     if any(2 * max(pair) > w.span(k) for k, pair in enumerate(padding_pairs)):
-        raise ArgumentError(
-            op=what,
-            argument="padding",
-            value=repr(padding),
-            expected="at most half of a window: others would see the margin only",
+        raise ArgumentError.of(
+            what, "padding", padding, "at most half of a window: others would see the margin only"
         )
     check_fit(what, x, w, x.type_text)
     if not ceil:
@@ -316,19 +312,12 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
         return [(n, None) for n in per_dimension("upsample", "size", size, count)]
     factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
     if len(factors) != count or not all(isinstance(f, (int, float)) and f > 0 for f in factors):
-        raise ArgumentError(
-            op="upsample",
-            argument="scale",
-            value=repr(scale),
-            expected=f"a positive number, or {count} of them",
-        )
+        raise ArgumentError.of("upsample", "scale", scale, f"a positive number, or {count} of them")
     goals: list[tuple[Any, float | None]] = []
     for n, f in zip(x.shape[2:], factors, strict=True):
         length = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
         if isinstance(length, int) and length < 1:
-            raise ShapeError(
-                op="upsample", operands=x.node.type_text, reason="nothing would be left"
-            )
+            raise ShapeError.of("upsample", "nothing would be left", x.node)
         goals.append((length, float(f)))
     return goals
 
@@ -349,7 +338,6 @@ def _nearest(x: Array, axis: int, goal: Any, ratio: float | None) -> Array:
 
 
 def _repeat_positions(x: Array, axis: int, times: int) -> Array:
-    """Repeat each position `times` times in a row, by a broadcast."""
     shape = shape_of(x.node)
     before, after = shape[: axis + 1], shape[axis + 1 :]
     node = reshape(x.node, (*before, 1, *after))

@@ -3,6 +3,8 @@
 A contraction sums the product of two operands over the letters that the result lacks, as in
 `bmk,bkn->bmn`.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> a, b = from_host(np.ones((5, 1, 2, 3))), from_host(np.ones((4, 3, 6)))
 >>> matmul(a, b).type
 TensorType(dtype=f64, shape=(5, 4, 2, 6))
@@ -14,10 +16,7 @@ import string
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from smelt.errors import AxisError, DTypeError, ShapeError
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common, has_numpys_rules
 from smelt.frontends.array.sizes import mismatch
@@ -36,8 +35,6 @@ from smelt.ops.contract import Contract
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, axis
 from smelt.types.tensor import Shape
-
-__all__ = ["contract", "from_host", "matmul", "np", "tensordot", "vecdot"]
 
 
 @lru_cache(maxsize=1024)
@@ -100,11 +97,7 @@ def matmul(a: Value, b: Value, total: DType | None = None) -> Value:
     `total` is the type of the sum of short integers. Raises ShapeError, DTypeError for bool.
     """
     if not a.type.shape or not b.type.shape:
-        raise ShapeError(
-            op="matmul",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason="an operand has no dimensions",
-        )
+        raise ShapeError.of("matmul", "an operand has no dimensions", a, b)
     rows = "m" if a.type.rank > 1 else ""
     columns = "n" if b.type.rank > 1 else ""
     return _stacked("matmul", a, b, rows + "k", "k" + columns, rows + columns, total)
@@ -170,11 +163,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     axes_of(first, rank_a, "tensordot")
     axes_of(second, rank_b, "tensordot")
     if len(first) != len(second):
-        raise ShapeError(
-            op="tensordot",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason=f"{len(first)} axes are paired with {len(second)}",
-        )
+        raise ShapeError.of("tensordot", f"{len(first)} axes are paired with {len(second)}", a, b)
     left = list(string.ascii_lowercase[:rank_a])
     right = list(string.ascii_uppercase[:rank_b])
     for i, j in zip(first, second, strict=True):
@@ -190,11 +179,7 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
     Raises ShapeError, AxisError, DTypeError for bool.
     """
     if as_integer(axis, "vecdot(axis=...)") >= 0 or not a.type.shape or not b.type.shape:
-        raise ShapeError(
-            op="vecdot",
-            operands=f"{a.type_text}, {b.type_text}",
-            reason=f"axis {axis} is not counted from the end of both",
-        )
+        raise ShapeError.of("vecdot", f"axis {axis} is not counted from the end of both", a, b)
     transposed: list[Value] = []
     for x in (a, b):
         rank = x.type.rank

@@ -5,6 +5,9 @@ sizes may serve both (`smelt.frontends.array.evaluate_pending`).  Numbers are li
 order: dimensions of leaves, then sizes in the attributes of views. 0 and 1 belong to the skeleton,
 because broadcasting and empty arrays depend on them.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.value import leaf, record
+>>> from smelt.ops.elementwise import Map
 >>> a, b = (record(Map("exp"), (leaf(np.ones(n)),)) for n in (3, 4))
 >>> p, q = Program((a,)), Program((b,))
 >>> p.skeleton == q.skeleton, p.numbers, q.numbers
@@ -16,27 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-import numpy as np
-
 from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.structure import is_parameter
-from smelt.frontends.array.value import Map, Value, leaf, record
+from smelt.frontends.array.value import Value
 from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
 from smelt.types.number import number_text
-
-__all__ = [
-    "ATTRIBUTES",
-    "Map",
-    "Program",
-    "leaf",
-    "np",
-    "operands_first",
-    "record",
-    "replace_numbers",
-]
 
 Numbers = tuple[int, ...]
 
@@ -142,22 +132,6 @@ def _shaped(op: Any, numbers: list[int]) -> tuple[Hashable, ...]:
     return (_split(op.shape, numbers),)
 
 
-def _iota(op: Iota, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.shape, numbers), op.axis, op.dtype.name
-
-
-def _shear(op: Shear, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.shape, numbers), op.axis, op.dilation
-
-
-def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.starts, numbers), _split(op.sizes, numbers), op.steps
-
-
-def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.low, numbers), _split(op.high, numbers), number_text(op.value)
-
-
 def _loop(op: Loop, numbers: list[int]) -> tuple[Hashable, ...]:
     length, sizes = _split(op.length, numbers), _split(op.sizes, numbers)
     return length, sizes, op.carries, op.slices, op.reverse, op.which, op.names, op.body
@@ -166,10 +140,18 @@ def _loop(op: Loop, numbers: list[int]) -> tuple[Hashable, ...]:
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
     Reshape: _shaped,
     Expand: _shaped,
-    Iota: _iota,
-    Slice: _slice,
-    Pad: _pad,
-    Shear: _shear,
+    Iota: lambda op, numbers: (_split(op.shape, numbers), op.axis, op.dtype.name),
+    Slice: lambda op, numbers: (
+        _split(op.starts, numbers),
+        _split(op.sizes, numbers),
+        op.steps,
+    ),
+    Pad: lambda op, numbers: (
+        _split(op.low, numbers),
+        _split(op.high, numbers),
+        number_text(op.value),
+    ),
+    Shear: lambda op, numbers: (_split(op.shape, numbers), op.axis, op.dilation),
     Loop: _loop,
 }
 """Functions for operators with sizes in attributes: return the rest, append the sizes."""

@@ -5,6 +5,9 @@ program that differs from an earlier one only in the values of arrays and number
 apart: the structures of its results (see `structure`) find the plan, and the elements of leaves
 and the numbers are found by their places in the epoch.
 
+>>> from smelt.frontends.array.structure import end_epochs
+>>> from smelt.frontends.array.value import leaf, record
+>>> from smelt.ops.elementwise import Map
 >>> end_epochs()
 >>> a, b = (record(Map("exp"), (leaf(np.ones(3)),)) for _ in range(2))
 >>> program_key((a,), STATE.epochs.current) == program_key((b,), STATE.epochs.current)
@@ -32,17 +35,13 @@ from smelt.frontends.array.structure import (
     Epoch,
     Structure,
     applied,
-    end_epochs,
     is_parameter,
     structure_of,
 )
 from smelt.frontends.array.value import (
     STATE,
     Buffer,
-    Map,
     Value,
-    leaf,
-    record,
     sighting,
     size_carrier,
 )
@@ -53,18 +52,6 @@ from smelt.python.imports import fork_safe_import
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
-
-__all__ = [
-    "PROGRAMS",
-    "Map",
-    "PlannedProgram",
-    "end_epochs",
-    "find",
-    "leaf",
-    "program_key",
-    "record",
-    "remember",
-]
 
 _LIMIT = 1024
 """Maximum programs in the cache."""

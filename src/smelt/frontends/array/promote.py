@@ -3,6 +3,7 @@
 Arrays promote by the array API's table.  A Python number takes the dtype of the array operand, or
 that of its own kind if the kind is higher.
 
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones(3, np.float32))
 >>> [v.type.dtype for v in promote_operands("add", x, 2)]
 [f32, f32]
@@ -17,13 +18,11 @@ from typing import Protocol
 import numpy as np
 
 from smelt.errors import DTypeError, RangeError
-from smelt.frontends.array.convert import from_host, number_dtype
+from smelt.frontends.array.convert import number_dtype
 from smelt.frontends.array.module_rules import user_follows_numpy
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.ops.elementwise import Cast
 from smelt.types.dtype import DTYPES, DType, bf16, f64, from_numpy, i64, promote, u64
-
-__all__ = ["cast", "common", "from_host", "number", "promote_comparison", "promote_operands"]
 
 _CASTS = {d: Cast(d) for d in DTYPES}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
@@ -65,14 +64,14 @@ def number(value: Number, dtype: DType, what: str) -> Value:
         return value.node(dtype)
     if dtype.is_integer:
         if not _holds(dtype, value):
-            raise _range_error(what, value, dtype)
+            raise range_error(what, value, dtype)
         return constant(int(value), dtype)
     if not dtype.is_float:
         return constant(bool(value), dtype)
     try:
         return constant(float(value), dtype)
     except OverflowError:
-        raise _range_error(what, value, dtype) from None
+        raise range_error(what, value, dtype) from None
 
 
 def _holds(dtype: DType, number: float) -> bool:
@@ -81,7 +80,8 @@ def _holds(dtype: DType, number: float) -> bool:
     return abs(number) < math.inf and info.min <= int(number) <= info.max
 
 
-def _range_error(what: str, value: float, dtype: DType) -> RangeError:
+def range_error(what: str, value: float, dtype: DType) -> RangeError:
+    """Return the error of a number that a dtype cannot hold."""
     bits = value.bit_length() if isinstance(value, int) else 0
     shown = f"an integer of {bits} bits" if bits > 256 else value
     return RangeError(
@@ -146,6 +146,7 @@ def promote_comparison(what: str, x: Value | Number, y: Value | Number) -> tuple
 
     A number beyond the range of an integer array compares as an infinity.
 
+    >>> from smelt.frontends.array.convert import from_host
     >>> x = from_host(np.ones(3, np.uint8))
     >>> [v.type.dtype for v in promote_comparison("less", x, 300)]
     [f64, f64]

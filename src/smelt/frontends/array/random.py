@@ -56,9 +56,7 @@ def key(seed: Any) -> Array:
     try:
         return asarray(operator.index(seed) % 2**64, dtype=u64)
     except TypeError:
-        raise ArgumentError(
-            op="key", argument="seed", value=repr(seed), expected="an integer"
-        ) from None
+        raise ArgumentError.of("key", "seed", seed, "an integer") from None
 
 
 def _check_key(key: Any) -> Value:
@@ -67,9 +65,7 @@ def _check_key(key: Any) -> Value:
     Raises ArgumentError for a number, DTypeError for an array that is not a key.
     """
     if isinstance(key, (int, float)):
-        raise ArgumentError(
-            op="random", argument="key", value=repr(key), expected="a key, as sm.random.key(0)"
-        )
+        raise ArgumentError.of("random", "key", key, "a key, as sm.random.key(0)")
     node = value(key, "random")
     if node.type.shape or node.type.dtype is not u64:
         raise DTypeError(

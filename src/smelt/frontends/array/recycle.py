@@ -25,8 +25,6 @@ from smelt.frontends.array.layouts import Buffer
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType
 
-__all__ = ["Recycled", "f64", "is_recycled", "keep_above", "recycled", "release"]
-
 _PER_TYPE: Final = 4
 _MIN_BYTES: Final = 1 << 17
 """Smallest results that are kept: allocators keep smaller ones themselves."""

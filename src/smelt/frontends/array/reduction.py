@@ -1,5 +1,7 @@
 """Record reductions of values: axes, accumulator types, numbers of elements.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones((2, 3), np.float16))
 >>> reduce_axes("sum", x, (1,), keepdims=True).type, mean(x, (0, 1), keepdims=False).type
 (TensorType(dtype=f16, shape=(2, 1)), TensorType(dtype=f16, shape=()))
@@ -7,10 +9,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from smelt.errors import ShapeError
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.trace_cache import cache_trace
@@ -21,8 +20,6 @@ from smelt.ops.create import SizeOf
 from smelt.ops.reduce import Reduce
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, product
-
-__all__ = ["count", "from_host", "is_empty", "mean", "np", "reduce_axes", "size_value", "variance"]
 
 Axes = tuple[int, ...]
 

@@ -105,9 +105,7 @@ def _check_hints(hints: Mapping[str, int] | Sequence[Mapping[str, int]], argumen
 
 def _jitted(function: Any) -> Jit[Any, Any]:
     if not callable(function):
-        raise ArgumentError(
-            op="save", argument="function", value=repr(function), expected="a function"
-        )
+        raise ArgumentError.of("save", "function", function, "a function")
     return function if isinstance(function, Jit) else Jit(Options(function))
 
 

@@ -1,5 +1,6 @@
 """Scope of one recording by `jit`: its sizes, arguments and captured values.
 
+>>> from smelt.types.dtype import f32
 >>> s = Scope("f")
 >>> x = s.input("x", intern(f32, (s.symbol(6), 4)), None)
 >>> s.record(Map("exp"), (x,)).type
@@ -28,13 +29,10 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
 from smelt.python.origin import Origin, here
-from smelt.types.dtype import f32, f64, i64
+from smelt.types.dtype import f64, i64
 from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = ["Map", "Scope", "f32"]
-
 
 _SERIALS = count()
 SHORT_TABLE_BYTES = 1 << 7
@@ -347,7 +345,8 @@ class Scope(Sizes):
             waits = waits or x in self.pending_at_start
             (x,) = x.inputs  # type: ignore[assignment]
             if x.data is not None:
-                return not x.shared and (not waits or _is_dense(x.data))
+                is_dense = x.data.flags.c_contiguous or dense_axis_order(x.data) is not None
+                return not x.shared and (not waits or is_dense)  # a copy keeps a dense order
         return False
 
     def _operands(self, x: Value) -> tuple[Value, ...]:
@@ -389,11 +388,6 @@ class Scope(Sizes):
             return False
         self._recomputed.update(inner)
         return True
-
-
-def _is_dense(data: Any) -> bool:
-    """Return whether a copy would have the same order in memory."""
-    return data.flags.c_contiguous or dense_axis_order(data) is not None
 
 
 def _count(x: Value) -> int:

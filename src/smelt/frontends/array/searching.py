@@ -123,9 +123,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     Raises ShapeError if x1 is not a vector, ArgumentError for another side, DTypeError.
     """
     if side not in ("left", "right"):
-        raise ArgumentError(
-            op="searchsorted", argument="side", value=repr(side), expected="'left' or 'right'"
-        )
+        raise ArgumentError.of("searchsorted", "side", side, "'left' or 'right'")
     sorted_ = value(x1, "searchsorted")
     if sorted_.type.rank != 1:
         raise ShapeError(op="searchsorted", operands=sorted_.type_text, reason="it is not 1-D")
@@ -332,11 +330,7 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     node, index = value(x, "take_along_axis"), value(indices, "take_along_axis")
     rank = node.type.rank
     if index.type.rank != rank:
-        raise ShapeError(
-            op="take_along_axis",
-            operands=f"{node.type_text}, {index.type_text}",
-            reason="ranks differ",
-        )
+        raise ShapeError.of("take_along_axis", "ranks differ", node, index)
     dim = axis_of(axis, rank, "take_along_axis")
     _check_integers("take_along_axis", index)
     shape = shape_of(node)

@@ -165,11 +165,7 @@ def _check_ids(what: str, data: Value, ids: Value) -> None:
     if len(lead) < len(shape) or not all(
         a == b if scope is None else scope.same(a, b) for a, b in zip(shape, lead)
     ):
-        raise ShapeError(
-            op=what,
-            operands=f"{data.type_text}, {ids.type_text}",
-            reason="there is not one id for each row",
-        )
+        raise ShapeError.of(what, "there is not one id for each row", data, ids)
 
 
 def _result_length(what: str, argument: str, ids: Value, length: Any) -> Index:

@@ -25,8 +25,6 @@ from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.recycle import release
 from smelt.frontends.array.value import STATE, private_data
 
-__all__ = ["hand_out", "in_order", "is_view", "numpys_own"]
-
 
 def hand_out(result: Any, arguments: Iterable[Any]) -> Any:
     """Return a function's result with NumPy's arrays in place of small ones, but for arguments."""

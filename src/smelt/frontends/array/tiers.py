@@ -9,6 +9,8 @@ good part of the price.  The time that this takes is within a small factor of th
 hindsight, as far as predictions hold.  The rule reads counts and sizes, never a clock or the disk,
 so equal programs take equal decisions in every process.
 
+>>> from smelt.frontends.array.value import leaf, record
+>>> from smelt.ops.elementwise import Map
 >>> a = record(Map("add"), (leaf(np.ones(3)), leaf(np.ones(3))))
 >>> compute(Program((a,)))
 [array([2., 2., 2.])]
@@ -24,13 +26,11 @@ import numpy as np
 from smelt.frontends.array import at_once
 from smelt.frontends.array.at_once import PREDICTED, PRICE, Purse
 from smelt.frontends.array.layouts import Buffer
-from smelt.frontends.array.program import Map, Program, leaf, record
+from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import sighting, sightings, tier
 from smelt.knobs import fingerprint
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
-
-__all__ = ["Map", "TierRow", "by_numpy", "leaf", "record", "tier_rows"]
 
 _ACCOUNTS_LIMIT = 4096
 _RUNS = 3

@@ -82,9 +82,7 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
     if not holds(scope, 0, "<=", count):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="0 or more")
     if not holds(scope, count, "<=", extent):
-        raise ShapeError(
-            op="top_k", operands=node.type_text, reason=f"axis {dim} has fewer than {k} elements"
-        )
+        raise ShapeError.of("top_k", f"axis {dim} has fewer than {k} elements", node)
     if count == 0:
         best = _first(iota(shape_of(node), dim), dim, 0)
     elif isinstance(count, int) and count <= MAX_PASSES and holds(scope, extent, "<=", MAX_ROW):

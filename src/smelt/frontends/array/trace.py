@@ -21,7 +21,6 @@ from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import (
     Permutations,
     compile_graph,
-    input_size_names,
     raise_out_of_bounds,
 )
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
@@ -35,7 +34,7 @@ from smelt.frontends.array.value import STATE, Value, follow, intern, size_carri
 from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import all_size_names, map_indices, map_type
+from smelt.graph.walk import all_size_names, input_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
@@ -424,7 +423,7 @@ def _finish(
     donate: tuple[int, ...],
     orders: Sequence[tuple[int, ...] | None],
 ) -> Trace:
-    order = _walk(outputs)
+    order: list[Any] = list(Graph("walk", (), tuple(outputs)).nodes())
     sources = [*leaves, *scope.captured.values()]
     used = _needed_inputs(scope, sources, order, results)
     labels = _labels([op.label for k in used if isinstance(op := sources[k].op, Input)])
@@ -485,20 +484,12 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
     """
     checks = collect_bounds_checks(
         outputs,
-        trusted=lambda _, plain: _is_constant_input(plain),
+        trusted=lambda _, plain: isinstance(plain.op, Input) and plain.op.constant,
         guard=lambda room: scope.holds(0, "<=", room),
     )
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
         refuse_out_of_bounds(checks.readers)
     return checks
-
-
-def _is_constant_input(x: Node) -> bool:
-    return isinstance(x.op, Input) and x.op.constant
-
-
-def _walk(outputs: list[Value]) -> list[Any]:
-    return list(Graph("walk", (), tuple(outputs)).nodes())
 
 
 def _needed_inputs(

@@ -4,6 +4,7 @@ Working out a product's index notation or a slice's bounds takes longer than rec
 Outside `jit` both depend on types and plain arguments only, so the operators recorded by a call are
 stored and repeated for other values of these types.
 
+>>> from smelt.frontends.array.value import leaf, record
 >>> @cache_trace
 ... def twice(x):
 ...     return record(Map("add"), (x, x))
@@ -24,17 +25,15 @@ import numpy as np
 from smelt.frontends.array.at_once import Sighting
 from smelt.frontends.array.value import (
     STATE,
-    Map,
     Value,
     apply,
     is_at_once,
-    leaf,
-    record,
     recorded,
     recorded_value,
     sighting,
 )
 from smelt.ops.create import Constant
+from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
 from smelt.python.origin import here
 from smelt.types.expr import Expr
@@ -42,17 +41,6 @@ from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
-
-__all__ = [
-    "Map",
-    "Recipe",
-    "add_equalities",
-    "cache_trace",
-    "cache_trace_in_recording",
-    "leaf",
-    "np",
-    "record",
-]
 
 _LIMIT = 4096
 """Maximum entries per function."""

@@ -6,6 +6,7 @@ type inference cached by operator and operand types, so recording takes a few mi
 A value may read memory that other code can write to (`Foreign`).  What such a write means for
 operators that are pending is defined there.
 
+>>> from smelt.ops.elementwise import Map
 >>> x = leaf(np.ones((2, 3), np.float32))
 >>> record(Map("exp"), (x,)).type
 TensorType(dtype=f32, shape=(2, 3))
@@ -45,7 +46,6 @@ from smelt.frontends.array.structure import (
 from smelt.graph.ir import Node
 from smelt.knobs import TIERS
 from smelt.ops.create import Constant, Input
-from smelt.ops.elementwise import Map as Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
 from smelt.python.origin import Origin, here

@@ -3,6 +3,7 @@
 Sizes may be symbols of a recording; where sizes need to be equal, its scope decides and adds
 guards.
 
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones((2, 3, 4)))
 >>> reshape(x, (-1, 4)).type, permute(x, (2, 0, 1)).type
 (TensorType(dtype=f64, shape=(6, 4)), TensorType(dtype=f64, shape=(4, 2, 3)))
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.trace_cache import cache_trace
@@ -26,24 +26,6 @@ from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
 from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
-
-__all__ = [
-    "as_integer",
-    "axes_of",
-    "axis_list",
-    "axis_of",
-    "concat",
-    "expand",
-    "flip",
-    "from_host",
-    "np",
-    "pad",
-    "permute",
-    "reshape",
-    "scope_of",
-    "shape_of",
-    "take_range",
-]
 
 
 def scope_of(x: Value, *shapes: Shape) -> Scope | None:
@@ -57,6 +39,12 @@ def scope_of(x: Value, *shapes: Shape) -> Scope | None:
 def shape_of(x: Value) -> Shape:
     """Return the shape in terms of the unbound symbols."""
     return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
+
+
+def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
+    """Return dimensions as numbers; the recording is valid for these only."""
+    shape: Any = shape_of(x)
+    return tuple(shape[p] if x.scope is None else x.scope.pin(shape[p]) for p in dims)
 
 
 def axis_of(axis: int, rank: int, what: str) -> int:
@@ -203,11 +191,11 @@ def expand(x: Value, shape: Shape) -> Value:
         if scope is not None and scope.hint(a) == 1:
             scope.pin(a)
         elif scope is None or not scope.same(a, b):
-            raise ShapeError(
-                op="broadcast_to",
-                operands=x.type_text,
-                reason=f"dimension {position - len(source)} is {_number(a, scope)}, not "
+            raise ShapeError.of(
+                "broadcast_to",
+                f"dimension {position - len(source)} is {_number(a, scope)}, not "
                 f"{_number(b, scope)}",
+                x,
             )
     return record(Expand(scope.shape(shape) if scope is not None else shape), (x,), scope)
 

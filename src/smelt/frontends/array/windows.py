@@ -4,6 +4,8 @@ Convolutions and poolings of [batch, channels, *spatial] arrays share this modul
 as a stride is one number for all spatial dimensions or one for each.  Nothing is copied: padding
 and windows are index maps, applied by the kernel that reads them.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.convert import from_host
 >>> x = from_host(np.ones((1, 1, 5)))
 >>> slide("pool", x, Windows((3,), (2,), (1,), ((1, 1),))).type
 TensorType(dtype=f64, shape=(1, 1, 3, 3))
@@ -12,36 +14,18 @@ TensorType(dtype=f64, shape=(1, 1, 3, 3))
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.manipulation import broadcast_to, concat, flip
 from smelt.frontends.array.number import user_dim
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, add, floordiv, sub
-
-__all__ = [
-    "MODES",
-    "Padding",
-    "Windows",
-    "check_fit",
-    "crop_or_pad",
-    "from_host",
-    "np",
-    "padding_of",
-    "per_dimension",
-    "pin_dimensions",
-    "slide",
-    "spatial_rank",
-]
+from smelt.types.expr import add, floordiv, sub
 
 Padding = tuple[tuple[int, int], ...]
 """Padding (before, after) of each dimension, in elements."""
@@ -69,10 +53,8 @@ def spatial_rank(what: str, x: Value) -> int:
     Raises ShapeError if there is none.
     """
     if x.type.rank < 3:
-        raise ShapeError(
-            op=what,
-            operands=x.type_text,
-            reason="it is not [batch, channels, ...] with 1 or more spatial dimensions",
+        raise ShapeError.of(
+            what, "it is not [batch, channels, ...] with 1 or more spatial dimensions", x
         )
     return x.type.rank - 2
 
@@ -90,11 +72,8 @@ def per_dimension(
     except TypeError:
         values = ()
     if len(values) != count or min(values, default=least) < least:
-        raise ArgumentError(
-            op=what,
-            argument=argument,
-            value=repr(setting),
-            expected=f"an integer of at least {least}, or {count} of them",
+        raise ArgumentError.of(
+            what, argument, setting, f"an integer of at least {least}, or {count} of them"
         )
     return values
 
@@ -113,11 +92,11 @@ def padding_of(
         if padding == "same":
             spans = [(n - 1) * d for n, d in zip(extent, dilation, strict=True)]
             return tuple((n // 2, n - n // 2) for n in spans)
-        raise ArgumentError(
-            op=what,
-            argument="padding",
-            value=repr(padding),
-            expected="'same', 'valid', an integer, or an integer or a pair for each dimension",
+        raise ArgumentError.of(
+            what,
+            "padding",
+            padding,
+            "'same', 'valid', an integer, or an integer or a pair for each dimension",
         )
     entries = padding if isinstance(padding, (tuple, list)) else (padding,) * count
     if len(entries) != count:
@@ -126,25 +105,13 @@ def padding_of(
     return tuple((low, high) for low, high in pairs)
 
 
-def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
-    """Return dimensions as numbers; the recording is valid for these only."""
-    shape = shape_of(x)
-    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in dims)
-
-
-def _pin(x: Value, d: Index) -> int:
-    assert x.scope is not None
-    return x.scope.pin(d)
-
-
 def check_fit(what: str, x: Value, w: Windows, operands: str) -> None:
     """Raise ShapeError, naming `operands`, unless the windows fit into x with its padding."""
     first = x.type.rank - len(w.extent)
     for k, n in enumerate(shape_of(x)[first:]):
         low, high = w.pad_widths[k]
         reach, padded = w.span(k), add(n, low + high)
-        fits = padded >= reach if isinstance(padded, int) else _is_at_most(x, reach, padded)
-        if not fits or w.extent[k] < 1:
+        if not holds(x.scope, reach, "<=", padded) or w.extent[k] < 1:
             length = padded if isinstance(padded, int) or x.scope is None else x.scope.hint(padded)
             raise ShapeError(
                 op=what,
@@ -153,11 +120,6 @@ def check_fit(what: str, x: Value, w: Windows, operands: str) -> None:
                 f"into the {length} (with margins {low} and {high}) of dimension {first + k}",
                 hint="Make the kernel, its dilation or the image fit, or pad the image.",
             )
-
-
-def _is_at_most(x: Value, low: int, high: Index) -> bool:
-    assert x.scope is not None
-    return x.scope.holds(low, "<=", high)
 
 
 def slide(
@@ -199,9 +161,7 @@ def pad_with_mode(
     padding that x is too short to fill.
     """
     if mode not in MODES:
-        raise ArgumentError(
-            op=what, argument="mode", value=repr(mode), expected=f"one of {', '.join(MODES)}"
-        )
+        raise ArgumentError.of(what, "mode", mode, f"one of {', '.join(MODES)}")
     before = x.type.rank - len(widths)
     if mode == "zeros":
         low, high = zip(*widths, strict=True)
@@ -217,10 +177,8 @@ def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: 
     n = user_dim(shape_of(x)[axis], x.scope)
     reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
     if n == 0 or (reach is not None and reach < max(low, high)):
-        raise ShapeError(
-            op=what,
-            operands=x.type_text,
-            reason=f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}",
+        raise ShapeError.of(
+            what, f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}", x
         )
     array = Array.of(x)
 

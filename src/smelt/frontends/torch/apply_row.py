@@ -1,9 +1,5 @@
 """Apply the table row of a traced operator and check the types of its results."""
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import operator

@@ -7,10 +7,6 @@ halves both compile stays split: only their combination failed.
     program, failure = narrowed(traced.graph, lambda lowering: Program(traced, lowering))
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@
 before we see them; *extern* ones are calls of torch inside the plan.
 """
 
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 import sys

@@ -4,10 +4,6 @@ Results are tensors of torch's caching allocator, so that its streams, graphs an
 know them. Positions are checked on the device; an error appears at a later call.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import importlib

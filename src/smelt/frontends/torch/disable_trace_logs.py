@@ -6,9 +6,6 @@ log, flushing the caches with a buffer. Both happen whether or not the line is w
 noticeable part of a first call.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 import logging
@@ -29,13 +26,10 @@ def disable_trace_logs() -> Generator[None]:
     """
     with ExitStack() as stack:
         for module, name, instead, lines in _PATCHES:
-            if hasattr(module, name) and not any(map(_is_enabled, lines)):
+            is_read = any(log is None or log.isEnabledFor(logging.DEBUG) for log in lines)
+            if hasattr(module, name) and not is_read:
                 stack.enter_context(mock.patch.object(module, name, instead))
         yield
-
-
-def _is_enabled(log: Any) -> bool:
-    return log is None or log.isEnabledFor(logging.DEBUG)
 
 
 _PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (

@@ -10,10 +10,6 @@ its function), and operators use temporary memory.
     budget.allowance(alone=False)                 # what one graph of several may take
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -11,10 +11,6 @@ The first sum is exact; the second adds in the order of positions, as eager code
 what is computed of them and the sums fuse as other operators do.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

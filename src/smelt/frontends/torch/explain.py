@@ -13,10 +13,6 @@ import torch
 from smelt.frontends.torch.backend import backend
 from smelt.frontends.torch.record import Record, record
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 
 def fresh_backend() -> Callable[..., Any]:
     """Return the backend as a new function, so that Dynamo traces a known program again."""

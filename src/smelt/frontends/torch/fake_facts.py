@@ -5,9 +5,6 @@ memory of eager code and which results are views are read from these before the 
 program that PyTorch saves keeps the facts and drops the examples.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ scores masked; the planner finds tiles without visible scores as in any other pr
 block lists are not read: they follow from the mask.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations

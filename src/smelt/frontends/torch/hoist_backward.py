@@ -17,9 +17,6 @@ rounding="exact"; beyond an operator that is not known to be linear; and for a l
 number: each row then has its own factor, and a sum over rows cannot be formed before it is known.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Iterable

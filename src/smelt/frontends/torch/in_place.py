@@ -39,10 +39,6 @@ from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false
-
-
 # ---- analysis ------------------------------------------------------------------------------------
 
 
@@ -210,8 +206,6 @@ def span_bytes(t: torch.Tensor) -> int:
     return (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize
 
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
 # pyright: reportUnknownMemberType=false
 
 

@@ -8,10 +8,6 @@ further off, each traced operator is compiled alone on eager values, to find the
     assert difference is None, difference
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import copy

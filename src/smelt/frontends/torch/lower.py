@@ -12,10 +12,6 @@ Views belong to both sides. Inside a graph they are index maps; where a call, or
 tensor, torch makes its own view of the memory, with the strides that eager code would have.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import operator

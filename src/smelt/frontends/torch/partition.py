@@ -13,10 +13,6 @@ Values on the cut are kept; what follows it is copied into the backward graph, w
 into its readers.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math

@@ -4,10 +4,6 @@ No operator is known by name: its row expands it to primitives, which have costs
 reductions, scans and calls of torch are never recomputed.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math
@@ -137,7 +133,6 @@ class RecomputeCosts:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether a call only gives views of its operands."""
     returns = getattr(getattr(target, "_schema", None), "returns", ())
     alias = [r.alias_info for r in returns]
     return bool(alias) and all(a is not None and not a.is_write for a in alias)

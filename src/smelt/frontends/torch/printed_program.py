@@ -9,9 +9,6 @@ virtual GPUs, unknown drivers). It costs microseconds of Python a kernel. In Tri
 (`TRITON_INTERPRET=1`) tensors are the CPU's.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 import hashlib

@@ -10,10 +10,6 @@ a call costs no interpretation:
         return (t3[0],)
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math
@@ -146,7 +142,6 @@ class Program:
         self._add(f"return {results}")
 
     def _results(self) -> str:
-        """Return the text of the return value."""
         views = self.lowering.views
         if not views:
             return self._literal(self.lowering.results)

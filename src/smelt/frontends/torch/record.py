@@ -8,10 +8,6 @@ A record connects every kernel with modules, lines and ATen operators, and lists
 torch, which graphs fell back, and where Dynamo broke the program.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import json
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
     from smelt.explain.api import Lesson, Report
     from smelt.explain.measure import Times
     from smelt.explain.why import Why
-
-__all__ = ["Break", "Compiled", "Kept", "Kernel", "Record", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,9 @@ def _explain_module() -> Any:
 
 def _report(segment: Segment, home: Compiled, target: str | None = None) -> Report:
     times, sizes = home.times.get(segment), dict(segment.hints)
-    return _explain_module().report(segment.compiled, sizes, times=times, target=target)
+    return _explain_module().report(
+        segment.compiled, sizes, times=times, target=target, frozen=False
+    )
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:

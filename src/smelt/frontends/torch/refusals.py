@@ -8,9 +8,7 @@ them: then sizes as they are must be refused too. What is refused for the stand-
 division by zero or a position out of bounds, is not refused both for zeros and for ones.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 

@@ -26,10 +26,6 @@ from smelt.frontends.torch.in_place import nodes_in
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.row import Row
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
-
 _MIN_ELEMENTS = 32768
 """Minimum elements for which normalising negative positions first pays. A quarter for each further
 dimension: `index_put` then computes every element's offset from all positions."""

@@ -19,11 +19,6 @@ import torch
 from torch._decomp.decompositions import affine_grid_generator
 from torch.nn import functional
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 ATEN: Any = torch.ops.aten
 _BACKWARD: dict[tuple[str, int], Any] = {
     ("nearest", 1): ATEN.upsample_nearest1d_backward.default,
@@ -69,7 +64,6 @@ def _affine_grid(theta: torch.Tensor, size: Any, align_corners: bool | None = No
 
 
 def _is_function_transform(node: torch.fx.Node) -> bool:
-    """Whether a call belongs to a transform of functions."""
     module = str(getattr(node.target, "__module__", ""))
     return "functorch" in module or "_nesting" in getattr(node.target, "__name__", "")
 

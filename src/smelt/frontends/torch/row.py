@@ -9,10 +9,6 @@ The result of a rule is compared with the type that torch expects; a rule that d
 UnsupportedError, and the operator is left to torch with that reason.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -8,10 +8,6 @@
 A function with an operator that has no row is left to PyTorch with the call around it.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -25,11 +25,6 @@ from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, product
 from smelt.types.tensor import Shape, broadcast_shapes
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 _MAX_COPY_RATIO = 4
 """Lower a scatter (which copies the destination) only if the destination has at most this many
 times as many elements as are written; otherwise torch updates in place."""

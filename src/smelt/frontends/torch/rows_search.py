@@ -10,10 +10,6 @@ Each step is a gather, which fuses with what is around it. The steps are those o
 unsorted rows, and NaN in them, give the same result as there.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -46,7 +42,6 @@ def _searchsorted(
 
 
 def _bucketize(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
-    """Lower `bucketize`: all of `x` in one row."""
     return _searchsorted(c, row, x, out_int32=out_int32, right=right)
 
 

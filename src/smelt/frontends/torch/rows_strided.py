@@ -11,9 +11,6 @@ Offsets count from the start of the storage, whatever view of it `as_strided` is
 program is lowered, `rebase_on_memory` makes it a call on the value that owns the storage.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 import operator

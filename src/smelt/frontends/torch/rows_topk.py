@@ -16,11 +16,6 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, evaluate, sub
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 MAX_SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""
 MAX_PASSES = (16, 4)
@@ -48,12 +43,10 @@ def _top(
 
 
 def _axis_shape(x: V, a: int) -> tuple[Index, ...]:
-    """Return the shape of an index array along one axis."""
     return tuple(n if d == a else 1 for d, n in enumerate(x.shape))
 
 
 def _first_positions(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
-    """Return the positions of the first `k` elements in order."""
     keys, at = _keys_and_positions(x, a, extent, largest=largest)
     kind, is_worse = ("max", "lt") if largest else ("min", "gt")
     worst = number(COMBINES[kind].identity(keys.dtype), keys.dtype, x.origin)

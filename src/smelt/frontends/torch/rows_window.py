@@ -29,6 +29,15 @@ def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     return tuple(entries * count if len(entries) == 1 else entries)
 
 
+def pool_settings(
+    kernel: Any, stride: Any, padding: Any, count: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return extents, steps and padding of a pooling; windows adjoin by default."""
+    extent = per_dimension(kernel, count)
+    step = per_dimension(stride, count) if stride else extent
+    return extent, step, per_dimension(padding, count)
+
+
 def _windows(
     c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
 ) -> V:
@@ -87,9 +96,8 @@ def _max_pool(
 ) -> tuple[V, V | None]:
     """Return the maximum of each window, and its position in the image."""
     count = 3 if c.out[0].dim() >= 4 and len(per_dimension(kernel, 1)) == 3 else 2
-    extent = per_dimension(kernel, count)
-    step = extent if stride == [] or stride == () else per_dimension(stride, count)
-    pads, dilations = per_dimension(padding, count), per_dimension(dilation, count)
+    extent, step, pads = pool_settings(kernel, stride, padding, count)
+    dilations = per_dimension(dilation, count)
     overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
@@ -142,8 +150,9 @@ def _argmax_positions(
     return place.cast(i64)
 
 
-def window_sizes(
+def window_counts(
     c: Call,
+    x: V,
     spatial: Sequence[Index],
     output_dims: Sequence[Index],
     extent: Sequence[int],
@@ -152,32 +161,25 @@ def window_sizes(
     *,
     inside: bool,
     ceil: bool,
-) -> float | list[V]:
-    """Count the elements of each window: a number, or counts along each dimension.
+    divisor: Any,
+) -> V:
+    """Return the elements of each window, or `divisor`, to broadcast with x [.., *output_dims].
 
     Padding counts, unless only elements `inside` do; what windows of ceil mode cover beyond it
     never does.
     """
-    if not ceil and not (inside and any(pads)):
-        return float(math.prod(extent))
-    counts: list[V] = []
-    for n, m, t, s, margin in zip(spatial, output_dims, extent, step, pads, strict=True):
+    if divisor or (not ceil and not (inside and any(pads))):
+        return number(float(divisor or math.prod(extent)), x.dtype, x.origin)
+    total = number(1, i64, x.origin)
+    for k, (n, m, t, s, margin) in enumerate(
+        zip(spatial, output_dims, extent, step, pads, strict=True)
+    ):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
         end = (begin + t).map("min", size + 2 * margin)
         if inside:
             begin, end = begin.map("max", margin), end.map("min", size + margin)
-        counts.append(end - begin)
-    return counts
-
-
-def window_counts(n: float | list[V], x: V, count: int) -> V:
-    """Return window sizes as a value that broadcasts with the last dimensions of x."""
-    if not isinstance(n, list):
-        return number(float(n), x.dtype, x.origin)
-    total = number(1, i64, x.origin)
-    for k, counts in enumerate(n):
-        total = total * counts.reshape(*counts.shape, *[1] * (count - 1 - k))
+        total = total * (end - begin).reshape(m, *[1] * (len(spatial) - 1 - k))
     return total.cast(x.dtype)
 
 
@@ -192,15 +194,15 @@ def _avg_pool(count: int) -> Any:
         count_include_pad: bool = True,
         divisor_override: Any = None,
     ) -> V:
-        extent = per_dimension(kernel, count)
-        step = extent if stride == [] or stride == () else per_dimension(stride, count)
-        pads, dilations = per_dimension(padding, count), (1,) * count
+        extent, step, pads = pool_settings(kernel, stride, padding, count)
+        dilations = (1,) * count
         overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
         padded = pad_spatial(x.to_compute_type(), pads, 0.0, overhang)
         windows = _windows(c, padded, extent, step, dilations)
         total = windows.sum(range(windows.rank - count, windows.rank))
-        n = window_sizes(
+        counts = window_counts(
             c,
+            total,
             x.shape[x.rank - count :],
             total.shape[x.rank - count :],
             extent,
@@ -208,8 +210,9 @@ def _avg_pool(count: int) -> Any:
             pads,
             inside=not count_include_pad,
             ceil=ceil_mode,
+            divisor=divisor_override,
         )
-        return (total / window_counts(divisor_override or n, total, count)).cast(x.dtype)
+        return (total / counts).cast(x.dtype)
 
     return lower
 

@@ -15,9 +15,7 @@ autocast) is saved with it. Guards are PyTorch's: those that the compiler adds a
 program is saved, and it is an error if a loaded program needs another one.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false, reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -265,5 +263,4 @@ def _traced_float(node: torch.fx.Node) -> tuple[Any, float] | None:
 
 
 def _guard_texts(mode: Any) -> frozenset[str]:
-    """Return the guards on the sizes of a program as text."""
     return frozenset(str(g.expr) for g in mode.shape_env.guards)

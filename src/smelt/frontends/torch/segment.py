@@ -4,10 +4,6 @@ Kernels read tensors in place and write results into our own memory blocks, whic
 tensors on that memory; a block returns to the pool when torch releases the tensor.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import logging

@@ -17,11 +17,6 @@ import torch
 
 from smelt.frontends.torch.layout import memory_order
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
-
 ATEN: Any = torch.ops.aten
 
 

@@ -4,9 +4,7 @@ PyTorch passes such a function to its operator as a module with a graph of its o
 it must have rows: a call of torch cannot run in the middle of a loop.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 

@@ -4,10 +4,6 @@
 'aten.add.Tensor'
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 A composite operator (softmax, a norm, a loss) is written with them as in eager code, and becomes
 primitives.
 
+>>> from smelt.types.dtype import f32
 >>> x = V(build.input("x", TensorType(f32, (4,))))
 >>> (1 - x * x).node.type
 TensorType(dtype=f32, shape=(4,))
@@ -24,22 +25,9 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice
 from smelt.python.origin import Origin
-from smelt.types.dtype import DType, f32, i64
+from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = [
-    "ComputedNumber",
-    "V",
-    "concat",
-    "contract",
-    "f32",
-    "gather",
-    "iota",
-    "is_zeros",
-    "number",
-    "select",
-]
 
 Number = bool | int | float
 

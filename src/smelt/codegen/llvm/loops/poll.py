@@ -58,16 +58,25 @@ def nest_loop(
     inside: Callable[[Value], None],
 ) -> None:
     """Emit the outermost loop of the current nest, polled if a task may take long."""
-    if env.s.phase.segments[env.nest.time] is None and has_few_tasks(env.s):
+    if is_polled(env.s, env.nest):
         _poll(env, axis, [_axes(env.s, env.nest) - {axis}], bounds, number(step), inside)
     else:
         env.loop(*bounds, step, inside)
 
 
-def has_few_tasks(s: Schedule) -> bool:
-    """Return whether tasks grow with the sizes rather than in number."""
+def is_polled(s: Schedule, nest: Nest) -> bool:
+    """Return whether a nest may take long in one task: these grow with the sizes, not in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]
-    return len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
+    few = len(counts) == len(s.phase.grid) and prod(counts) <= PARTS
+    if s.phase.segments[nest.time] is not None or not few:
+        return False
+    return _elements(s, _axes(s, nest)) >= POLL_ELEMENTS
+
+
+def _elements(s: Schedule, axes: Iterable[str]) -> int:
+    """Return how many positions some axes have in a task: if that is unknown, many."""
+    fixed = [n for a in axes if isinstance(n := s.local.get(a), int)]
+    return prod(fixed) if len(fixed) == len([*axes]) else POLL_ELEMENTS
 
 
 def _axes(s: Schedule, nest: Nest) -> set[str]:
@@ -88,12 +97,11 @@ def _poll(
     step: Value,
     inside: Callable[[Value], None],
 ) -> None:
-    b, (low, high), local = env.b, bounds, env.s.local
+    b, (low, high) = env.b, bounds
     elements = number(0)
     total = 0
     for axes in sorted({tuple(sorted(a)) for a in steps}):
-        fixed = [n for a in (*axes, axis) if isinstance(n := local.get(a), int)]
-        total += prod(fixed) if len(fixed) == len(axes) + 1 else POLL_ELEMENTS
+        total += _elements(env.s, (*axes, axis))
         each = number(1)
         for a in axes:
             each = b.mul(each, b.sub(env.ranges[a][1], env.ranges[a][0]))
@@ -106,22 +114,20 @@ def _poll(
 
     def run_strip(start: Value) -> None:
         with b.if_then(b.icmp_signed(">", start, low), likely=False):
-            _leave_if_given_up(env)
+            leave_if_given_up(b, env.frame.done)
         end = b.add(start, strip)
         env.loop(start, b.select(b.icmp_signed("<", end, high), end, high), step, inside)
 
     env.loop(low, high, strip, run_strip)
 
 
-def _leave_if_given_up(env: Environment) -> None:
-    """Return from the kernel if the function that it polls, if any, says so."""
-    b, module = env.b, env.b.module
-    words = module.globals.get(POLL_SYMBOL) or ir.ExternalVariable(module, POLL_SYMBOL)
+def leave_if_given_up(b: ir.IRBuilder, done: ir.Block) -> None:
+    """Go to `done`, where the kernel returns, if the function that it polls says so."""
+    words = b.module.globals.get(POLL_SYMBOL) or ir.ExternalVariable(b.module, POLL_SYMBOL)
     function = b.load(words, typ=_PTR)
     ask, on = b.append_basic_block("poll"), b.append_basic_block("on")
     b.cbranch(b.icmp_unsigned("!=", b.ptrtoint(function, I64), number(0)), ask, on)
     b.position_at_end(ask)
     answer = b.call_at(function, _POLL, [words])
-    assert env.frame.done is not None
-    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, env.frame.done)
+    b.cbranch(b.icmp_signed("==", answer, ir.IntType(32)(0)), on, done)
     b.position_at_end(on)
