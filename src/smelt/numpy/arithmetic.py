@@ -23,13 +23,10 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray, is_complex_like
+from smelt.frontends.array.numpy_calls import array as _array
 from smelt.frontends.array.promote import promote_with_number
 from smelt.numpy.binding import LibraryOnly
 from smelt.types.dtype import bool_
-
-
-def _array(x: Any) -> Array:
-    return calls.array(x, "smelt.numpy")
 
 
 def _floats(x: Any) -> Array:

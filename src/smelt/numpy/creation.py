@@ -292,9 +292,7 @@ def _like(name: str) -> Any:
             return getattr(make, name)(shape, dtype=x.dtype if dtype is None else dtype)
         return function(x, dtype=dtype)
 
-    like.__name__ = like.__qualname__ = f"{name}_like"
-    like.__doc__ = function.__doc__
-    return like
+    return calls.named(like, f"{name}_like", function.__doc__)
 
 
 zeros_like, ones_like, empty_like = _like("zeros"), _like("ones"), _like("empty")
@@ -366,9 +364,7 @@ def _window(name: str) -> Any:
             return make.zeros(0)
         return make.ones(1) if M == 1 else _WINDOWS[name](n * 1.0, M - 1)
 
-    window.__name__ = window.__qualname__ = name
-    window.__doc__ = (theirs.__doc__ or "").strip().partition("\n")[0]
-    return window
+    return calls.named(window, name, (theirs.__doc__ or "").strip().partition("\n")[0])
 
 
 _WINDOWS: dict[str, Any] = {

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,23 @@ LinAlgError = np.linalg.LinAlgError
 
 def _array(x: Any) -> Array:
     return calls.array(x, "linalg")
+
+
+def _of_arrays(function: Any, count: int = 1) -> Any:
+    """Return a function of ours whose first arguments may be lists or arrays of NumPy too."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        return function(*map(_array, args[:count]), *args[count:], **options)
+
+    return run
+
+
+matrix_norm, vector_norm = _of_arrays(linalg.matrix_norm), _of_arrays(linalg.vector_norm)
+inv, det, slogdet = _of_arrays(linalg.inv), _of_arrays(linalg.det), _of_arrays(linalg.slogdet)
+cholesky, svdvals = _of_arrays(linalg.cholesky), _of_arrays(linalg.svdvals)
+trace, solve = _of_arrays(linalg.trace), _of_arrays(linalg.solve, 2)
+matmul, outer, cross = (_of_arrays(f, 2) for f in (linalg.matmul, linalg.outer, linalg.cross))
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
@@ -43,47 +61,12 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return linalg.vector_norm(array, axis=axis, ord=order, keepdims=keepdims)
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
-    """Return the norm of matrices in the last two dimensions."""
-    return linalg.matrix_norm(_array(x), keepdims=keepdims, ord=ord)
-
-
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
-    """Return the norm of vectors along `axis`; None flattens first."""
-    return linalg.vector_norm(_array(x), axis=axis, keepdims=keepdims, ord=ord)
-
-
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     """Return the product of several matrices, from left to right."""
     first, *others = map(_array, arrays)
     for x in others:
         first = linalg.matmul(first, x)
     return calls.store(first, out)
-
-
-def solve(a: Any, b: Any) -> Array:
-    """Return the solution of linear equations."""
-    return linalg.solve(_array(a), _array(b))
-
-
-def inv(a: Any) -> Array:
-    """Return the inverse of matrices."""
-    return linalg.inv(_array(a))
-
-
-def det(a: Any) -> Array:
-    """Return the determinants of matrices."""
-    return linalg.det(_array(a))
-
-
-def slogdet(a: Any) -> Any:
-    """Return the signs and logarithms of determinants."""
-    return linalg.slogdet(_array(a))
-
-
-def cholesky(a: Any, /, *, upper: bool = False) -> Array:
-    """Return the Cholesky factor of positive definite matrices."""
-    return linalg.cholesky(_array(a), upper=upper)
 
 
 def eigh(a: Any, UPLO: str = "L") -> Any:
@@ -116,11 +99,6 @@ def svd(
     return linalg.svd(_array(a), full_matrices=full_matrices)
 
 
-def svdvals(x: Any, /) -> Array:
-    """Return the singular values of matrices."""
-    return linalg.svdvals(_array(x))
-
-
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Array:
     """Return the pseudo-inverse; singular values up to 1e-15 of the largest are zero."""
     tolerance = rtol if calls.is_default(rcond) else rcond
@@ -140,11 +118,6 @@ def matrix_power(a: Any, n: int) -> Array:
     return linalg.matrix_power(matrices, n)
 
 
-def matmul(x1: Any, x2: Any, /) -> Array:
-    """Return products of matrices."""
-    return linalg.matmul(_array(x1), _array(x2))
-
-
 def matrix_transpose(x: Any, /) -> Array:
     """Return matrices with rows and columns exchanged."""
     return _array(x).matrix_transpose(True)
@@ -153,21 +126,6 @@ def matrix_transpose(x: Any, /) -> Array:
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return the diagonals of matrices in the last two dimensions."""
     return methods.diagonal_view(_array(x), offset, -2, -1)
-
-
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
-    """Return the sums of diagonals of matrices in the last two dimensions."""
-    return linalg.trace(_array(x), offset=offset, dtype=dtype)
-
-
-def outer(x1: Any, x2: Any, /) -> Array:
-    """Return the products of all pairs of two vectors' elements."""
-    return linalg.outer(_array(x1), _array(x2))
-
-
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """Return the vector product of vectors of three elements."""
-    return linalg.cross(_array(x1), _array(x2), axis=axis)
 
 
 tensordot, vecdot = arithmetic.tensordot, arithmetic.vecdot

@@ -21,6 +21,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.methods import as_view
+from smelt.frontends.array.numpy_calls import array as _array
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.views import axes_of
 from smelt.numpy.binding import LibraryOnly
@@ -28,10 +29,6 @@ from smelt.numpy.library import as_ours
 from smelt.types.dtype import bool_
 
 PAD_MODES = frozenset(("constant", "edge", "reflect", "symmetric", "wrap"))
-
-
-def _array(x: Any) -> Array:
-    return calls.array(x, "smelt.numpy")
 
 
 def _arrays(items: Any) -> list[Array]:
@@ -525,9 +522,7 @@ def _write_through(name: str) -> Any:
         theirs(buffer, *map(_host, args), **{k: _host(v) for k, v in kwargs.items()})
         arr[...] = buffer
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (theirs.__doc__ or "").strip().partition("\n")[0]
-    return function
+    return calls.named(function, name, (theirs.__doc__ or "").strip().partition("\n")[0])
 
 
 def _host(x: Any) -> Any:

@@ -15,6 +15,7 @@ import math
 import operator
 import secrets
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
@@ -78,9 +79,7 @@ def _drawing(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
             named["size"] = out.shape
         return calls.store(finish(theirs(*values, **named), as_ours, ()), out)
 
-    draw.__name__ = draw.__qualname__ = name
-    draw.__doc__ = f"Draw by NumPy's `{name}`; arguments as in NumPy."
-    return draw
+    return calls.named(draw, name, f"Draw by NumPy's `{name}`; arguments as in NumPy.")
 
 
 def _shuffle(theirs: Callable[..., Any], x: Any, *axis: Any, **named: Any) -> None:
@@ -258,98 +257,71 @@ class RecordedGenerator:
         return el.minimum(positions, count - 1)
 
 
-def _inverse(name: str, count: int, defaults: tuple[Any, ...], formula: Any, doc: str) -> Any:
+def _inverse(name: str, formula: Any, doc: str) -> Any:
     """Return a method that applies the inverse of a distribution to uniform numbers."""
+    _, *names = signature(formula).parameters
 
-    def method(self: Any, *args: Any, size: Any = None, **named: Any) -> Any:
-        values = [*args[:count], *defaults[len(args) :]]
-        if len(args) > count:
-            size = args[count]
-        for key, value in named.items():
-            values[_PARAMETERS[name].index(key)] = value
-        return formula(self._unit(size, *values), *values)
+    def method(self: Any, *args: Any, **named: Any) -> Any:
+        values = dict(zip((*names, "size"), args, strict=False)) | named
+        size = values.pop("size", None)
+        return formula(self._unit(size, *values.values()), **values)
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = doc
-    return method
+    return calls.named(method, name, doc)
 
 
-_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    "standard_exponential": (),
-    "exponential": ("scale",),
-    "laplace": ("loc", "scale"),
-    "logistic": ("loc", "scale"),
-    "gumbel": ("loc", "scale"),
-    "rayleigh": ("scale",),
-    "pareto": ("a",),
-    "weibull": ("a",),
-    "power": ("a",),
-    "standard_cauchy": (),
-    "geometric": ("p",),
-    "triangular": ("left", "mode", "right"),
-}
-"""Distribution by an inverse -> names of its parameters."""
-
-
-def _laplace(u: Array, loc: Any, scale: Any) -> Any:
+def _laplace(u: Array, loc: Any = 0.0, scale: Any = 1.0) -> Any:
     low = el.log(2.0 * u + 1e-300)
     return loc + scale * el.where(u < 0.5, low, -el.log(2.0 - 2.0 * u))
 
 
-def _triangular(u: Array, left: Any, mode: Any, right: Any) -> Any:
+def _logistic(u: Array, loc: Any = 0.0, scale: Any = 1.0) -> Any:
+    return loc + scale * (el.log(u + 1e-300) - el.log(1.0 - u))
+
+
+def _triangular(u: Array, left: Any = 0.0, mode: Any = 0.5, right: Any = 1.0) -> Any:
     part = (mode - left) / (right - left)
     low = left + el.sqrt(u * (right - left) * (mode - left))
     return el.where(u < part, low, right - el.sqrt((1.0 - u) * (right - left) * (right - mode)))
 
 
-def _geometric(u: Array, p: Any) -> Any:
+def _geometric(u: Array, p: Any = 0.5) -> Any:
     steps = el.ceil(el.log1p(-u) / el.log1p(-calls.array(p, "geometric") * 1.0))
     return methods.convert(el.maximum(steps, 1.0), "int64")
 
 
-_INVERSES: Final[dict[str, tuple[tuple[Any, ...], Callable[..., Any], str]]] = {
-    "standard_exponential": ((), lambda u: -el.log(1.0 - u), "Return exponential numbers."),
-    "exponential": ((1.0,), lambda u, s: -el.log(1.0 - u) * s, "Return exponential numbers."),
-    "laplace": ((0.0, 1.0), _laplace, "Return numbers of Laplace's distribution."),
-    "logistic": (
-        (0.0, 1.0),
-        lambda u, m, s: m + s * (el.log(u + 1e-300) - el.log(1.0 - u)),
-        "Return logistic numbers.",
-    ),
+_INVERSES: Final[dict[str, tuple[Callable[..., Any], str]]] = {
+    "standard_exponential": (lambda u: -el.log(1.0 - u), "exponential numbers"),
+    "exponential": (lambda u, scale=1.0: -el.log(1.0 - u) * scale, "exponential numbers"),
+    "laplace": (_laplace, "numbers of Laplace's distribution"),
+    "logistic": (_logistic, "logistic numbers"),
     "gumbel": (
-        (0.0, 1.0),
-        lambda u, m, s: m - s * el.log(-el.log(1.0 - u)),
-        "Return numbers of Gumbel's distribution.",
+        lambda u, loc=0.0, scale=1.0: loc - scale * el.log(-el.log(1.0 - u)),
+        "numbers of Gumbel's distribution",
     ),
     "rayleigh": (
-        (1.0,),
-        lambda u, s: s * el.sqrt(-2.0 * el.log(1.0 - u)),
-        "Return numbers of Rayleigh's distribution.",
+        lambda u, scale=1.0: scale * el.sqrt(-2.0 * el.log(1.0 - u)),
+        "numbers of Rayleigh's distribution",
     ),
     "pareto": (
-        (1.0,),
-        lambda u, a: el.exp(-el.log(1.0 - u) / a) - 1.0,
-        "Return numbers of Pareto's second distribution.",
+        lambda u, a=1.0: el.exp(-el.log(1.0 - u) / a) - 1.0,
+        "numbers of Pareto's second distribution",
     ),
     "weibull": (
-        (1.0,),
-        lambda u, a: el.pow(-el.log(1.0 - u), 1.0 / a),
-        "Return numbers of Weibull's distribution.",
+        lambda u, a=1.0: el.pow(-el.log(1.0 - u), 1.0 / a),
+        "numbers of Weibull's distribution",
     ),
-    "power": ((1.0,), lambda u, a: el.pow(u, 1.0 / a), "Return numbers of a power distribution."),
+    "power": (lambda u, a=1.0: el.pow(u, 1.0 / a), "numbers of a power distribution"),
     "standard_cauchy": (
-        (),
         lambda u: el.tan(math.pi * (u - 0.5)),
-        "Return numbers of Cauchy's distribution.",
+        "numbers of Cauchy's distribution",
     ),
-    "geometric": ((0.5,), _geometric, "Return the numbers of trials up to a success."),
-    "triangular": ((0.0, 0.5, 1.0), _triangular, "Return numbers of a triangular distribution."),
+    "geometric": (_geometric, "the numbers of trials up to a success"),
+    "triangular": (_triangular, "numbers of a triangular distribution"),
 }
-"""Distribution -> defaults, the inverse of its distribution function, one line of doc."""
+"""Distribution -> the inverse of its distribution function, with NumPy's parameters; its doc."""
 
-for _name, (_defaults, _formula, _doc) in _INVERSES.items():
-    _method = _inverse(_name, len(_PARAMETERS[_name]), _defaults, _formula, _doc)
-    setattr(RecordedGenerator, _name, _method)
+for _name, (_formula, _doc) in _INVERSES.items():
+    setattr(RecordedGenerator, _name, _inverse(_name, _formula, f"Return {_doc}."))
 
 
 def default_rng(seed: Any = None) -> Any:

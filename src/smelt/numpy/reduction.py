@@ -15,12 +15,9 @@ from smelt.frontends.array import methods, nan_reductions, numerical, order, seg
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.numpy_calls import array as _array
 from smelt.numpy.arithmetic import refuse_bools
 from smelt.numpy.binding import LibraryOnly
-
-
-def _array(x: Any) -> Array:
-    return calls.array(x, "smelt.numpy")
 
 
 def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
@@ -186,40 +183,29 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
     return _covariance(x, (y,), dtype, numerical.corrcoef, rowvar=rowvar)
 
 
-def _of_vector(x: Any, axis: Any) -> tuple[Array, Any]:
-    """Return an array for a scan: a number is a vector of one element."""
-    array = _array(x)
-    return (array, axis) if array.ndim else (methods.ravel(array), 0)
+def _cumulative(name: str, start: str) -> Any:
+    scan = getattr(stat, name)
+
+    def function(
+        x: Any,
+        /,
+        *,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        include_initial: bool = False,
+    ) -> Any:
+        array = _array(x)
+        if not array.ndim:  # a vector of one element
+            array, axis = methods.ravel(array), 0
+        result = scan(array, axis=axis, dtype=dtype, include_initial=include_initial)
+        return calls.store(result, out)
+
+    return calls.named(function, name, f"Return prefix {start} if asked.")
 
 
-def cumulative_sum(
-    x: Any,
-    /,
-    *,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    include_initial: bool = False,
-) -> Any:
-    """Return prefix sums, after a zero if asked."""
-    x, axis = _of_vector(x, axis)
-    result = stat.cumulative_sum(x, axis=axis, dtype=dtype, include_initial=include_initial)
-    return calls.store(result, out)
-
-
-def cumulative_prod(
-    x: Any,
-    /,
-    *,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    include_initial: bool = False,
-) -> Any:
-    """Return prefix products, after a one if asked."""
-    x, axis = _of_vector(x, axis)
-    result = stat.cumulative_prod(x, axis=axis, dtype=dtype, include_initial=include_initial)
-    return calls.store(result, out)
+cumulative_sum = _cumulative("cumulative_sum", "sums, after a zero")
+cumulative_prod = _cumulative("cumulative_prod", "products, after a one")
 
 
 def histogram(

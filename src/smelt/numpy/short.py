@@ -36,20 +36,12 @@ def _sort(x: Any) -> Any:
     return x
 
 
-def _outer(x: Any, y: Any) -> Any:
-    return np.multiply(x.ravel()[:, None], y.ravel()[None, :])
-
-
 def _stack(arrays: Sequence[Any]) -> Any:
     first = arrays[0].shape
     for x in arrays:
         if x.shape != first:
             return np.stack(arrays)
     return np.concatenate([x[None] for x in arrays])
-
-
-def _clip(x: Any, low: Any, high: Any) -> Any:
-    return x.clip(low, high)
 
 
 def _roll(x: Any, shift: Any, axis: Any = None) -> Any:
@@ -77,9 +69,9 @@ SHORT: Final[dict[str, Callable[..., Any]]] = {
     "any": _reduction(np.logical_or, bool),
     **{name: methodcaller(name) for name in ("mean", "std", "var", "argmax", "argmin", "argsort")},
     **{name: methodcaller(name) for name in ("cumsum", "cumprod", "transpose", "nonzero")},
-    "clip": _clip,
+    "clip": lambda x, low, high: x.clip(low, high),
     "diff": _diff,
-    "outer": _outer,
+    "outer": lambda x, y: np.multiply(x.ravel()[:, None], y.ravel()[None, :]),
     "roll": _roll,
     "sort": _sort,
     "stack": _stack,

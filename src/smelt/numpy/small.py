@@ -137,20 +137,14 @@ def _samples(start: Any, stop: Any, num: Any = 50, *rest: Any, **named: Any) -> 
     return num * max(np.size(start), np.size(stop))
 
 
-def _first(n: Any, *rest: Any, **named: Any) -> int:
-    return int(n)
-
-
-def _indices(n: Any, *rest: Any, **named: Any) -> int:
-    return n * n
-
-
 SIZES: Final[dict[str, Callable[..., int]]] = {
     **dict.fromkeys(("zeros", "ones", "empty", "full", "indices"), _of_shape),
     **dict.fromkeys(("eye", "identity", "tri"), _square),
     **dict.fromkeys(("linspace", "logspace", "geomspace"), _samples),
-    **dict.fromkeys(("bartlett", "blackman", "hamming", "hanning", "kaiser"), _first),
-    **dict.fromkeys(("tril_indices", "triu_indices", "diag_indices"), _indices),
+    **dict.fromkeys(
+        ("bartlett", "blackman", "hamming", "hanning", "kaiser"), lambda n, *_, **__: int(n)
+    ),
+    **dict.fromkeys(("tril_indices", "triu_indices", "diag_indices"), lambda n, *_, **__: n * n),
     "arange": _span,
     "fromfunction": lambda function, shape, **named: _of_shape(shape),
 }

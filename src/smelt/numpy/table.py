@@ -150,9 +150,7 @@ def _refused(name: str, hint: str) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         raise UnsupportedError(f"np.{name}", hint=hint)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Raise UnsupportedError.  {hint}"
-    return function
+    return calls.named(function, name, f"Raise UnsupportedError.  {hint}")
 
 
 def _composites() -> Iterator[tuple[str, Any]]:

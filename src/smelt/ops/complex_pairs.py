@@ -19,17 +19,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
-__all__ = [
-    "FUNCTIONS",
-    "REAL_FUNCTIONS",
-    "add",
-    "divide",
-    "multiply",
-    "namespace",
-    "power",
-    "subtract",
-]
-
 Part = Any
 """Real array or number; None for an imaginary part that is not there."""
 Pair = tuple[Part, Part]

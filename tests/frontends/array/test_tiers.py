@@ -54,7 +54,7 @@ def exact_operators(dtype: str) -> list[Any]:
     for name in sorted(EXACT):
         operands = tuple(leaf(x.copy()) for x in data[: SCALARS[name].arity])
         try:
-            arrays.append(Array.of(tiers.record(Map(name), operands)))
+            arrays.append(Array.of(value.record(Map(name), operands)))
         except sm.errors.SmeltError:
             continue  # not for this dtype
     return arrays

@@ -136,12 +136,8 @@ class Options:
             if 0 <= slot < count:
                 slots.add(self.parameters[slot])
             elif self.parameters and not self._takes(inspect.Parameter.VAR_POSITIONAL):
-                raise ArgumentError(
-                    op="jit",
-                    argument="argument number",
-                    value=str(position),
-                    expected=f"-{count} to {count - 1}: {', '.join(self.parameters)}",
-                )
+                expected = f"-{count} to {count - 1}: {', '.join(self.parameters)}"
+                raise ArgumentError.of("jit", "argument number", position, expected)
         for name in names:
             slots.add(name)
             if name in self.parameters:

@@ -26,14 +26,12 @@ from smelt.frontends.array.complex_array import (
     pair,
 )
 from smelt.frontends.array.complex_calls import COMPLEX
-from smelt.frontends.array.complex_library import call_power, call_unary
+from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.manipulation import broadcast_arrays
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.ops import complex_pairs
 from smelt.types.dtype import f32, f64
-
-__all__ = ["conj", "not_equal"]
 
 Part = Any
 """Real array or number."""
@@ -143,29 +141,20 @@ def power(x: Any, y: Any) -> ComplexArray:
     operands = (_to(complex_array(p), dtype) for p in (x, y))
     (a, b), (c, d) = (z.parts for z in operands)
     a, b, c, d = broadcast_arrays(a, b, c, d)
-    return call_power(a, b, c, d)
+    return call_stacked("complex_power", a, b, c, d)
 
 
 def _to(z: ComplexArray, dtype: Any) -> ComplexArray:
     return COMPLEX["astype"](z, dtype)
 
 
-_LIBRARY: Final = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-}
-"""Function -> NumPy's, which computes it."""
+_LIBRARY: Final = ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+"""Functions that NumPy computes."""
 
 
 def _library(name: str) -> Callable[[Any], ComplexArray]:
-    def function(x: Any) -> ComplexArray:
-        return call_unary(_LIBRARY[name], *complex_array(x).parts)
-
-    return function
+    options = {"function": f"arc{name[1:]}"}
+    return lambda x: call_stacked("complex_unary", *complex_array(x).parts, **options)
 
 
 COMPLEX.update(

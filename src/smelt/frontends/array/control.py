@@ -398,17 +398,12 @@ def _length(sequences: Sequence[Value], names: Sequence[str], length: Any) -> In
         if steps is None:
             steps, source = first, name
         elif steps != first and (scope is None or not scope.same(steps, first)):
-            raise LengthError(op="scan", reason=_differ(scope, (source, steps), (name, first)))
+            steps, first = (d if scope is None else scope.hint(d) for d in (steps, first))
+            raise LengthError(op="scan", reason=f"{source} says {steps} steps, {name} says {first}")
     if steps is None:
         raise LengthError(op="scan", reason="neither xs nor length says how many steps there are")
     scope = next((x.scope for x in sequences if x.scope is not None), STATE.scope)
     return steps if scope is None else scope.canon(steps)
-
-
-def _differ(scope: Scope | None, one: tuple[str, Index], other: tuple[str, Index]) -> str:
-    (a, n), (b, m) = one, other
-    n, m = (d if scope is None else scope.hint(d) for d in (n, m))
-    return f"{a} says {n} steps, {b} says {m}"
 
 
 def _zeros(dtype: DType, shape: Shape, scope: Scope | None) -> Value:

@@ -125,19 +125,11 @@ def is_foreign_array(x: object) -> bool:
 
     An object with `__array__` counts too, unless it has NumPy's functions of its own.
     """
-    return (
-        isinstance(x, (np.ndarray, np.generic))
-        or hasattr(x, "__dlpack__")
-        or hasattr(x, "__array_interface__")
-        or _is_convertible(x)
-    )
-
-
-def _is_convertible(x: object) -> bool:
+    if isinstance(x, np.generic) or hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__"):
+        return True
     kind = type(x)
-    return hasattr(kind, "__array__") and not (
-        isinstance(x, type) or hasattr(kind, "__array_ufunc__")
-    )
+    has_functions = isinstance(x, type) or hasattr(kind, "__array_ufunc__")
+    return hasattr(kind, "__array__") and not has_functions
 
 
 _GPU = 2

@@ -20,8 +20,9 @@ from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.product import contract
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import reduce_axes
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of
+from smelt.frontends.array.views import flip, pad, permute, pin_dimensions, reshape, shape_of
 from smelt.frontends.array.windows import (
     Padding,
     Windows,
@@ -29,7 +30,6 @@ from smelt.frontends.array.windows import (
     crop_or_pad,
     padding_of,
     per_dimension,
-    pin_dimensions,
     slide,
     spatial_rank,
 )
@@ -246,11 +246,8 @@ def conv_transpose(
     for n, s, d, e, m, ends in zip(
         shape_of(image)[2:], steps, dilated, extent, extra, cropping, strict=True
     ):
-        full, cropped_total = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m), sum(ends)
-        fits = (
-            full > cropped_total if isinstance(full, int) else _is_more(image, full, cropped_total)
-        )
-        if not fits:
+        full = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m)
+        if not holds(image.scope, sum(ends) + 1, "<=", full):
             raise ShapeError.of(
                 what,
                 f"the result would be empty: padding {padding!r} cuts off all of it",
@@ -264,11 +261,6 @@ def conv_transpose(
     form = _col2im if full and floating else _zero_stuffed
     result = form(image, kernel, groups, steps, dilated, cropping, extra)
     return _add_bias(what, result, bias, count)
-
-
-def _is_more(image: Value, length: Index, than: int) -> bool:
-    assert image.scope is not None
-    return image.scope.holds(than + 1, "<=", length)
 
 
 def _transpose_kernel(kernel: Value, groups: int) -> Value:

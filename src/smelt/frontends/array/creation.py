@@ -111,7 +111,7 @@ def asarray(
         return _from_memory(obj, target, copy)
     if copy is False:
         raise ArgumentError("asarray: nested lists become an array only by a copy")
-    return _from_lists(obj, target)
+    return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
 def _convert_array(x: Array, target: DType | None, copy: bool | None) -> Array:
@@ -145,10 +145,6 @@ def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
             raise ArgumentError(f"asarray: {node.type.dtype} becomes {target} only by a copy")
         node = cast(node, target)
     return Array.of(node)
-
-
-def _from_lists(obj: Any, target: DType | None) -> Array:
-    return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
 @takes_complex

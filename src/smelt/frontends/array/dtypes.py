@@ -189,14 +189,8 @@ def finfo(type: Any, /) -> FInfo:
     if not dtype.is_float:
         raise DTypeError(f"finfo({dtype.long}): not a floating-point type")
     info = ml_dtypes.finfo(dtype.numpy)
-    return FInfo(
-        dtype.bits,
-        float(info.eps),
-        float(info.max),
-        float(info.min),
-        float(info.smallest_normal),
-        dtype,
-    )
+    eps, largest, least = float(info.eps), float(info.max), float(info.min)
+    return FInfo(dtype.bits, eps, largest, least, float(info.smallest_normal), dtype)
 
 
 def iinfo(type: Any, /) -> IInfo:

@@ -49,7 +49,7 @@ def _unary(name: str, doc: str) -> One:
             pass
         return call_complex(name, x)
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 def _binary(name: str, doc: str) -> Two:
@@ -67,21 +67,14 @@ def _binary(name: str, doc: str) -> Two:
             return call_complex(name, x1, x2)
         return Array.of(family(x, y))
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
-def _named(function: Any, name: str, doc: str) -> Any:
+def named(function: Any, name: str, doc: str | None) -> Any:
+    """Return a function that was made for a table with its name and docstring."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
-
-
-def _check(name: str, kinds: tuple[str, ...], *operands: Any) -> None:
-    for x in operands:
-        if isinstance(x, Value) and x.type.dtype.kind not in kinds:
-            raise DTypeError(
-                op=name, dtypes=x.type.dtype.long, hint=f"It takes: {', '.join(kinds)}."
-            )
 
 
 # Arithmetic
@@ -186,7 +179,7 @@ def _logical(name: str, doc: str) -> Two:
     def function(x1: Any, x2: Any, /) -> Any:
         return of_bools(truth(x1), truth(x2))
 
-    return _named(function, name, doc)
+    return named(function, name, doc)
 
 
 def truth(x: Any) -> Any:
@@ -232,7 +225,8 @@ def positive(x: Any, /) -> Array:
 def _numeric(x: Any, what: str) -> Array:
     """Return a real array of numbers; raise DTypeError for bool."""
     node = value(x, what)
-    _check(what, ("int", "uint", "float"), node)
+    if node.type.dtype.kind not in ("int", "uint", "float"):
+        raise DTypeError(op=what, dtypes=node.type.dtype.long, hint="It takes: int, uint, float.")
     return Array.of(node)
 
 

@@ -84,16 +84,12 @@ def locate_error(
         node = locate.largest_stored_value(graph.outputs, sizes, stored)
         origin = None if node is None else node.origin
         if node is not None:
-            _add_detail(error, locate.describe_value(node, sizes))
+            largest = locate.describe_value(node, sizes)
+            if error.detail:
+                error.detail = f"{error.detail}; {largest}"
+            else:
+                error.fields = {**error.fields, "largest": largest}
     error.origin = origin or error.origin
-
-
-def _add_detail(error: SmeltError, what: str) -> None:
-    """Add the value that it concerns to an error about memory."""
-    if error.detail:
-        error.detail = f"{error.detail}; {what}"
-    else:
-        error.fields = {**error.fields, "largest": what}
 
 
 def choose_input_layouts(

@@ -47,7 +47,9 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
     """
     if isinstance(function, Array):
         return _explain_pending(function, args, kwargs)
-    target = kwargs.pop("target") if _names_target(function, kwargs) else None
+    names_machine = isinstance(kwargs.get("target"), str)  # or an argument of the function
+    names_machine = names_machine and "target" not in signature(function).parameters
+    target = kwargs.pop("target") if names_machine else None
     if not callable(function):
         raise ArgumentError.of(
             "explain", "function", function, "a function, or an array whose elements are pending"
@@ -111,10 +113,3 @@ def _explain_pending(
     if target is not None:
         return explain_package().report(compiled, sizes, target=target)
     return explain_package().report(compiled, sizes, buffers)
-
-
-def _names_target(function: Callable[..., Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether the keyword `target` names a machine, and is not an argument of the function."""
-    if not isinstance(keywords.get("target"), str):
-        return False
-    return "target" not in signature(function).parameters

@@ -243,7 +243,8 @@ def _differentiable(
         edges.append(middle)
         if n % 2 == 0:
             edges.append(_without_imag(_along(x, last, slice(n // 2, n // 2 + 1))))
-        x = complex_functions.COMPLEX["concat"]([*edges, _conj(mirror)], axis=last)
+        conjugate = pair(mirror.parts[0], -mirror.parts[1])
+        x = complex_functions.COMPLEX["concat"]([*edges, conjugate], axis=last)
         sizes = (*sizes[:-1], None)
     for axis, n in zip(axes, sizes, strict=True):
         x = x if n is None else _resized(x, axis, n)
@@ -259,10 +260,6 @@ def _differentiable(
     if what in _HALF:
         return _along(result, last, slice(0, x.shape[last] // 2 + 1))
     return result
-
-
-def _conj(z: Any) -> Any:
-    return pair(z.parts[0], -z.parts[1])
 
 
 def _without_imag(z: Any) -> Any:

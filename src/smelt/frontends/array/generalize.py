@@ -268,14 +268,6 @@ def _ints(shape: Shape) -> Iterator[int]:
 # Equalities of sizes that operators need
 
 
-def _map(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
-    lift.sizes.broadcast(op.name, *types)
-
-
-def _gather(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
-    lift.sizes.broadcast("gather", *types[1:])
-
-
 def _scatter(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.broadcast("scatter", *types[2:])
     middle = max(len(t.shape) for t in types[2:])
@@ -408,9 +400,9 @@ def _loop(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
             lift.sizes.same(d, e)
 
 
-_RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] = {
-    Map: _map,
-    Gather: _gather,
+_RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], object]] = {
+    Map: lambda lift, x, op, types: lift.sizes.broadcast(op.name, *types),
+    Gather: lambda lift, x, op, types: lift.sizes.broadcast("gather", *types[1:]),
     Scatter: _scatter,
     Concat: _concat,
     Contract: _contract,

@@ -343,7 +343,10 @@ def _builder(scope: Scope | None) -> Builder:
     """
 
     def emit(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
-        result = record(op, tuple(_value(x) for x in inputs), scope)
+        operands = [  # numbers come as plain nodes
+            x if isinstance(x, Value) else Value(x.op, x.inputs, x.type, x.origin) for x in inputs
+        ]
+        result = record(op, tuple(operands), scope)
         result.origin = origin
         return result
 
@@ -351,8 +354,3 @@ def _builder(scope: Scope | None) -> Builder:
         return type if scope is None else scope.type(type)
 
     return _autodiff().Builder(emit, seen)
-
-
-def _value(x: Node) -> Value:
-    """Return a node as a value; numbers come as plain nodes."""
-    return x if isinstance(x, Value) else Value(x.op, x.inputs, x.type, x.origin)

@@ -14,8 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -45,7 +44,7 @@ from smelt.frontends.array.shortcut import (
     count_call,
 )
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.transformed import function_text
+from smelt.frontends.array.transformed import FunctionObject, function_text
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
@@ -71,7 +70,7 @@ _OUT_FLAGS = 0x501
 """NumPy's flags C_CONTIGUOUS, ALIGNED and WRITEABLE."""
 
 
-class Jit(Generic[P, R]):
+class Jit(FunctionObject, Generic[P, R]):
     """Function that is recorded and compiled when it is called; made by `sm.jit`.
 
     Calling it runs the compiled code; `lower` compiles ahead of time.
@@ -164,16 +163,6 @@ class Jit(Generic[P, R]):
         """Raise AttributeError with the nearest name."""
         raise missing_attribute("'Jit' object", name, type(self))
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return itself, as for a function: a copy of its owner runs the same compiled code."""
-        return self
-
     def __reduce__(self) -> Any:
         """Pickle by name, as functions are, or by the options.
 
@@ -247,7 +236,10 @@ class Jit(Generic[P, R]):
         args, kwargs = call
         targets, tree = ([out], LEAF) if out.__class__ is np.ndarray else flatten(out)
         replaces = _replaced(targets, buffers)
-        exact = replaces and (*key, "out", tree, replaces, *map(_out_key, targets))
+        exact: Any = replaces
+        if replaces:
+            memory = [(x.dtype, x.shape, x.flags.num & _OUT_FLAGS) for x in targets]
+            exact = (*key, "out", tree, replaces, *memory)
         known_call = self._exact.get(exact) if exact else None
         if replaces and known_call is not None and len(buffers) == known_call.trace.leaves:
             places = {id(x): k for x, k in zip(targets, replaces, strict=True)}
@@ -419,10 +411,6 @@ def _run_known(known_call: ExactCall, buffers: list[Buffer]) -> Any:
     if trace.single:
         return Array.of(leaf(results[0]))
     return pack(trace, [Array.of(leaf(data)) for data in results])
-
-
-def _out_key(target: Buffer) -> tuple[Any, ...]:
-    return target.dtype, target.shape, target.flags.num & _OUT_FLAGS
 
 
 def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, ...] | None:

@@ -149,22 +149,6 @@ def _same_type(x: TensorType, *_others: TensorType, **_options: Any) -> TensorTy
     return x
 
 
-def _positions_type(x: TensorType, **_options: Any) -> TensorType:
-    return TensorType(i64, x.shape)
-
-
-def _search_type(x: TensorType, values: TensorType, **_options: Any) -> TensorType:
-    return TensorType(i64, values.shape)
-
-
-def _determinant_type(x: TensorType) -> TensorType:
-    return TensorType(x.dtype, x.shape[:-2])
-
-
-def _solution_type(a: TensorType, b: TensorType) -> TensorType:
-    return b
-
-
 def _solve(a: Buffer, b: Buffer) -> Buffer:
     if b.ndim == 1:  # NumPy's gufunc takes vectors only as columns
         return np.linalg.solve(a, b[:, None])[:, 0]
@@ -177,11 +161,17 @@ def _pack(*parts: Buffer) -> Buffer:
     return np.concatenate(rows, axis=-1)
 
 
-def _row_type(x: TensorType, *shapes: Shape) -> TensorType:
-    total: Index = 0
-    for shape in shapes:
-        total = add(total, product(shape))
-    return TensorType(x.dtype, (*x.shape[:-2], total))
+def _factors(shapes: Callable[[Index, Index, Index], tuple[Shape, ...]]) -> Any:
+    """Return the type rule of a row of factors: shapes by rows, columns and the shorter side."""
+
+    def rule(x: TensorType, wide: bool = False) -> TensorType:
+        m, n = x.shape[-2:]
+        total: Index = 0
+        for shape in shapes(m, n, m if wide else n):
+            total = add(total, product(shape))
+        return TensorType(x.dtype, (*x.shape[:-2], total))
+
+    return rule
 
 
 def _eigh(x: Buffer) -> Buffer:
@@ -189,52 +179,13 @@ def _eigh(x: Buffer) -> Buffer:
     return _pack(w[..., None, :], v)
 
 
-def _eigh_type(x: TensorType) -> TensorType:
-    n = x.shape[-1]
-    return _row_type(x, (n,), (n, n))
-
-
 def _qr(x: Buffer, wide: bool, mode: Any = "reduced") -> Buffer:
     return _pack(*np.linalg.qr(x, mode=mode))
-
-
-def _qr_type(x: TensorType, wide: bool) -> TensorType:
-    m, n = x.shape[-2:]
-    k = m if wide else n
-    return _row_type(x, (m, k), (k, n))
-
-
-def _complete_qr_type(x: TensorType, wide: bool) -> TensorType:
-    m, n = x.shape[-2:]
-    return _row_type(x, (m, m), (m, n))
 
 
 def _svd(x: Buffer, wide: bool, full: bool = False) -> Buffer:
     u, s, vh = np.linalg.svd(x, full_matrices=full)
     return _pack(u, s[..., None, :], vh)
-
-
-def _svd_type(x: TensorType, wide: bool) -> TensorType:
-    m, n = x.shape[-2:]
-    k = m if wide else n
-    return _row_type(x, (m, k), (k,), (k, n))
-
-
-def _full_svd_type(x: TensorType, wide: bool) -> TensorType:
-    m, n = x.shape[-2:]
-    return _row_type(x, (m, m), (m if wide else n,), (n, n))
-
-
-def _singular_values(x: Buffer, wide: bool) -> Buffer:
-    return np.linalg.svd(x, compute_uv=False)
-
-
-def _singular_values_type(x: TensorType, wide: bool) -> TensorType:
-    return TensorType(x.dtype, (*x.shape[:-2], x.shape[-2 if wide else -1]))
-
-
-def _slogdet(x: Buffer) -> Buffer:
-    return np.stack(np.linalg.slogdet(x), axis=-1)
 
 
 _ROWS = (
@@ -244,11 +195,16 @@ _ROWS = (
     ExternRow(
         "argsort",
         "positions that sort along an axis",
-        _positions_type,
+        lambda x, **_: TensorType(i64, x.shape),
         _argsort,
         into=_argsort_into,
     ),
-    ExternRow("searchsorted", "where elements belong in a sorted vector", _search_type, _search),
+    ExternRow(
+        "searchsorted",
+        "where elements belong in a sorted vector",
+        lambda x, values, **_: TensorType(i64, values.shape),
+        _search,
+    ),
     ExternRow("linalg_inv", "inverse matrices", _same_type, np.linalg.inv, derive.of_inverse),
     ExternRow(
         "linalg_cholesky",
@@ -258,44 +214,60 @@ _ROWS = (
         derive.of_cholesky,
     ),
     ExternRow(
-        "linalg_det", "determinants", _determinant_type, np.linalg.det, derive.of_determinant
+        "linalg_det",
+        "determinants",
+        lambda x: TensorType(x.dtype, x.shape[:-2]),
+        np.linalg.det,
+        derive.of_determinant,
     ),
     ExternRow(
-        "linalg_solve", "solutions of linear systems", _solution_type, _solve, derive.of_solution
+        "linalg_solve", "solutions of linear systems", lambda a, b: b, _solve, derive.of_solution
     ),
     ExternRow(
         "linalg_slogdet",
         "signs and logarithms of determinants",
-        lambda x: _row_type(x, (2,)),
-        _slogdet,
+        _factors(lambda m, n, k: ((2,),)),
+        lambda x: np.stack(np.linalg.slogdet(x), axis=-1),
         derive.of_signed_logarithm,
     ),
     ExternRow(
         "linalg_eigh",
         "eigenvalues and eigenvectors of symmetric matrices",
-        _eigh_type,
+        _factors(lambda m, n, k: ((n,), (n, n))),
         _eigh,
         derive.of_symmetric,
     ),
-    ExternRow("linalg_qr", "Q and R", _qr_type, _qr, derive.of_orthogonal),
+    ExternRow(
+        "linalg_qr",
+        "Q and R",
+        _factors(lambda m, n, k: ((m, k), (k, n))),
+        _qr,
+        derive.of_orthogonal,
+    ),
     ExternRow(
         "linalg_qr_complete",
         "square Q and R",
-        _complete_qr_type,
+        _factors(lambda m, n, k: ((m, m), (m, n))),
         partial(_qr, mode="complete"),
     ),
-    ExternRow("linalg_svd", "singular vectors and values", _svd_type, _svd, derive.of_singular),
+    ExternRow(
+        "linalg_svd",
+        "singular vectors and values",
+        _factors(lambda m, n, k: ((m, k), (k,), (k, n))),
+        _svd,
+        derive.of_singular,
+    ),
     ExternRow(
         "linalg_svd_full",
         "square singular vectors, and values",
-        _full_svd_type,
+        _factors(lambda m, n, k: ((m, m), (k,), (n, n))),
         partial(_svd, full=True),
     ),
     ExternRow(
         "linalg_svdvals",
         "singular values",
-        _singular_values_type,
-        _singular_values,
+        _factors(lambda m, n, k: ((k,),)),
+        lambda x, wide: np.linalg.svd(x, compute_uv=False),
         derive.of_singular_values,
     ),
 )

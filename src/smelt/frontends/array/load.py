@@ -32,7 +32,7 @@ from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import tree_from_data, tree_to_data
 from smelt.frontends.array.value import leaf
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
-from smelt.graph.ir import Graph, Node
+from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.walk import input_size_names
 from smelt.ops.create import Input
@@ -200,12 +200,10 @@ def _bounds(graph: Graph) -> BoundsChecks:
     if not graph.checks:
         return BoundsChecks()
     (flag,) = graph.check_outputs
-    checks = collect_bounds_checks(graph.results, trusted=lambda _, plain: _is_constant(plain))
+    checks = collect_bounds_checks(
+        graph.results, trusted=lambda _, plain: isinstance(plain.op, Input) and plain.op.constant
+    )
     return replace(checks, flag=flag)
-
-
-def _is_constant(x: Node) -> bool:
-    return isinstance(x.op, Input) and x.op.constant
 
 
 def _planned(trace: Trace, plan: Plan) -> Trace:

@@ -27,12 +27,18 @@ from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
-from smelt.frontends.array.number import Size, as_dim, dims, is_integral
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.number import as_dim, dims, is_integral
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, copied, leaf
-from smelt.frontends.array.views import axes_of, axis_list, axis_of, shape_of, take_range
+from smelt.frontends.array.views import (
+    axes_of,
+    axis_list,
+    axis_of,
+    pin_dimensions,
+    shape_of,
+    take_range,
+)
 from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
@@ -299,8 +305,7 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     if counts.scope is not None:
         raise TracerError(use="repeat", value=counts.type_text)
     values = evaluate(counts)
-    size = shape_of(x)[axis]
-    n = size if isinstance(size, int) else Size(size, _scope(x)).value()
+    (n,) = pin_dimensions(x, (axis,))
     if values.size not in (1, n) or (values.size and int(values.min()) < 0):
         raise ArgumentError.of(
             "repeat", "repeats", values, f"counts for {n} elements, none negative"
@@ -309,12 +314,6 @@ def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
         np.arange(n), values.reshape(-1) if values.size != 1 else int(values.item())
     )
     return Array.of(take(x, [leaf(sources)], axis))
-
-
-def _scope(x: Value) -> Scope:
-    """Return the recording of a value whose shape is symbolic."""
-    assert x.scope is not None
-    return x.scope
 
 
 @takes_complex

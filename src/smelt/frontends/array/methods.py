@@ -16,6 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import wraps
+from html import escape
 from typing import Any, Final
 
 import numpy as np
@@ -587,7 +588,7 @@ def _html(x: Array) -> str:
     """Return the array for notebooks: a table for small matrices, else its text."""
     recorded = isinstance(x, ComplexArray) or x.node.scope is not None
     if recorded or x.ndim != 2 or not 0 < x.size <= 400:
-        return f"<pre>{_escaped(repr(x))}</pre>"
+        return f"<pre>{escape(repr(x), quote=False)}</pre>"
     rows = "".join(
         "<tr>" + "".join(f"<td>{_shown(v)}</td>" for v in row) + "</tr>"
         for row in np.asarray(x).tolist()
@@ -600,24 +601,11 @@ def _shown(v: bool | int | float) -> str:
     return f"{v:.6g}" if isinstance(v, float) else str(v)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def _rounded_operator(x: Array, digits: int | None = None) -> Any:
     if x.ndim:
         return el.round(x, digits or 0)
     number = _only_item(x)
     return round(number) if digits is None else round(number, digits)
-
-
-def _divmod(x: Array, y: Any) -> tuple[Any, Any]:
-    return x // y, x % y
-
-
-def _formatted(x: Array, spec: str) -> str:
-    """Format an array of one element as its number; others only without a specification."""
-    return format(_only_item(x), spec) if spec else str(x)
 
 
 def base(x: Array) -> Any:
@@ -748,7 +736,8 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
     "std": numpy_calls.std, "sum": numpy_calls.sum, "swapaxes": _viewed(swapaxes),
     "take": take, "tobytes": tobytes, "trace": trace, "transpose": _viewed(transpose),
     "var": numpy_calls.var, "view": _view, "_repr_html_": _html, "__round__": _rounded_operator,
-    "__divmod__": _divmod, "__format__": _formatted,
+    "__divmod__": lambda x, y: (x // y, x % y),
+    "__format__": lambda x, spec: format(_only_item(x), spec) if spec else str(x),
     "resize": _refuse("resize", "An array keeps its size: y = np.resize(x, shape)."),
     "setflags": set_flags,
     "byteswap": _refuse("byteswap", "Use np.asarray(x).byteswap() of NumPy."),

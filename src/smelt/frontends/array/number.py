@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import LeakError, RangeError
+from smelt.errors import LeakError
 from smelt.frontends.array.families import BINARY, UNARY
-from smelt.frontends.array.promote import cast
+from smelt.frontends.array.promote import cast, range_error
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import Value, constant
 from smelt.frontends.array.views import as_integer
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, SizeOf
 from smelt.types.dtype import DType, f64, i64
-from smelt.types.expr import Index, floordiv, mod, mul, sub, text
+from smelt.types.expr import Index, floordiv, mod, mul, product, sub, text
 from smelt.types.expr import add as plus
 
 
@@ -75,6 +75,24 @@ class Number:
 
     def __hash__(self) -> int:
         return hash(self.value())
+
+    def _compare(self, relation: str, other: Any) -> bool:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return self._compare("==", other)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compare("<", other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compare(">=", other)
 
     def __round__(self, digits: int | None = None) -> Any:
         return round(self.value(), digits)
@@ -136,28 +154,14 @@ class Size(Number):
     def __repr__(self) -> str:
         return text(self.scope.canon(self.expr))
 
-    def __eq__(self, other: object) -> bool:
+    def _compare(self, relation: str, other: Any) -> bool:
         e = _expr(other)
-        return (
-            _compare_guarded(self, "==", other)
-            if e is None
-            else self.scope.holds(self.expr, "==", e)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.value())
-
-    def __lt__(self, other: Any) -> bool:
-        return _compare_sizes(self, "<", other)
-
-    def __le__(self, other: Any) -> bool:
-        return _compare_sizes(self, "<=", other)
-
-    def __gt__(self, other: Any) -> bool:
-        return _compare_sizes(self, ">", other)
-
-    def __ge__(self, other: Any) -> bool:
-        return _compare_sizes(self, ">=", other)
+        if e is None:
+            return _compare_guarded(self, relation, other)
+        opposite = _OPPOSITE.get(relation)
+        if opposite is None:
+            return self.scope.holds(self.expr, relation, e)
+        return not self.scope.holds(self.expr, opposite, e)
 
     def __bool__(self) -> bool:
         return not self.scope.holds(self.expr, "==", 0)
@@ -176,18 +180,6 @@ def _expr(x: object) -> Index | None:
     if isinstance(x, (int, np.integer)):
         return int(x)
     return None
-
-
-def _compare_sizes(x: Size, relation: str, other: Any) -> bool:
-    e = _expr(other)
-    if e is None:
-        return _compare_guarded(x, relation, other)
-    opposite = _OPPOSITE.get(relation)
-    return (
-        x.scope.holds(x.expr, relation, e)
-        if opposite is None
-        else (not x.scope.holds(x.expr, opposite, e))
-    )
 
 
 _OPPOSITE = {">": "<=", ">=": "<"}
@@ -221,12 +213,7 @@ class Scalar(Number):
     def _check_range(self, info: Any, dtype: DType) -> None:
         """Raise RangeError, as NumPy does, for a number beyond the dtype of the array operand."""
         if not info.min <= self.hint <= info.max:
-            raise RangeError(
-                op=self.scope.name,
-                argument="operand",
-                value=self.hint,
-                expected=f"a number that {dtype} holds",
-            )
+            raise range_error(self.scope.name, self.hint, dtype)
         self.scope.bound_scalar(self.rank0, int(info.min), int(info.max))
 
     def __index__(self) -> int:
@@ -235,23 +222,8 @@ class Scalar(Number):
     def __repr__(self) -> str:
         return f"<{self.dtype.long} argument>"
 
-    def __eq__(self, other: object) -> bool:
-        return _compare_guarded(self, "==", other)
-
-    def __hash__(self) -> int:
-        return hash(self.value())
-
-    def __lt__(self, other: Any) -> bool:
-        return _compare_guarded(self, "<", other)
-
-    def __le__(self, other: Any) -> bool:
-        return _compare_guarded(self, "<=", other)
-
-    def __gt__(self, other: Any) -> bool:
-        return _compare_guarded(self, ">", other)
-
-    def __ge__(self, other: Any) -> bool:
-        return _compare_guarded(self, ">=", other)
+    def _compare(self, relation: str, other: Any) -> bool:
+        return _compare_guarded(self, relation, other)
 
     def __bool__(self) -> bool:
         return not _compare_guarded(self, "==", 0)
@@ -363,7 +335,7 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
             scope = x.scope if isinstance(x, Size) else y.scope
             return _size_arithmetic(exact, a, b, scope)
         if what == "pow" and a is not None and isinstance(y, int) and 0 <= y <= 4:
-            return user_dim(_power(a, y), x.scope)
+            return user_dim(product([a] * y), x.scope)
         return _scalar_arithmetic(what, plain, x, y)
 
     return apply, lambda x, y: apply(y, x)
@@ -435,13 +407,6 @@ def _size_arithmetic(rule: Callable[..., Index], a: Index, b: Index, scope: Scop
     if rule in (floordiv, mod) and not isinstance(b, int) and not scope.holds(1, "<=", b):
         b = scope.pin(b)
     return user_dim(rule(a, b), scope)
-
-
-def _power(e: Index, times: int) -> Index:
-    out: Index = 1
-    for _ in range(times):
-        out = mul(out, e)
-    return out
 
 
 for _name, _what, _plain, _rule in _ARITHMETIC:

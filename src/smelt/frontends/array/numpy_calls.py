@@ -26,6 +26,7 @@ from smelt.frontends.array.complex_array import ComplexArray, complex_array, hel
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.elementwise import named
 from smelt.frontends.array.manipulation import broadcast_to, reshape
 from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.statistical import Axis
@@ -37,7 +38,7 @@ _KINDS = ("bool", "uint", "int", "float", "complex")
 _LAST_INTEGER = 2
 
 
-def array(x: Any, what: str) -> Array:
+def array(x: Any, what: str = "smelt.numpy") -> Array:
     """Return an argument (an array, a number or nested lists) as an array."""
     if isinstance(x, Array):
         return x
@@ -134,13 +135,6 @@ def _typed_reduction(name: str, reduce: Callable[..., Array], neutral: int, join
 def flag(keepdims: Any) -> bool:
     """Return whether NumPy's `keepdims` is set; its default object counts as not set."""
     return False if is_default(keepdims) else bool(keepdims)
-
-
-def named(function: Any, name: str, doc: str | None) -> Any:
-    """Return a function that was made for a table with its name and docstring."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
 
 
 sum = _typed_reduction("sum", stat.sum, 0, el.add)

@@ -7,6 +7,7 @@ or `UNARY`; in-place forms give the array a new version.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -33,24 +34,41 @@ from smelt.frontends.array.value import (
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import counterpart
 
-_ADD = BINARY["add"]
-_SUBTRACT = BINARY["subtract"]
-_MULTIPLY = BINARY["multiply"]
-_DIVIDE = BINARY["divide"]
-_FLOOR_DIVIDE = BINARY["floor_divide"]
-_REMAINDER = BINARY["remainder"]
-_POW = BINARY["pow"]
-_BITWISE_AND = BINARY["bitwise_and"]
-_BITWISE_OR = BINARY["bitwise_or"]
-_BITWISE_XOR = BINARY["bitwise_xor"]
-_BITWISE_LEFT_SHIFT = BINARY["bitwise_left_shift"]
-_BITWISE_RIGHT_SHIFT = BINARY["bitwise_right_shift"]
-_EQUAL = BINARY["equal"]
-_NOT_EQUAL = BINARY["not_equal"]
-_LESS = BINARY["less"]
-_LESS_EQUAL = BINARY["less_equal"]
-_GREATER = BINARY["greater"]
-_GREATER_EQUAL = BINARY["greater_equal"]
+_EQUAL, _NOT_EQUAL = BINARY["equal"], BINARY["not_equal"]
+
+T = TypeVar("T", bound="Operators")
+Method = Callable[[T, Any], T]
+"""Operator with another operand."""
+
+
+def _method(what: str) -> Method[T]:
+    family = BINARY[what]
+
+    def method(self: T, other: Any) -> T:
+        return self._forward(family, other)  # pyright: ignore[reportPrivateUsage]
+
+    method.__name__ = what
+    return method
+
+
+def _reflected_method(what: str) -> Method[T]:
+    family = BINARY[what]
+
+    def method(self: T, other: Any) -> T:
+        return self._reflected(family, other)  # pyright: ignore[reportPrivateUsage]
+
+    method.__name__ = what
+    return method
+
+
+def _method_in_place(what: str) -> Method[T]:
+    family = BINARY[what]
+
+    def method(self: T, other: Any) -> T:
+        return self._in_place(family, other)  # pyright: ignore[reportPrivateUsage]
+
+    method.__name__ = what
+    return method
 
 
 class Operators:
@@ -114,131 +132,87 @@ class Operators:
         """Make `node` the newest version of this array."""
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Self:
-        return _forward(_ADD, self, other)
-
-    def __radd__(self, other: Any) -> Self:
-        return _reflected(_ADD, self, other)
-
-    def __iadd__(self, other: Any) -> Self:
-        return _in_place(_ADD, self, other)
-
-    def __sub__(self, other: Any) -> Self:
-        return _forward(_SUBTRACT, self, other)
-
-    def __rsub__(self, other: Any) -> Self:
-        return _reflected(_SUBTRACT, self, other)
-
-    def __isub__(self, other: Any) -> Self:
-        return _in_place(_SUBTRACT, self, other)
-
-    def __mul__(self, other: Any) -> Self:
-        return _forward(_MULTIPLY, self, other)
-
-    def __rmul__(self, other: Any) -> Self:
-        return _reflected(_MULTIPLY, self, other)
-
-    def __imul__(self, other: Any) -> Self:
-        return _in_place(_MULTIPLY, self, other)
-
-    def __truediv__(self, other: Any) -> Self:
-        return _forward(_DIVIDE, self, other)
-
-    def __rtruediv__(self, other: Any) -> Self:
-        return _reflected(_DIVIDE, self, other)
-
-    def __itruediv__(self, other: Any) -> Self:
-        return _in_place(_DIVIDE, self, other)
-
-    def __floordiv__(self, other: Any) -> Self:
-        return _forward(_FLOOR_DIVIDE, self, other)
-
-    def __rfloordiv__(self, other: Any) -> Self:
-        return _reflected(_FLOOR_DIVIDE, self, other)
-
-    def __ifloordiv__(self, other: Any) -> Self:
-        return _in_place(_FLOOR_DIVIDE, self, other)
-
-    def __mod__(self, other: Any) -> Self:
-        return _forward(_REMAINDER, self, other)
-
-    def __rmod__(self, other: Any) -> Self:
-        return _reflected(_REMAINDER, self, other)
-
-    def __imod__(self, other: Any) -> Self:
-        return _in_place(_REMAINDER, self, other)
-
-    def __pow__(self, other: Any) -> Self:
-        return _forward(_POW, self, other)
-
-    def __rpow__(self, other: Any) -> Self:
-        return _reflected(_POW, self, other)
-
-    def __ipow__(self, other: Any) -> Self:
-        return _in_place(_POW, self, other)
-
-    def __and__(self, other: Any) -> Self:
-        return _forward(_BITWISE_AND, self, other)
-
-    def __rand__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_AND, self, other)
-
-    def __iand__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_AND, self, other)
-
-    def __or__(self, other: Any) -> Self:
-        return _forward(_BITWISE_OR, self, other)
-
-    def __ror__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_OR, self, other)
-
-    def __ior__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_OR, self, other)
-
-    def __xor__(self, other: Any) -> Self:
-        return _forward(_BITWISE_XOR, self, other)
-
-    def __rxor__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_XOR, self, other)
-
-    def __ixor__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_XOR, self, other)
-
-    def __lshift__(self, other: Any) -> Self:
-        return _forward(_BITWISE_LEFT_SHIFT, self, other)
-
-    def __rlshift__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_LEFT_SHIFT, self, other)
-
-    def __ilshift__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_LEFT_SHIFT, self, other)
-
-    def __rshift__(self, other: Any) -> Self:
-        return _forward(_BITWISE_RIGHT_SHIFT, self, other)
-
-    def __rrshift__(self, other: Any) -> Self:
-        return _reflected(_BITWISE_RIGHT_SHIFT, self, other)
-
-    def __irshift__(self, other: Any) -> Self:
-        return _in_place(_BITWISE_RIGHT_SHIFT, self, other)
+    __add__, __radd__, __iadd__ = _method("add"), _reflected_method("add"), _method_in_place("add")
+    __sub__, __rsub__ = _method("subtract"), _reflected_method("subtract")
+    __isub__ = _method_in_place("subtract")
+    __mul__, __rmul__ = _method("multiply"), _reflected_method("multiply")
+    __imul__ = _method_in_place("multiply")
+    __truediv__, __rtruediv__ = _method("divide"), _reflected_method("divide")
+    __itruediv__ = _method_in_place("divide")
+    __floordiv__, __rfloordiv__ = _method("floor_divide"), _reflected_method("floor_divide")
+    __ifloordiv__ = _method_in_place("floor_divide")
+    __mod__, __rmod__ = _method("remainder"), _reflected_method("remainder")
+    __imod__ = _method_in_place("remainder")
+    __pow__, __rpow__, __ipow__ = _method("pow"), _reflected_method("pow"), _method_in_place("pow")
+    __and__, __rand__ = _method("bitwise_and"), _reflected_method("bitwise_and")
+    __iand__ = _method_in_place("bitwise_and")
+    __or__, __ror__ = _method("bitwise_or"), _reflected_method("bitwise_or")
+    __ior__ = _method_in_place("bitwise_or")
+    __xor__, __rxor__ = _method("bitwise_xor"), _reflected_method("bitwise_xor")
+    __ixor__ = _method_in_place("bitwise_xor")
+    __lshift__, __rlshift__ = _method("bitwise_left_shift"), _reflected_method("bitwise_left_shift")
+    __ilshift__ = _method_in_place("bitwise_left_shift")
+    __rshift__ = _method("bitwise_right_shift")
+    __rrshift__ = _reflected_method("bitwise_right_shift")
+    __irshift__ = _method_in_place("bitwise_right_shift")
+    __lt__, __le__ = _method("less"), _method("less_equal")
+    __gt__, __ge__ = _method("greater"), _method("greater_equal")
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return _forward(_EQUAL, self, other)
+        return self._forward(_EQUAL, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return _forward(_NOT_EQUAL, self, other)
+        return self._forward(_NOT_EQUAL, other)
 
-    def __lt__(self, other: Any) -> Self:
-        return _forward(_LESS, self, other)
+    def _forward(self, family: Binary, other: Any) -> Self:
+        kind = other.__class__
+        if kind is self.__class__:
+            if self.place is None and other.place is None:
+                return finished(self.of(family(self.node, other.node)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if kind is float or kind is int:
+            if self.place is None:
+                return finished(self.of(family(self.node, other)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, self, other), 3)
+        # NumPy's scalars have their dtype, which Python's floats have not.
+        if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            other = np.asarray(other)
+        if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if isinstance(other, Operators):
+            return NotImplemented  # a complex array: its reflected method computes the result
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(self.node, y)), self, other), 3)
 
-    def __le__(self, other: Any) -> Self:
-        return _forward(_LESS_EQUAL, self, other)
+    def _reflected(self, family: Binary, other: Any) -> Self:
+        if other.__class__ is float or other.__class__ is int:
+            return finished(keep_order(self.of(_apply(family, other, self)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, other, self), 3)
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(y, self.node)), self, other), 3)
 
-    def __gt__(self, other: Any) -> Self:
-        return _forward(_GREATER, self, other)
-
-    def __ge__(self, other: Any) -> Self:
-        return _forward(_GREATER_EQUAL, self, other)
+    def _in_place(self, family: Binary, other: Any) -> Self:
+        if _in_memory(family, self, other):
+            return self
+        is_view = self.place is not None and self.place.links
+        if not (self.node.type.shape or is_view):  # a sum or an element, which may have other names
+            return finished(self._forward(family, other), 3)
+        try:
+            y = operand(other)
+        except ComplexOperand:
+            raise DTypeError(
+                f"{family.what} in place: a complex result does not fit into {self.node.type_text}"
+            ) from None
+        if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
+            operand_of_numpy(other)  # raises: self keeps its dtype
+        return y if y is NotImplemented else _replace(self, family.what, family(self.node, y))
 
     def __matmul__(self, other: Any) -> Self:
         if other.__class__ is self.__class__ or other.__class__ is np.ndarray:
@@ -281,9 +255,6 @@ class Operators:
         return finished(keep_order(self.of(_apply(UNARY["bitwise_invert"], self)), self))
 
 
-T = TypeVar("T", bound=Operators)
-
-
 def finished(result: Any, depth: int = 2) -> Any:
     """Return a result to the caller at a depth of frames: small ones as NumPy's by its rules."""
     if STATE.small_elements and isinstance(result, Operators) and result.is_small:
@@ -292,32 +263,14 @@ def finished(result: Any, depth: int = 2) -> Any:
     return result
 
 
-def _call_complex(name: str, *args: Any) -> Any:
-    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+def call_operator(name: str, *args: Any) -> Any:
+    """Call an operator's function with complex operands for the caller of its method.
+
+    It is computed as a whole where the caller has NumPy's rules.
+    """
     names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
     is_whole = STATE.small_elements > 0 and follows_numpy(names)
     return (call_whole if is_whole else call_complex)(name, *args)
-
-
-def _forward(family: Binary, x: T, other: Any) -> T:
-    kind = other.__class__
-    if kind is x.__class__:
-        if x.place is None and other.place is None:
-            return finished(x.of(family(x.node, other.node)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    if kind is float or kind is int:
-        if x.place is None:
-            return finished(x.of(family(x.node, other)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, x, other), 3)
-    # NumPy's scalars have their dtype, which Python's floats have not.
-    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
-        other = np.asarray(other)
-    if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
 def _apply(function: Any, *operands: Any) -> Value:
@@ -340,7 +293,8 @@ def _apply(function: Any, *operands: Any) -> Value:
                 x = x.node
         elif isinstance(x, (np.ndarray, np.generic)):
             is_private = False
-            x = leaf(np.asarray(x)) if _is_native(x) else operand_of_numpy(x)
+            is_native = x.dtype.char in "?bBhHiIlLqQefd" and x.dtype.isnative
+            x = leaf(np.asarray(x)) if is_native else operand_of_numpy(x)
         values.append(x)
     result: Value = function(*values)
     if is_private or result.data is not None:
@@ -394,20 +348,6 @@ def _elements_in_memory(x: Any) -> Any:
     return x if x.__class__ is np.ndarray else x.computed()
 
 
-def _is_native(x: Any) -> bool:
-    dtype = x.dtype
-    return dtype.char in "?bBhHiIlLqQefd" and dtype.isnative
-
-
-def _reflected(family: Binary, x: T, other: Any) -> T:
-    if other.__class__ is float or other.__class__ is int:
-        return finished(keep_order(x.of(_apply(family, other, x)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, other, x), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
-
-
 def keep_order(result: T, *operands: Any) -> T:
     """Give the result of an elementwise function the order in memory that NumPy's has.
 
@@ -448,23 +388,6 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
     if is_array:
         other = other.node if other.place is None else other.place.operand(other)
     return family.into(node, other, place is not None)
-
-
-def _in_place(family: Binary, x: T, other: Any) -> T:
-    if _in_memory(family, x, other):
-        return x
-    is_view = x.place is not None and x.place.links
-    if not (x.node.type.shape or is_view):  # a sum or an element, which may have other names
-        return finished(_forward(family, x, other), 3)
-    try:
-        y = operand(other)
-    except ComplexOperand:
-        raise DTypeError(
-            f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
-        ) from None
-    if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
-        operand_of_numpy(other)  # raises: x keeps its dtype
-    return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def is_complex(x: Any) -> bool:

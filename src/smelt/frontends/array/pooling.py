@@ -29,13 +29,12 @@ from smelt.frontends.array.reduction import mean as average
 from smelt.frontends.array.reduction import reduce_axes
 from smelt.frontends.array.searching import take
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import expand, pin_dimensions, reshape, shape_of
 from smelt.frontends.array.windows import (
     Windows,
     check_fit,
     padding_of,
     per_dimension,
-    pin_dimensions,
     slide,
     spatial_rank,
 )

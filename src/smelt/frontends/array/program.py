@@ -132,22 +132,6 @@ def _shaped(op: Any, numbers: list[int]) -> tuple[Hashable, ...]:
     return (_split(op.shape, numbers),)
 
 
-def _iota(op: Iota, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.shape, numbers), op.axis, op.dtype.name
-
-
-def _shear(op: Shear, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.shape, numbers), op.axis, op.dilation
-
-
-def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.starts, numbers), _split(op.sizes, numbers), op.steps
-
-
-def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.low, numbers), _split(op.high, numbers), number_text(op.value)
-
-
 def _loop(op: Loop, numbers: list[int]) -> tuple[Hashable, ...]:
     length, sizes = _split(op.length, numbers), _split(op.sizes, numbers)
     return length, sizes, op.carries, op.slices, op.reverse, op.which, op.names, op.body
@@ -156,10 +140,18 @@ def _loop(op: Loop, numbers: list[int]) -> tuple[Hashable, ...]:
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
     Reshape: _shaped,
     Expand: _shaped,
-    Iota: _iota,
-    Slice: _slice,
-    Pad: _pad,
-    Shear: _shear,
+    Iota: lambda op, numbers: (_split(op.shape, numbers), op.axis, op.dtype.name),
+    Slice: lambda op, numbers: (
+        _split(op.starts, numbers),
+        _split(op.sizes, numbers),
+        op.steps,
+    ),
+    Pad: lambda op, numbers: (
+        _split(op.low, numbers),
+        _split(op.high, numbers),
+        number_text(op.value),
+    ),
+    Shear: lambda op, numbers: (_split(op.shape, numbers), op.axis, op.dilation),
     Loop: _loop,
 }
 """Functions for operators with sizes in attributes: return the rest, append the sizes."""

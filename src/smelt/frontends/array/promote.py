@@ -64,14 +64,14 @@ def number(value: Number, dtype: DType, what: str) -> Value:
         return value.node(dtype)
     if dtype.is_integer:
         if not _holds(dtype, value):
-            raise _range_error(what, value, dtype)
+            raise range_error(what, value, dtype)
         return constant(int(value), dtype)
     if not dtype.is_float:
         return constant(bool(value), dtype)
     try:
         return constant(float(value), dtype)
     except OverflowError:
-        raise _range_error(what, value, dtype) from None
+        raise range_error(what, value, dtype) from None
 
 
 def _holds(dtype: DType, number: float) -> bool:
@@ -80,7 +80,8 @@ def _holds(dtype: DType, number: float) -> bool:
     return abs(number) < math.inf and info.min <= int(number) <= info.max
 
 
-def _range_error(what: str, value: float, dtype: DType) -> RangeError:
+def range_error(what: str, value: float, dtype: DType) -> RangeError:
+    """Return the error of a number that a dtype cannot hold."""
     bits = value.bit_length() if isinstance(value, int) else 0
     shown = f"an integer of {bits} bits" if bits > 256 else value
     return RangeError(

@@ -44,7 +44,9 @@ def run_call(
     """
     buffers = buffers_of(trace, arguments)
     out_leaves = [] if out is None else leaves_like("out=", out, trace.tree)
-    targets = None if out is None else _targets(trace, sizes, out_leaves, buffers, arguments)
+    targets = None if out is None else [_target(x) for x in out_leaves]
+    if targets is not None:
+        check_targets(trace, sizes, targets, buffers, arguments)
     if targets is not None or bound.donated:
         donated = [_memory(arguments[k]) for k in bound.donated]
         flush_readers(*(targets or ()), *donated)  # pending operators read the old values
@@ -174,19 +176,6 @@ def match_parameters(arguments: Sequence[Argument]) -> list[Any]:
 
 
 # out=
-
-
-def _targets(
-    trace: Trace,
-    sizes: tuple[int, ...],
-    out_leaves: Sequence[Any],
-    buffers: Sequence[Buffer],
-    arguments: Sequence[Argument],
-) -> list[Buffer]:
-    """Return the memory for each leaf of the result, checked."""
-    targets = [_target(x) for x in out_leaves]
-    check_targets(trace, sizes, targets, buffers, arguments)
-    return targets
 
 
 def check_targets(

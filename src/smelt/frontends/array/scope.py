@@ -345,7 +345,8 @@ class Scope(Sizes):
             waits = waits or x in self.pending_at_start
             (x,) = x.inputs  # type: ignore[assignment]
             if x.data is not None:
-                return not x.shared and (not waits or _is_dense(x.data))
+                is_dense = x.data.flags.c_contiguous or dense_axis_order(x.data) is not None
+                return not x.shared and (not waits or is_dense)  # a copy keeps a dense order
         return False
 
     def _operands(self, x: Value) -> tuple[Value, ...]:
@@ -387,11 +388,6 @@ class Scope(Sizes):
             return False
         self._recomputed.update(inner)
         return True
-
-
-def _is_dense(data: Any) -> bool:
-    """Return whether a copy would have the same order in memory."""
-    return data.flags.c_contiguous or dense_axis_order(data) is not None
 
 
 def _count(x: Value) -> int:

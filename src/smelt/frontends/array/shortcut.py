@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import SmeltError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
@@ -184,7 +183,9 @@ def _record(
         partial(refuse_out_of_bounds, trace.bounds.readers) if has_flag else None,
         single=trace.single,
         turns=turns,
-        tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
+        tell=(lambda error, inputs: trace.locate_error(error, inputs, sizes))
+        if has_plain_inputs
+        else None,
         result_nests=() if plain else _result_nests(trace),
         held=held,
     )
@@ -211,12 +212,6 @@ def _held_arrays(trace: Trace, executable: Any) -> Sequence[Buffer] | None:
     owners, stamps = [*values.values()], (None,) * len(values)
     runs = [executable.prelude.run(owners, stamps, lambda k: values[k].data) for _ in range(2)]
     return runs[0].arrays if runs[0] is runs[1] else None
-
-
-def _locate_error(
-    trace: Trace, sizes: tuple[int, ...], error: SmeltError, inputs: list[Buffer]
-) -> None:
-    trace.locate_error(error, inputs, sizes)
 
 
 def _argument(x: Any) -> tuple[Any, ...] | None:

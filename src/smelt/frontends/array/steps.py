@@ -71,7 +71,8 @@ class StepScope(Scope):
         elif x.scope is not None and self.outer is None:
             raise LeakError(value=x.type_text, function=x.scope.name)
         captured = self.captured.get(x) or self._rerecorded.get(x)
-        if captured is None and _is_widened(x):
+        is_cast = x.scope is not None and isinstance(x.op, Cast)
+        if captured is None and is_cast and x.inputs[0].type.dtype.bits < x.type.dtype.bits:
             # A step reads the shorter elements each time; 8-bit weights remain 8-bit weights.
             operands: Any = x.inputs
             captured = self._rerecorded[x] = self._record_here(x.op, operands)
@@ -92,13 +93,6 @@ class StepScope(Scope):
 
     def outside(self, x: Value) -> None:
         """Do nothing: a value around the loop is an operand as of now."""
-
-
-def _is_widened(x: Value) -> bool:
-    """Return whether a recorded value is another one with longer elements."""
-    if x.scope is None or not isinstance(x.op, Cast):
-        return False
-    return x.inputs[0].type.dtype.bits < x.type.dtype.bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +181,8 @@ def _finish(
     reads = collect_bounds_checks(graph.outputs)
     if not all(scope.holds(0, "<=", room) for room in reads.sizes):
         refuse_out_of_bounds(reads.readers)
-    if scope.outer is None and any(_has_numbers(x.type.shape) for x in graph.inputs):
+    dims = [d for x in graph.inputs for d in x.type.shape]
+    if scope.outer is None and any(isinstance(d, int) and d > 1 for d in dims):
         graph, values = _generalized(scope, graph, carries)
         return Step(graph, tuple(scope.captured), tuple(values), tuple(values.values()))
     names = all_size_names(graph)
@@ -201,10 +196,6 @@ def _finish(
         tuple(f"s{k}" for k in range(len(names))),
         sizes,
     )
-
-
-def _has_numbers(shape: Shape) -> bool:
-    return any(isinstance(d, int) and d > 1 for d in shape)
 
 
 def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mapping[str, Index]]:

@@ -423,7 +423,7 @@ def _finish(
     donate: tuple[int, ...],
     orders: Sequence[tuple[int, ...] | None],
 ) -> Trace:
-    order = _walk(outputs)
+    order: list[Any] = list(Graph("walk", (), tuple(outputs)).nodes())
     sources = [*leaves, *scope.captured.values()]
     used = _needed_inputs(scope, sources, order, results)
     labels = _labels([op.label for k in used if isinstance(op := sources[k].op, Input)])
@@ -484,20 +484,12 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
     """
     checks = collect_bounds_checks(
         outputs,
-        trusted=lambda _, plain: _is_constant_input(plain),
+        trusted=lambda _, plain: isinstance(plain.op, Input) and plain.op.constant,
         guard=lambda room: scope.holds(0, "<=", room),
     )
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
         refuse_out_of_bounds(checks.readers)
     return checks
-
-
-def _is_constant_input(x: Node) -> bool:
-    return isinstance(x.op, Input) and x.op.constant
-
-
-def _walk(outputs: list[Value]) -> list[Any]:
-    return list(Graph("walk", (), tuple(outputs)).nodes())
 
 
 def _needed_inputs(

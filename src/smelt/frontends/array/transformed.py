@@ -10,12 +10,28 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from smelt.errors import escape_controls
 
 
-class Transformed:
+class FunctionObject:
+    """Object that is bound and copied as functions are."""
+
+    __slots__ = ()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(cast("Any", self), instance)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return itself, as for a function: a copy of its owner runs the same compiled code."""
+        return self
+
+
+class Transformed(FunctionObject):
     """Function with the name, documentation and signature of the function it is made from."""
 
     def __init__(
@@ -33,16 +49,6 @@ class Transformed:
     def __repr__(self) -> str:
         """Name the transformation, the function, and where that is defined."""
         return f"<smelt.{self._transform} of {function_text(self._function)}>"
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return itself, as for a function."""
-        return self
 
 
 def function_text(function: Any) -> str:

@@ -70,10 +70,6 @@ def _flatten_into(x: Any, leaves: list[Any]) -> Tree:
     return LEAF
 
 
-def _is_complex(x: Any) -> bool:
-    return x.dtype.kind == "c"
-
-
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
     """Restore a nest from its tree, with other leaves."""
     if tree is LEAF or tree == LEAF:
@@ -91,6 +87,10 @@ def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
     if kind == "record":
         return _restore_dataclass(type_, names, parts)
     return type_(*parts) if kind == "named" else type_(parts)
+
+
+def _is_complex(x: Any) -> bool:
+    return x.dtype.kind == "c"
 
 
 def _restore_dataclass(type_: Any, names: tuple[str, ...], parts: list[Any]) -> Any:

@@ -41,6 +41,12 @@ def shape_of(x: Value) -> Shape:
     return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
 
 
+def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
+    """Return dimensions as numbers; the recording is valid for these only."""
+    shape: Any = shape_of(x)
+    return tuple(shape[p] if x.scope is None else x.scope.pin(shape[p]) for p in dims)
+
+
 def axis_of(axis: int, rank: int, what: str) -> int:
     """Return an axis counted from 0.
 

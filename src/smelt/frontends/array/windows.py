@@ -14,18 +14,18 @@ TensorType(dtype=f64, shape=(1, 1, 3, 3))
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.manipulation import broadcast_to, concat, flip
 from smelt.frontends.array.number import user_dim
+from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, add, floordiv, sub
+from smelt.types.expr import add, floordiv, sub
 
 Padding = tuple[tuple[int, int], ...]
 """Padding (before, after) of each dimension, in elements."""
@@ -105,25 +105,13 @@ def padding_of(
     return tuple((low, high) for low, high in pairs)
 
 
-def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
-    """Return dimensions as numbers; the recording is valid for these only."""
-    shape = shape_of(x)
-    return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in dims)
-
-
-def _pin(x: Value, d: Index) -> int:
-    assert x.scope is not None
-    return x.scope.pin(d)
-
-
 def check_fit(what: str, x: Value, w: Windows, operands: str) -> None:
     """Raise ShapeError, naming `operands`, unless the windows fit into x with its padding."""
     first = x.type.rank - len(w.extent)
     for k, n in enumerate(shape_of(x)[first:]):
         low, high = w.pad_widths[k]
         reach, padded = w.span(k), add(n, low + high)
-        fits = padded >= reach if isinstance(padded, int) else _is_at_most(x, reach, padded)
-        if not fits or w.extent[k] < 1:
+        if not holds(x.scope, reach, "<=", padded) or w.extent[k] < 1:
             length = padded if isinstance(padded, int) or x.scope is None else x.scope.hint(padded)
             raise ShapeError(
                 op=what,
@@ -132,11 +120,6 @@ def check_fit(what: str, x: Value, w: Windows, operands: str) -> None:
                 f"into the {length} (with margins {low} and {high}) of dimension {first + k}",
                 hint="Make the kernel, its dilation or the image fit, or pad the image.",
             )
-
-
-def _is_at_most(x: Value, low: int, high: Index) -> bool:
-    assert x.scope is not None
-    return x.scope.holds(low, "<=", high)
 
 
 def slide(

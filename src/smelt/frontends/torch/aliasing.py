@@ -90,7 +90,7 @@ def restore_argument_views(
 
     `layouts` are the `traced_layouts` of the program, which has `count` arguments.
     """
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata: Any = getattr(TracingContext.try_get(), "fw_metadata", None)
     outputs = list(getattr(metadata, "output_info", ()))
     first = count_effect_tokens(traced.graph)
     arguments = traced.graph.find_nodes(op="placeholder")[first:]
@@ -99,9 +99,8 @@ def restore_argument_views(
     (output,) = traced.graph.find_nodes(op="output")
     results, views = list(output.args[0]), dict[int, View]()
     numbers = _argument_symbols(arguments)
-    for k, (info, shown) in enumerate(
-        zip(outputs, layouts, strict=True), first + _count_written(metadata)
-    ):
+    first += metadata.num_mutated_inp_runtime_indices  # new values of arguments come first
+    for k, (info, shown) in enumerate(zip(outputs, layouts, strict=True), first):
         if info.output_type.name != "alias_of_input":
             continue
         argument = arguments[info.base_idx]
@@ -125,11 +124,6 @@ def make_view(
     tensor([3, 5])
     """
     return x.as_strided(shape, strides, x.storage_offset() + ahead)
-
-
-def _count_written(metadata: Any) -> int:
-    """Count the results before the user's: new values of arguments."""
-    return metadata.num_mutated_inp_runtime_indices
 
 
 def _root(node: Any) -> Any:

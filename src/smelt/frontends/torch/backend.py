@@ -122,14 +122,11 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         def run(traced: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
             retained = tuple(decisions) if kind == "forward" else ()
-            count = (
-                output_counts[-1]
-                if kind == "forward" and output_counts
-                else 0
-                if kind == "backward"
-                else None
-            )
-            _mark_results(traced, count)
+            (output,) = traced.graph.find_nodes(op="output")
+            count = len(output.args[0]) if kind != "backward" else 0
+            if kind == "forward" and output_counts:
+                count = output_counts[-1]
+            output.meta[USER_RESULTS] = count  # from the first
             name_arguments(traced, names)
             if kind == "backward":
                 _drop_hidden_gradients(traced)
@@ -195,16 +192,12 @@ def _register_callbacks() -> None:
     if _on_trace_start in callback_handler.start_callbacks:
         return
     callback_handler.register_start_callback(_on_trace_start)
-    callback_handler.register_end_callback(_on_trace_end)
+    callback_handler.register_end_callback(lambda *_: _TRACE_CONTEXT.close())
 
 
 def _on_trace_start(*_: Any) -> None:
     _TRACE_CONTEXT.enter_context(hide_live_objects())
     _TRACE_CONTEXT.enter_context(disable_trace_logs())
-
-
-def _on_trace_end(*_: Any) -> None:
-    _TRACE_CONTEXT.close()
 
 
 _register_callbacks()
@@ -450,12 +443,6 @@ def _varying_dims(graph: torch.fx.Graph) -> set[int] | None:
         return None
     values = [n.meta.get("val") for n in arguments if not is_fixed(n)]
     return {n for x in values if isinstance(x, torch.Tensor) for n in x.shape if isinstance(n, int)}
-
-
-def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:
-    """Record how many results, from the first, are the user's; None for all."""
-    output = next(n for n in traced.graph.nodes if n.op == "output")
-    output.meta[USER_RESULTS] = len(output.args[0]) if count is None else count
 
 
 def _drop_hidden_gradients(backward: torch.fx.GraphModule) -> None:

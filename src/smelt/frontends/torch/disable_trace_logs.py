@@ -26,13 +26,10 @@ def disable_trace_logs() -> Generator[None]:
     """
     with ExitStack() as stack:
         for module, name, instead, lines in _PATCHES:
-            if hasattr(module, name) and not any(map(_is_enabled, lines)):
+            is_read = any(log is None or log.isEnabledFor(logging.DEBUG) for log in lines)
+            if hasattr(module, name) and not is_read:
                 stack.enter_context(mock.patch.object(module, name, instead))
         yield
-
-
-def _is_enabled(log: Any) -> bool:
-    return log is None or log.isEnabledFor(logging.DEBUG)
 
 
 _PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (

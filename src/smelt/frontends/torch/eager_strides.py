@@ -57,44 +57,39 @@ def _padded(x: Any, padding: Sequence[Any]) -> Any:
     return x.new_empty((*x.shape[:-3], *inner)).contiguous(memory_format=suggest_memory_format(x))
 
 
-def _of_both(x: Any, y: Any, **_: Any) -> Any:
-    return x.new_empty(torch.broadcast_shapes(x.shape, y.shape))
-
-
-def _angle(x: Any) -> Any:
-    return _contiguous(x) if x.is_complex() else torch.empty_like(x)
-
-
 ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
-    ATEN.angle.default: _angle,
-    ATEN.copysign.Tensor: torch.add,
+    **dict.fromkeys(
+        (
+            *(ATEN.copysign.Tensor, ATEN.xlogy.Tensor, ATEN.heaviside.default),
+            *(ATEN.logaddexp.default, ATEN.logaddexp2.default, ATEN.special_xlog1py.default),
+            *(ATEN.logical_and.default, ATEN.logical_or.default, ATEN.logical_xor.default),
+        ),
+        torch.add,
+    ),
+    **dict.fromkeys(
+        (
+            *(ATEN.channel_shuffle.default, ATEN.native_channel_shuffle.default),
+            *(ATEN._batch_norm_with_update.default, ATEN.native_batch_norm.default),
+            *(ATEN._batch_norm_with_update_functional.default,),
+            *(ATEN._native_batch_norm_legit.default, ATEN._native_batch_norm_legit.no_stats),
+            *(ATEN._native_batch_norm_legit_functional.default,),
+            *(ATEN._native_batch_norm_legit_no_training.default,),
+        ),
+        _image,
+    ),
+    ATEN.angle.default: lambda x: _contiguous(x) if x.is_complex() else torch.empty_like(x),
     ATEN.floor_divide.default: torch.true_divide,
     ATEN.div.Tensor_mode: lambda x, y, rounding_mode: torch.true_divide(x, y),
     ATEN.roll.default: _roll,
-    ATEN.channel_shuffle.default: _image,
-    ATEN.heaviside.default: torch.add,
     ATEN.ldexp.Tensor: lambda x, exponent: x * _contiguous(exponent),
-    ATEN.logaddexp.default: torch.add,
-    ATEN.logaddexp2.default: torch.add,
-    ATEN.logical_and.default: torch.add,
-    ATEN.logical_or.default: torch.add,
-    ATEN.logical_xor.default: torch.add,
     ATEN.max_unpool2d.default: _unpooled,
-    ATEN._batch_norm_with_update.default: _image,
-    ATEN._batch_norm_with_update_functional.default: _image,
-    ATEN._native_batch_norm_legit.default: _image,
-    ATEN._native_batch_norm_legit.no_stats: _image,
-    ATEN._native_batch_norm_legit_functional.default: _image,
-    ATEN._native_batch_norm_legit_no_training.default: _image,
-    ATEN.native_batch_norm.default: _image,
-    ATEN.native_channel_shuffle.default: _image,
     ATEN.nll_loss2d_forward.default: lambda x, target, *_: _contiguous(target),
-    ATEN.normal.Tensor_Tensor: _of_both,
+    ATEN.normal.Tensor_Tensor: lambda x, y, **_: x.new_empty(
+        torch.broadcast_shapes(x.shape, y.shape)
+    ),
     ATEN.pow.Scalar: lambda base, exponent: _contiguous(exponent),
     ATEN.reflection_pad3d.default: _padded,
     ATEN.replication_pad3d.default: _padded,
-    ATEN.xlogy.Tensor: torch.add,
-    ATEN.special_xlog1py.default: torch.add,
     ATEN.native_dropout_backward.default: lambda gradient, mask, scale: gradient * mask,
     ATEN.index_fill.int_Scalar: lambda x, *_: torch.empty_like(x),
     ATEN.index_fill.int_Tensor: lambda x, *_: torch.empty_like(x),

@@ -21,10 +21,6 @@ _PAIR_MASK, _KEY_MASK = 0, 1
 """
 
 
-def _heads(x: Any, heads: int) -> Any:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
 def _visible(mask: Any, kind: int | None, scores: Any) -> Any:
     """Return which scores count: those that a boolean mask does not exclude.
 
@@ -57,7 +53,10 @@ def _attention(
     """Self-attention, and its weights if they are requested."""
     if query is not key or key is not value or query.is_nested:
         return NotImplemented
-    q, k, v = (_heads(x, num_head) for x in F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
+    q, k, v = (
+        x.unflatten(-1, (num_head, -1)).transpose(1, 2)
+        for x in F.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+    )
     scores = (q * (embed_dim // num_head) ** -0.5) @ k.mT
     if mask is None:
         weights = scores.softmax(-1)

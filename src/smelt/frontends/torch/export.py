@@ -189,13 +189,18 @@ def _inputs(exported: Any, examples: Sequence[Any]) -> _Inputs:
 
 
 def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
-    examples = _leaves(args, kwargs)
+    examples: list[Any] = _pytree.tree_leaves((args, kwargs))
     inputs = _inputs(exported, examples)
     lowering = Lowering(exported.graph)
     if lowering.left or lowering.final_writes or len(lowering.stages) > 1:
         left = "; ".join(f"{x.operator} ({x.reason}) in {x.where}" for x in lowering.left)
         raise SaveError(what=f"what PyTorch itself has to run: {left or 'a write in place'}")
-    computed = [x for x in lowering.results if _is_computed(x, inputs)]
+    given = {*inputs.users, *inputs.constants}
+    computed: Any = [
+        x
+        for x in lowering.results
+        if isinstance(x, torch.fx.Node) and x not in given and not is_size(x)
+    ]
     values = {x: lowering.value(x, 0) for x in dict.fromkeys(computed)}
     stage, sizes = lowering.stage(0), lowering.sizes
     graph, checks = graph_of_outputs(stage, [v.node for v in values.values()], sizes)
@@ -207,6 +212,7 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
     conditions += [f"{text(g.left)} {g.relation} {text(g.right)}" for g in guards]
     conditions += [f"{text(e)} >= 0" for e in checks.sizes]
     results = [x for x in lowering.results if x is not None]
+    nest = [None if x is None else _LEAF for x in lowering.results]
     outcomes = [_outcome(x, list(values), inputs, sizes) for x in results]
     sized = "".join(f"{text(x.value)}, " for x in outcomes if x.kind == "size")
     return Recording(
@@ -219,7 +225,7 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
         tuple(k for k, x in enumerate(inputs.users) if x in stage.inputs),
         tuple(constants),
         tuple(outcomes),
-        nest_to_data(_result_nest(exported, lowering.results)),
+        nest_to_data(_pytree.tree_unflatten(nest, exported.call_spec.out_spec)),
         Formula(", ".join(call.parameters), _guarded(names, conditions)),
         guards,
         {name: sizes.hints[name] for name in names},
@@ -232,16 +238,6 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
 def _guarded(names: Sequence[str], conditions: Sequence[str]) -> str:
     values = "".join(f"{name}, " for name in names)
     return f"({values}) if {' and '.join(conditions)} else None" if conditions else f"({values})"
-
-
-def _is_computed(x: Any, inputs: _Inputs) -> bool:
-    is_input = x in inputs.users or x in inputs.constants
-    return isinstance(x, torch.fx.Node) and not is_input and not is_size(x)
-
-
-def _result_nest(exported: Any, results: Sequence[Any]) -> Any:
-    leaves = [None if x is None else _LEAF for x in results]
-    return _pytree.tree_unflatten(leaves, exported.call_spec.out_spec)
 
 
 def _arranged(
@@ -392,11 +388,6 @@ def _signature(model: Any) -> Signature:
 def _by_position(model: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
     bound = _signature(model).bind(*args, **kwargs)
     return bound.args, dict(sorted(bound.kwargs.items()))
-
-
-def _leaves(args: Any, kwargs: Any) -> list[Any]:
-    leaves: list[Any] = _pytree.tree_leaves((args, kwargs))
-    return leaves
 
 
 def nest_to_data(x: Any) -> Any:

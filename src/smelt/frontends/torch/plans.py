@@ -141,12 +141,9 @@ def _serves(entry: _Planned, hints: Mapping[str, int], allowance: Allowance | No
 
 def _elements(graph: Graph, hints: Mapping[str, int]) -> int:
     """Count the elements of inputs and outputs with symbolic shapes; 1 if there are none."""
-    ends = [x for x in (*graph.inputs, *graph.outputs) if not all(map(_is_number, x.type.shape))]
-    return sum(math.prod(int(evaluate(d, hints)) for d in x.type.shape) for x in ends) or 1
-
-
-def _is_number(d: Index) -> bool:
-    return isinstance(d, int)
+    shapes = [x.type.shape for x in (*graph.inputs, *graph.outputs)]
+    symbolic = [s for s in shapes if not all(isinstance(d, int) for d in s)]
+    return sum(math.prod(int(evaluate(d, hints)) for d in s) for s in symbolic) or 1
 
 
 def _would_keep_more(entry: _Planned, now: Allowance | None) -> bool:
@@ -162,13 +159,9 @@ def _would_keep_more(entry: _Planned, now: Allowance | None) -> bool:
     sizes = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
     if new < _MAX_ROOM_RATIO * old or sum(sizes) <= old:
         return False
-    kept_bytes = _constant_bytes(entry.plan)
+    prelude = entry.plan.executable.prelude
+    kept_bytes = 0 if prelude is None else prelude.nbytes
     return any(old < kept_bytes + n <= new for n in sizes)
-
-
-def _constant_bytes(compiled: Compiled | CachedProgram) -> int:
-    prelude = compiled.executable.prelude
-    return 0 if prelude is None else prelude.nbytes
 
 
 def _exceeds_allowance(compiled: Compiled | CachedProgram, allowance: Allowance | None) -> bool:

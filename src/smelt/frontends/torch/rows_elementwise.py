@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from smelt.errors import UnsupportedError
@@ -20,17 +21,11 @@ from smelt.types.expr import Expr
 
 
 def _unary(scalar: str) -> Callable[[Call, V], V]:
-    def lower(c: Call, x: V) -> V:
-        return x.cast(c.dtype).map(scalar)
-
-    return lower
+    return lambda c, x: x.cast(c.dtype).map(scalar)
 
 
 def _binary(scalar: str) -> Callable[..., V]:
-    def lower(c: Call, x: Any, y: Any) -> V:
-        return c.value(x, c.dtype).map(scalar, c.value(y, c.dtype))
-
-    return lower
+    return lambda c, x, y: c.rounded(x).map(scalar, c.rounded(y))
 
 
 def _shift(scalar: str) -> Callable[..., V]:
@@ -42,59 +37,31 @@ def _shift(scalar: str) -> Callable[..., V]:
     def lower(c: Call, x: Any, y: Any) -> V:
         if not c.dtype.is_integer:
             raise UnsupportedError(f"shifts of {c.dtype}: they are powers of 2")
-        return c.value(x, c.dtype).map(scalar, c.value(y, c.dtype))
+        return c.rounded(x).map(scalar, c.rounded(y))
 
     return lower
 
 
 def _compare(scalar: str) -> Callable[..., V]:
-    def lower(c: Call, x: Any, y: Any) -> V:
-        return c.value(x, c.common_dtype).map(scalar, c.value(y, c.common_dtype))
-
-    return lower
+    return lambda c, x, y: c.value(x, c.common_dtype).map(scalar, c.value(y, c.common_dtype))
 
 
 def _logical(scalar: str) -> Callable[..., V]:
-    def lower(c: Call, *xs: V) -> V:
-        first, *others = [x.cast(bool_) for x in xs]
-        return first.map(scalar, *others)
-
-    return lower
+    return lambda c, x, *others: x.cast(bool_).map(scalar, *(y.cast(bool_) for y in others))
 
 
-def _round_to_integer(scalar: str) -> Callable[[Call, V], V]:
-    """Round to integers; integer operands are returned as they are."""
-
-    def lower(c: Call, x: V) -> V:
-        return x.map(scalar) if x.dtype.is_float else x
-
-    return lower
+def _of_floats(scalar: str) -> Callable[[Call, V], V]:
+    return lambda c, x: x.map(scalar) if x.dtype.is_float else x
 
 
 def _float_test(scalar: str) -> Callable[[Call, V], V]:
     """Test floats; integers are never infinite nor NaN."""
-
-    def lower(c: Call, x: V) -> V:
-        if x.dtype.is_float:
-            return x.map(scalar)
-        return c.number(False, bool_).expand(x.shape)
-
-    return lower
+    return lambda c, x: (
+        x.map(scalar) if x.dtype.is_float else c.number(False, bool_).expand(x.shape)
+    )
 
 
-def _add(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    return _sum(c, x, y, alpha)
-
-
-def _sub(c: Call, x: Any, y: Any, *, alpha: Any = 1) -> V:
-    return _sum(c, x, y, alpha, minus=True)
-
-
-def _rsub(c: Call, x: Any, y: Any, alpha: Any = 1) -> V:
-    return _sum(c, y, x, alpha, minus=True)
-
-
-def _sum(c: Call, x: Any, y: Any, alpha: Any, *, minus: bool = False) -> V:
+def _sum(c: Call, x: Any, y: Any, *, alpha: Any = 1, minus: bool = False) -> V:
     """Return x ± alpha * y, rounded once.
 
     A CPU's loops round each operand to a half type first, numbers too; a GPU's do not.
@@ -175,7 +142,8 @@ def _floor_quotient(a: V, b: V) -> V:
     quotient, rest = a / b, _truncated_remainder(a, b)
     overflows = quotient.map("isinf").map("and", a.map("isfinite"))
     whole = select(overflows, a, a - rest) / b
-    whole = select(_needs_correction(rest, b), whole - 1.0, whole)
+    signs_differ = rest.map("lt", 0).map("xor", b.map("lt", 0))
+    whole = select(signs_differ.map("and", rest.map("ne", 0)), whole - 1.0, whole)
     floor = whole.map("floor")
     floor = select((whole - floor).map("gt", 0.5), floor + 1.0, floor)
     floor = select(whole.map("eq", 0), number(0.0, a.dtype).map("copysign", quotient), floor)
@@ -187,12 +155,6 @@ def _truncated_remainder(a: V, b: V) -> V:
     return a.map("abs").map("mod", b.map("abs")).map("copysign", a)
 
 
-def _needs_correction(rest: V, b: V) -> V:
-    """Return where a truncated remainder and the divisor have opposite signs."""
-    signs_differ = rest.map("lt", 0).map("xor", b.map("lt", 0))
-    return signs_differ.map("and", rest.map("ne", 0))
-
-
 def _truncation_differs(a: V, b: V) -> V:
     """Return where integer division towards zero gives one more than rounding down.
 
@@ -200,10 +162,6 @@ def _truncation_differs(a: V, b: V) -> V:
     """
     signs_differ = a.map("lt", 0).map("xor", b.map("lt", 0))
     return signs_differ.map("and", a.map("mod", b).map("ne", 0))
-
-
-def _floor_divide(c: Call, x: Any, y: Any) -> V:
-    return _div(c, x, y, rounding_mode="floor")
 
 
 def _remainder(c: Call, x: Any, y: Any) -> V:
@@ -266,28 +224,8 @@ def _bounded(c: Call, extreme: str, x: V, bound: Any) -> V:
     return x.map(extreme, limit) if isinstance(bound, V) else limit.map(extreme, x)
 
 
-def _hardtanh(c: Call, x: V, low: float = -1.0, high: float = 1.0) -> V:
-    return _clamp(c, x, low, high)
-
-
-def _relu(c: Call, x: V) -> V:
-    return _clamp(c, x, 0)
-
-
-def _where(c: Call, mask: V, x: Any, y: Any) -> V:
-    return select(mask.cast(bool_), c.value(x, c.dtype), c.value(y, c.dtype))
-
-
-def _masked_fill(c: Call, x: V, mask: V, y: Any) -> V:
-    return select(mask, c.value(y, c.dtype), x)
-
-
 def _cast(c: Call, x: Any, *_more: Any, **_options: Any) -> V:
     return c.value(x, c.dtype)  # forward-mode derivatives may cast a number
-
-
-def _identity(c: Call, x: V, *_more: Any, **_options: Any) -> V:
-    return x
 
 
 def _in_compute_type(rule: Callable[..., V]) -> Callable[..., V]:
@@ -299,17 +237,16 @@ def _in_compute_type(rule: Callable[..., V]) -> Callable[..., V]:
     return lower
 
 
+def _relu6(x: V) -> V:
+    return x.map("max", 0).map("min", 6)
+
+
 @_in_compute_type
 def _gelu(c: Call, x: V, *, approximate: str = "none") -> V:
     if approximate == "none":
         return x * 0.5 * (1.0 + (x * math.sqrt(0.5)).map("erf"))
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
     return x * 0.5 * (1.0 + inner.map("tanh"))
-
-
-@_in_compute_type
-def _silu(c: Call, x: V) -> V:
-    return x * x.map("sigmoid")
 
 
 def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
@@ -344,16 +281,6 @@ def _leaky_relu(c: Call, x: V, slope: float = 0.01) -> V:
     return select(x.map("gt", 0), x, x * float(slope))
 
 
-@_in_compute_type
-def _hardsigmoid(c: Call, x: V) -> V:
-    return (x + 3.0).map("max", 0).map("min", 6) / 6.0
-
-
-@_in_compute_type
-def _hardswish(c: Call, x: V) -> V:
-    return x * (x + 3.0).map("max", 0).map("min", 6) / 6.0
-
-
 def _xlogy(c: Call, x: Any, y: Any) -> V:
     """Return x * log(y), 0 where x is 0, but NaN where y is."""
     a, b = c.rounded(x), c.rounded(y)
@@ -368,10 +295,6 @@ def _logit(c: Call, x: V, eps: float | None = None) -> V:
         p = low.map("max", p)
         p = (1.0 - low).map("min", p)
     return (p / (1.0 - p)).map("log")
-
-
-def _threshold_backward(c: Call, grad: V, x: V, threshold: float) -> V:
-    return select(x.map("le", float(threshold)), c.number(0, c.dtype), grad)
 
 
 def _addcmul(c: Call, x: Any, a: Any, b: Any, *, value: Any = 1) -> V:
@@ -420,29 +343,18 @@ def _sign(c: Call, x: V) -> V:
     return select(x.map("isnan"), number(0, x.dtype), sign) if x.dtype.is_float else sign
 
 
-def _abs(c: Call, x: V) -> V:
-    return x.map("abs") if x.dtype.kind in ("int", "float") else x
-
-
-def _reciprocal(c: Call, x: V) -> V:
-    return x.cast(c.dtype).map("reciprocal")
-
-
-_UNARY = {
-    "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
-    "atanh": "atanh", "cos": "cos", "cosh": "cosh", "erf": "erf", "erfc": "erfc", "exp": "exp",
-    "exp2": "exp2", "expm1": "expm1", "log": "log", "log10": "log10", "log1p": "log1p",
-    "log2": "log2", "neg": "neg", "rsqrt": "rsqrt", "sigmoid": "sigmoid", "sin": "sin",
-    "sinh": "sinh", "sqrt": "sqrt", "square": "square", "tan": "tan", "tanh": "tanh",
-}  # fmt: skip
+_UNARY = """
+    acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 neg
+    reciprocal rsqrt sigmoid sin sinh sqrt square tan tanh
+"""
 _ROUNDINGS = ("ceil", "floor", "round", "trunc")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_BITS = {"and": "and", "or": "or", "xor": "xor"}
+_BITS = ("and", "or", "xor")
 _SHIFTS = {"left": ("lshift", "shl"), "right": ("rshift", "shr")}
 
 _ROWS = (
-    *(Row(f"aten.{name}.default", _unary(scalar)) for name, scalar in _UNARY.items()),
-    *(Row(f"aten.{name}.default", _round_to_integer(name)) for name in _ROUNDINGS),
+    *(Row(f"aten.{name}.default", _unary(name)) for name in _UNARY.split()),
+    *(Row(f"aten.{name}.default", _of_floats(name)) for name in _ROUNDINGS),
     *(Row(f"aten.{name}.default", _float_test(name)) for name in ("isnan", "isinf")),
     *(
         Row(f"aten.{name}.{kind}", _compare(name))
@@ -450,8 +362,8 @@ _ROWS = (
         for kind in ("Tensor", "Scalar")
     ),
     *(
-        Row(f"aten.bitwise_{name}.{kind}", _binary(scalar))
-        for name, scalar in _BITS.items()
+        Row(f"aten.bitwise_{name}.{kind}", _binary(name))
+        for name in _BITS
         for kind in ("Tensor", "Scalar")
     ),
     *(
@@ -466,16 +378,21 @@ _ROWS = (
     ),
     *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
     Row("aten.bitwise_not.default", _unary("not")),
-    Row("aten.abs.default", _abs),
+    Row("aten.abs.default", lambda c, x: x.map("abs") if x.dtype.kind in ("int", "float") else x),
     Row("aten.sign.default", _sign),
-    Row("aten.reciprocal.default", _reciprocal),
-    *(Row(f"aten.add.{kind}", _add) for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.sub.{kind}", _sub) for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.rsub.{kind}", _rsub) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.add.{kind}", _sum) for kind in ("Tensor", "Scalar")),
+    *(Row(f"aten.sub.{kind}", partial(_sum, minus=True)) for kind in ("Tensor", "Scalar")),
+    *(
+        Row(f"aten.rsub.{kind}", lambda c, x, y, alpha=1: _sum(c, y, x, alpha=alpha, minus=True))
+        for kind in ("Tensor", "Scalar")
+    ),
     *(Row(f"aten.mul.{kind}", _mul) for kind in ("Tensor", "Scalar")),
     Row("aten.true_divide.Tensor", _div),
     *(Row(f"aten.div.{kind}", _div) for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")),
-    *(Row(f"aten.floor_divide.{kind}", _floor_divide) for kind in ("default", "Scalar")),
+    *(
+        Row(f"aten.floor_divide.{kind}", partial(_div, rounding_mode="floor"))
+        for kind in ("default", "Scalar")
+    ),
     *(Row(f"aten.remainder.{kind}", _remainder) for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.fmod.{kind}", _fmod) for kind in ("Tensor", "Scalar")),
     *(Row(f"aten.pow.{kind}", _pow) for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")),
@@ -489,26 +406,36 @@ _ROWS = (
     Row("aten.clamp.Tensor", _clamp),
     Row("aten.clamp_min.default", _clamp),
     Row("aten.clamp_max.default", lambda c, x, high: _clamp(c, x, None, high)),
-    Row("aten.hardtanh.default", _hardtanh),
-    Row("aten.relu.default", _relu),
-    Row("aten.where.self", _where),
-    Row("aten.masked_fill.Scalar", _masked_fill),
-    Row("aten.masked_fill.Tensor", _masked_fill),
+    Row("aten.hardtanh.default", lambda c, x, low=-1.0, high=1.0: _clamp(c, x, low, high)),
+    Row("aten.relu.default", lambda c, x: _clamp(c, x, 0)),
+    Row(
+        "aten.where.self",
+        lambda c, mask, x, y: select(mask.cast(bool_), c.rounded(x), c.rounded(y)),
+    ),
+    *(
+        Row(f"aten.masked_fill.{kind}", lambda c, x, mask, y: select(mask, c.rounded(y), x))
+        for kind in ("Scalar", "Tensor")
+    ),
     Row("aten._to_copy.default", _cast),
-    Row("aten.clone.default", _identity),
+    Row("aten.clone.default", lambda c, x, **_: x),
     Row("aten.copy.default", lambda c, x, y, non_blocking=False: y.cast(c.dtype).expand(c.shape)),
     Row("aten.gelu.default", _gelu),
-    Row("aten.silu.default", _silu),
+    Row("aten.silu.default", _in_compute_type(lambda c, x: x * x.map("sigmoid"))),
     Row("aten.log_sigmoid_forward.default", _log_sigmoid),
     Row("aten.softplus.default", _softplus),
     Row("aten.mish.default", _mish),
     Row("aten.elu.default", _elu),
     Row("aten.leaky_relu.default", _leaky_relu),
-    Row("aten.hardsigmoid.default", _hardsigmoid),
-    Row("aten.hardswish.default", _hardswish),
+    Row("aten.hardsigmoid.default", _in_compute_type(lambda c, x: _relu6(x + 3.0) / 6.0)),
+    Row("aten.hardswish.default", _in_compute_type(lambda c, x: x * _relu6(x + 3.0) / 6.0)),
     *(Row(f"aten.xlogy.{kind}", _xlogy) for kind in ("Tensor", "Scalar_Self", "Scalar_Other")),
     Row("aten.logit.default", _logit),
-    Row("aten.threshold_backward.default", _threshold_backward),
+    Row(
+        "aten.threshold_backward.default",
+        lambda c, grad, x, threshold: select(
+            x.map("le", float(threshold)), c.number(0, c.dtype), grad
+        ),
+    ),
     Row("aten.addcmul.default", _addcmul),
     Row("aten.addcdiv.default", _addcdiv),
     Row("prims.fma.default", _fma),

@@ -25,7 +25,6 @@ from smelt.frontends.torch.rows_window import (
     refuse_long_filter,
     transposed_convolution,
     window_counts,
-    window_sizes,
 )
 from smelt.frontends.torch.value import V, concat, contract, iota, number, select
 from smelt.ops.view import Shear
@@ -140,8 +139,10 @@ def _avg_pool_backward(count: int) -> Any:
         step = extent if not stride else per_dimension(stride, count)
         pads = per_dimension(padding, count)
         spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
-        n = window_sizes(
+        widened = g.to_compute_type()
+        counts = window_counts(
             c,
+            widened,
             spatial,
             output_dims,
             extent,
@@ -149,8 +150,9 @@ def _avg_pool_backward(count: int) -> Any:
             pads,
             inside=not count_include_pad,
             ceil=ceil_mode,
+            divisor=divisor,
         )
-        shares = g.to_compute_type() / window_counts(divisor or n, g.to_compute_type(), count)
+        shares = widened / counts
         gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
         return gradient.cast(c.dtype)
 

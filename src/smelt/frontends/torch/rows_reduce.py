@@ -17,15 +17,11 @@ from smelt.types.expr import Index, floordiv
 def _reduce(combine: str) -> Callable[..., V]:
     """Reduce in the type of the result."""
 
-    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
-        total = x.cast(c.dtype).reduce(combine, axes_of(dims, x.rank), keepdim)
+    def lower(c: Call, x: V, dim: Any = None, keepdim: bool = False, **_options: Any) -> V:
+        total = x.cast(c.dtype).reduce(combine, axes_of(dim, x.rank), keepdim)
         return total.cast(c.dtype)
 
     return lower
-
-
-def _prod(c: Call, x: V, dim: Any = None, keepdim: bool = False, **_options: Any) -> V:
-    return _reduce("prod")(c, x, dim, keepdim)
 
 
 def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
@@ -34,18 +30,15 @@ def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: An
 
 
 def _any_or_all(combine: str) -> Callable[..., V]:
-    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
-        result = x.cast(bool_).reduce(combine, axes_of(dims, x.rank), keepdim)
-        return result.cast(c.dtype)
-
-    return lower
+    return lambda c, x, dims=None, keepdim=False: (
+        x.cast(bool_).reduce(combine, axes_of(dims, x.rank), keepdim).cast(c.dtype)
+    )
 
 
 def _min_or_max(combine: str) -> Callable[..., V]:
-    def lower(c: Call, x: V, dims: Any = None, keepdim: bool = False) -> V:
-        return _reduce_extreme(combine, x, axes_of(dims, x.rank), keepdim)
-
-    return lower
+    return lambda c, x, dims=None, keepdim=False: _reduce_extreme(
+        combine, x, axes_of(dims, x.rank), keepdim
+    )
 
 
 def _reduce_extreme(combine: str, x: V, axes: Sequence[int], keep: bool) -> V:
@@ -91,33 +84,19 @@ def _drop_axes(x: V, axes: Sequence[int], keep: bool) -> V:
     return x.reshape(*(n for a, n in enumerate(x.shape) if a not in axes))
 
 
-def _var(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
-    axes = axes_of(dim, x.rank)
-    correction = 1 if correction is None else correction
-    return _drop_axes(_moments(x.to_compute_type(), axes, correction)[0], axes, keepdim).cast(
-        c.dtype
-    )
+def _spread(result: Callable[[V, V], Sequence[V]]) -> Callable[..., Any]:
+    """Reduce to what `result` makes of variance and mean."""
+
+    def lower(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+        axes = axes_of(dim, x.rank)
+        moments = _moments(x.to_compute_type(), axes, 1 if correction is None else correction)
+        results = [_drop_axes(y, axes, keepdim).cast(c.dtype) for y in result(*moments)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return lower
 
 
-def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False) -> V:
-    return _var(c, x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-def _std(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
-    axes = axes_of(dim, x.rank)
-    correction = 1 if correction is None else correction
-    deviation = _moments(x.to_compute_type(), axes, correction)[0].map("sqrt")
-    return _drop_axes(deviation, axes, keepdim).cast(c.dtype)
-
-
-def _var_mean(
-    c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False
-) -> tuple[V, V]:
-    axes = axes_of(dim, x.rank)
-    correction = 1 if correction is None else correction
-    pair = _moments(x.to_compute_type(), axes, correction)
-    first, second = (_drop_axes(y, axes, keepdim).cast(c.dtype) for y in pair)
-    return first, second
+_var = _spread(lambda variance, mean: (variance,))
 
 
 def _vector_norm(
@@ -328,12 +307,9 @@ def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
 _OVERLOADS = ("default", "dim", "dims")
 
 ROWS = (
-    Row("aten.sum.default", _reduce("sum")),
-    Row("aten.sum.dim_IntList", _reduce("sum")),
-    Row("aten.prod.default", _prod),
-    Row("aten.prod.dim_int", _prod),
-    Row("aten.mean.default", _mean),
-    Row("aten.mean.dim", _mean),
+    *(Row(f"aten.sum.{kind}", _reduce("sum")) for kind in ("default", "dim_IntList")),
+    *(Row(f"aten.prod.{kind}", _reduce("prod")) for kind in ("default", "dim_int")),
+    *(Row(f"aten.mean.{kind}", _mean) for kind in ("default", "dim")),
     *(
         Row(f"aten.{name}.{kind}", _any_or_all(name))
         for name in ("any", "all")
@@ -344,9 +320,14 @@ ROWS = (
     *(Row(f"aten.{name}.dim", _min_or_max_with_index(name)) for name in ("max", "min")),
     *(Row(f"aten.{name}.default", _argreduce(name)) for name in ("argmax", "argmin")),
     Row("aten.var.correction", _var),
-    Row("aten.var.dim", _var_dim),
-    Row("aten.std.correction", _std),
-    Row("aten.var_mean.correction", _var_mean),
+    Row(
+        "aten.var.dim",
+        lambda c, x, dim, unbiased=True, keepdim=False: _var(
+            c, x, dim, correction=int(unbiased), keepdim=keepdim
+        ),
+    ),
+    Row("aten.std.correction", _spread(lambda variance, mean: (variance.map("sqrt"),))),
+    Row("aten.var_mean.correction", _spread(lambda variance, mean: (variance, mean))),
     Row("aten.linalg_vector_norm.default", _vector_norm),
     Row("aten.cumsum.default", _scan("sum")),
     Row("aten.cumprod.default", _scan("prod")),

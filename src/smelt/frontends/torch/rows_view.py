@@ -62,22 +62,6 @@ def _respell_dims(dims: Shape, parts: Shape) -> Shape | None:
     return tuple(respelled) if product(respelled) == product(parts) else None
 
 
-def _unsqueeze(c: Call, x: V, dim: int) -> V:
-    return x.unsqueeze(dim)
-
-
-def _permute(c: Call, x: V, dims: Sequence[int]) -> V:
-    return x.permute(*(axis_of(d, x.rank) for d in dims))
-
-
-def _transpose(c: Call, x: V, a: int, b: int) -> V:
-    return x.transpose(axis_of(a, x.rank), axis_of(b, x.rank)) if x.rank else x
-
-
-def _t(c: Call, x: V) -> V:
-    return x.permute(1, 0) if x.rank == 2 else x
-
-
 def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
     """Expand, even if nothing is repeated.
 
@@ -112,13 +96,9 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
     return x.narrow(a, first, count, step)
 
 
-def _select(c: Call, x: V, dim: int, position: Any) -> V:
-    a = axis_of(dim, x.rank)
-    return x.pick(a, _position(c, x, a, position))
-
-
-def _split_along(c: Call, x: V, a: int) -> tuple[V, ...]:
+def _split(c: Call, x: V, _sizes: Any, dim: int = 0) -> tuple[V, ...]:
     """Split an axis into consecutive parts of the lengths that torch reports."""
+    a = axis_of(dim, x.rank)
     parts: list[V] = []
     start: Index = 0
     for part in c.out:
@@ -126,15 +106,6 @@ def _split_along(c: Call, x: V, a: int) -> tuple[V, ...]:
         parts.append(x.narrow(a, start, count))
         start = add(start, count)
     return tuple(parts)
-
-
-def _split(c: Call, x: V, _sizes: Any, dim: int = 0) -> tuple[V, ...]:
-    return _split_along(c, x, axis_of(dim, x.rank))
-
-
-def _unbind(c: Call, x: V, dim: int = 0) -> tuple[V, ...]:
-    a = axis_of(dim, x.rank)
-    return tuple(x.pick(a, k) for k in range(len(c.out)))
 
 
 def _diagonal(c: Call, x: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V:
@@ -148,10 +119,6 @@ def _diagonal(c: Call, x: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V
     flat = x.reshape(*x.shape[:-2], rows * columns)
     start = offset if offset >= 0 else -offset * columns
     return flat.narrow(flat.rank - 1, start, count, columns + 1)
-
-
-def _flip(c: Call, x: V, dims: Sequence[int]) -> V:
-    return x.flip(*axes_of(list(dims), x.rank)) if dims else x
 
 
 def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
@@ -304,23 +271,12 @@ def _triangle(keep: str) -> Any:
 # ---- sources -------------------------------------------------------------------------------------
 
 
-def _full(c: Call, _shape: Any, value: Any, **_options: Any) -> V:
-    return c.number(value, c.dtype).expand(c.shape)
-
-
 def _fill_like(value: Any) -> Any:
-    def lower(c: Call, *_more: Any, **_options: Any) -> V:
-        return c.number(value, c.dtype).expand(c.shape)
-
-    return lower
+    return lambda c, *_more, **_options: c.number(value, c.dtype).expand(c.shape)
 
 
 def _full_like(c: Call, _x: None, value: Any, **_options: Any) -> V:
     return c.value(value, c.dtype).expand(c.shape)
-
-
-def _scalar_tensor(c: Call, value: Any, **_options: Any) -> V:
-    return c.number(value, c.dtype)
 
 
 def _arange(c: Call, start: Any, end: Any, step: Any = 1, **_options: Any) -> V:
@@ -337,10 +293,6 @@ def _eye(c: Call, *_more: Any, **_options: Any) -> V:
     return rows.map("eq", columns).cast(c.dtype)
 
 
-def _identity(c: Call, x: V, *_more: Any, **_options: Any) -> V:
-    return x
-
-
 def _alias(name: str, rule: Any) -> Row:
     return Row(f"aten.{name}", rule, alias=True)
 
@@ -349,27 +301,39 @@ def _source(name: str, rule: Any) -> Row:
     return Row(f"aten.{name}", rule, source=True)
 
 
+_ZEROS = """
+    zeros.default zeros_like.default new_zeros.default empty_like.default new_empty.default
+    new_empty_strided.default empty.memory_format _efficientzerotensor.default
+"""
+"""Sources of zeros, or of memory whose elements do not matter."""
+
 ROWS = (
-    _alias("view.default", _reshape),
-    _alias("_unsafe_view.default", _reshape),
-    _alias("reshape.default", _reshape),
-    _alias("unsqueeze.default", _unsqueeze),
-    _alias("squeeze.default", _reshape),
-    _alias("squeeze.dim", _reshape),
-    _alias("squeeze.dims", _reshape),
-    _alias("permute.default", _permute),
-    _alias("transpose.int", _transpose),
-    _alias("t.default", _t),
+    *(_alias(f"{name}.default", _reshape) for name in ("view", "_unsafe_view", "reshape")),
+    _alias("unsqueeze.default", lambda c, x, dim: x.unsqueeze(dim)),
+    *(_alias(f"squeeze.{kind}", _reshape) for kind in ("default", "dim", "dims")),
+    _alias("permute.default", lambda c, x, dims: x.permute(*(axis_of(d, x.rank) for d in dims))),
+    _alias(
+        "transpose.int",
+        lambda c, x, a, b: x.transpose(axis_of(a, x.rank), axis_of(b, x.rank)) if x.rank else x,
+    ),
+    _alias("t.default", lambda c, x: x.permute(1, 0) if x.rank == 2 else x),
     _alias("expand.default", _expand),
-    _alias("alias.default", _identity),
-    _alias("detach.default", _identity),
+    *(_alias(f"{name}.default", lambda c, x: x) for name in ("alias", "detach")),
     _alias("slice.Tensor", _slice),
-    _alias("select.int", _select),
+    _alias(
+        "select.int",
+        lambda c, x, dim, k: x.pick(axis_of(dim, x.rank), _position(c, x, axis_of(dim, x.rank), k)),
+    ),
     _alias("split.Tensor", _split),
     _alias("split_with_sizes.default", _split),
-    _alias("unbind.int", _unbind),
+    _alias(
+        "unbind.int",
+        lambda c, x, dim=0: tuple(x.pick(axis_of(dim, x.rank), k) for k in range(len(c.out))),
+    ),
     _alias("diagonal.default", _diagonal),
-    Row("aten.flip.default", _flip),
+    Row(
+        "aten.flip.default", lambda c, x, dims: x.flip(*axes_of(list(dims), x.rank)) if dims else x
+    ),
     Row("aten.cat.default", _cat),
     Row("aten.stack.default", _stack),
     Row("aten.repeat.default", _repeat),
@@ -380,22 +344,15 @@ ROWS = (
     Row("aten.diagonal_scatter.default", _diagonal_scatter),
     Row("aten.tril.default", _triangle("le")),
     Row("aten.triu.default", _triangle("ge")),
-    Row("aten.lift_fresh_copy.default", _identity),
-    _source("full.default", _full),
-    _source("zeros.default", _fill_like(0)),
-    _source("ones.default", _fill_like(1)),
+    Row("aten.lift_fresh_copy.default", lambda c, x: x),
+    _source(
+        "full.default", lambda c, _, value, **_options: c.number(value, c.dtype).expand(c.shape)
+    ),
+    *(_source(name, _fill_like(0)) for name in _ZEROS.split()),
+    *(_source(f"{name}.default", _fill_like(1)) for name in ("ones", "ones_like", "new_ones")),
     _source("fill.Scalar", _full_like),
     _source("full_like.default", _full_like),
-    _source("zeros_like.default", _fill_like(0)),
-    _source("ones_like.default", _fill_like(1)),
-    _source("new_zeros.default", _fill_like(0)),
-    _source("new_ones.default", _fill_like(1)),
-    _source("empty_like.default", _fill_like(0)),
-    _source("new_empty.default", _fill_like(0)),
-    _source("new_empty_strided.default", _fill_like(0)),
-    _source("empty.memory_format", _fill_like(0)),
-    _source("_efficientzerotensor.default", _fill_like(0)),
-    _source("scalar_tensor.default", _scalar_tensor),
+    _source("scalar_tensor.default", lambda c, value, **_: c.number(value, c.dtype)),
     _source("arange.start_step", _arange),
     _source("arange.start", _arange),
     _source("arange.default", lambda c, end, **_: iota(c.shape, 0, c.dtype, c.origin)),

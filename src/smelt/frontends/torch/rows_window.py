@@ -142,8 +142,9 @@ def _argmax_positions(
     return place.cast(i64)
 
 
-def window_sizes(
+def window_counts(
     c: Call,
+    x: V,
     spatial: Sequence[Index],
     output_dims: Sequence[Index],
     extent: Sequence[int],
@@ -152,32 +153,25 @@ def window_sizes(
     *,
     inside: bool,
     ceil: bool,
-) -> float | list[V]:
-    """Count the elements of each window: a number, or counts along each dimension.
+    divisor: Any,
+) -> V:
+    """Return the elements of each window, or `divisor`, to broadcast with x [.., *output_dims].
 
     Padding counts, unless only elements `inside` do; what windows of ceil mode cover beyond it
     never does.
     """
-    if not ceil and not (inside and any(pads)):
-        return float(math.prod(extent))
-    counts: list[V] = []
-    for n, m, t, s, margin in zip(spatial, output_dims, extent, step, pads, strict=True):
+    if divisor or (not ceil and not (inside and any(pads))):
+        return number(float(divisor or math.prod(extent)), x.dtype, x.origin)
+    total = number(1, i64, x.origin)
+    for k, (n, m, t, s, margin) in enumerate(
+        zip(spatial, output_dims, extent, step, pads, strict=True)
+    ):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
         end = (begin + t).map("min", size + 2 * margin)
         if inside:
             begin, end = begin.map("max", margin), end.map("min", size + margin)
-        counts.append(end - begin)
-    return counts
-
-
-def window_counts(n: float | list[V], x: V, count: int) -> V:
-    """Return window sizes as a value that broadcasts with the last dimensions of x."""
-    if not isinstance(n, list):
-        return number(float(n), x.dtype, x.origin)
-    total = number(1, i64, x.origin)
-    for k, counts in enumerate(n):
-        total = total * counts.reshape(*counts.shape, *[1] * (count - 1 - k))
+        total = total * (end - begin).reshape(m, *[1] * (len(spatial) - 1 - k))
     return total.cast(x.dtype)
 
 
@@ -199,8 +193,9 @@ def _avg_pool(count: int) -> Any:
         padded = pad_spatial(x.to_compute_type(), pads, 0.0, overhang)
         windows = _windows(c, padded, extent, step, dilations)
         total = windows.sum(range(windows.rank - count, windows.rank))
-        n = window_sizes(
+        counts = window_counts(
             c,
+            total,
             x.shape[x.rank - count :],
             total.shape[x.rank - count :],
             extent,
@@ -208,8 +203,9 @@ def _avg_pool(count: int) -> Any:
             pads,
             inside=not count_include_pad,
             ceil=ceil_mode,
+            divisor=divisor_override,
         )
-        return (total / window_counts(divisor_override or n, total, count)).cast(x.dtype)
+        return (total / counts).cast(x.dtype)
 
     return lower
 

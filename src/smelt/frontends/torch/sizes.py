@@ -92,7 +92,9 @@ class Sizes:
             return number(self._convert(e), f64, origin)
         args = [self._real(a, origin) for a in e.args]
         if kind == "Pow":
-            return _real_power(args[0], e.args[1])
+            if e.args[1] != -1:
+                raise UnsupportedError(f"a number of sizes to the power of {e.args[1]}")
+            return 1.0 / args[0]
         value = args[0]
         for other in args[1:]:
             value = value.map(_FLOAT_OPERATORS[kind], other)
@@ -352,12 +354,6 @@ def _power(base: Index, exponent: Index) -> Index:
     for _ in range(exponent):
         result = mul(result, base)
     return result
-
-
-def _real_power(base: V, exponent: Any) -> V:
-    if exponent == -1:
-        return 1.0 / base
-    raise UnsupportedError(f"a number of sizes to the power of {exponent}")
 
 
 _FLOAT_OPERATORS: dict[str, str] = {
