@@ -79,14 +79,14 @@ def _real(x: Any) -> Part:
     return x if isinstance(x, Array) else Array.of(node)
 
 
-def _rule(name: str) -> Callable[[Any], ComplexArray]:
+def _rule(name: str) -> Callable[[Any], Any]:
     rule = complex_pairs.FUNCTIONS[name]
-    return lambda x: pair(*rule(_REALS, complex_array(x).parts))
 
+    def function(x: Any) -> Array:
+        result = rule(_REALS, complex_array(x).parts)
+        return pair(*result) if isinstance(result, tuple) else result
 
-def _real_rule(name: str) -> Callable[[Any], Array]:
-    rule = complex_pairs.REAL_FUNCTIONS[name]
-    return lambda x: rule(_REALS, complex_array(x).parts)
+    return function
 
 
 def _linear_rule(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], ComplexArray]:
@@ -515,7 +515,6 @@ _BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 COMPLEX.update(
     {
         **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
-        **{name: _real_rule(name) for name in complex_pairs.REAL_FUNCTIONS},
         **{name: _library(name) for name in _LIBRARY},
         "add": add,
         "subtract": _linear_rule(complex_pairs.subtract),

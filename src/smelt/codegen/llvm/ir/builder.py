@@ -189,18 +189,33 @@ class IRBuilder:
         self,
         condition: Value,
         yes: Callable[[], Sequence[Value] | None],
-        no: Callable[[], Sequence[Value] | None],
+        no: Callable[[], Sequence[Value] | None] | Sequence[Value],
+        likely: bool | None = None,
     ) -> list[Value]:
-        """Emit one of two parts of code, whichever runs; return their values, merged."""
+        """Emit one of two parts of code, whichever runs; return their values, merged.
+
+        Instead of the second part there may be values that are known.
+        """
         truth = integer(condition)
         if truth is not None:
-            return [*((yes if truth else no)() or ())]
+            part = yes if truth else no
+            return [*((part() if callable(part) else part) or ())]
         ends: list[tuple[Block, Sequence[Value]]] = []
-        with self.if_else(condition) as sides:
-            for side, part in zip(sides, (yes, no), strict=True):
-                with side:
-                    values = part() or ()
-                    ends.append((self.block, values))
+
+        def emit(part: Callable[[], Sequence[Value] | None]) -> None:
+            values = part() or ()
+            ends.append((self.block, values))
+
+        if not callable(no):
+            ends.append((self.block, no))
+            with self.if_then(condition, likely):
+                emit(yes)
+        else:
+            with self.if_else(condition, likely) as (then, otherwise):
+                with then:
+                    emit(yes)
+                with otherwise:
+                    emit(no)
         merged = [self.phi(x.type) for x in ends[0][1]]
         for block, values in ends:
             for phi, value in zip(merged, values, strict=True):

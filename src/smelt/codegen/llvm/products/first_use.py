@@ -21,6 +21,7 @@ from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.products.fused_gemm_packing import apply_casts
+from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.types.dtype import DType
 
@@ -30,8 +31,6 @@ UNROLL = 4
 
 The loop counter takes a tenth of the issue slots otherwise, which hyperthreads share.
 """
-FRACTION = 16
-"""Fraction bits of fixed-point numbers: lines prefetched per iteration, 1 / groups per row."""
 PREFETCH_GROUP = 4
 """Neighbouring cache lines prefetched together, which memory delivers faster."""
 GROUP_BYTES = PREFETCH_GROUP * CACHE_LINE

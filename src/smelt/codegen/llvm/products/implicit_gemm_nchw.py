@@ -23,7 +23,7 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
+from smelt.codegen.llvm.products.pack_filters import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update

@@ -32,7 +32,7 @@ from smelt.codegen.llvm.products.direct_store import (
 from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
 from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
-from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
+from smelt.codegen.llvm.products.pack_filters import TransposedFilterPacker
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, panel_share
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps

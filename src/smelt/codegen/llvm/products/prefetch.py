@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 FRACTION = 16
-"""Fraction bits of the number of lines per position."""
+"""Fraction bits of fixed-point numbers: lines per position, and the like."""
 INTERVAL = 16
 """Positions per prefetch: prefetching at each would slow long sums."""
 

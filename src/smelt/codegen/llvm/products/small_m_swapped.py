@@ -42,6 +42,7 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
 from smelt.codegen.llvm.products.operand_rows import vector_loop
+from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import (
     for_each_column_tile,
@@ -67,8 +68,6 @@ SWAPPED_UNROLL = 2
 """Positions along k per loop iteration."""
 COLUMN_PAIR = 2
 """Cache lines prefetched per iteration, of neighbouring columns."""
-FRACTION = 16
-"""Fraction bits of the prefetch rate."""
 
 
 class SmallMSwappedGemm(FusedGemmPacker):

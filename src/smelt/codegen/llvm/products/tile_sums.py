@@ -153,10 +153,8 @@ def add_previous_blocks(
 
     Where `unless` holds (the first block) sums are returned unchanged.  `masks` apply to the loads.
     """
-    unless = ir.IntType(1)(0) if unless is None else unless
-    return m.builder.either(
-        unless, lambda: totals, lambda: _add_stored(m, places, dtype, totals, masks)
-    )
+    is_later = ir.IntType(1)(1) if unless is None else m.builder.not_(unless)
+    return m.builder.either(is_later, lambda: _add_stored(m, places, dtype, totals, masks), totals)
 
 
 def fits_one_run(positions: Index, dtype: DType) -> bool:
