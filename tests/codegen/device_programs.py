@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.backend.test_driver_gpu import CARDS, facts
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
-from smelt.backend import gpu
+from smelt.backend import GPUS, gpu
+from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
@@ -30,11 +32,12 @@ from smelt.kernel.text import parse
 from smelt.tune.scheduled_gpu import rates_of
 
 TABLE = Path(__file__).parents[1] / "golden" / "triton" / "resources.txt"
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942")
+ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 TENSOR_CORES = {
     "sm_80": ("HMMA", "IMMA"),
     "sm_90": ("HGMMA", "IGMMA"),
     "sm_100": ("UTCHMMA",),
+    "sm_120": ("HMMA", "IMMA"),
     "gfx942": ("v_mfma_",),
 }
 """What instructions of products in narrow types begin with, by architecture."""
@@ -270,8 +273,11 @@ QUICK = (
 
 
 def rates(arch: str) -> DeviceRates:
-    """The first device with an architecture."""
-    return rates_of(gpu(arch))
+    """The first device with an architecture; of one that is not listed, what its driver reports."""
+    if arch in GPUS:
+        return rates_of(gpu(arch))
+    card = next(name for name, (of_card, *_) in CARDS.items() if of_card == arch)
+    return rates_of(gpu_of_driver(card, arch, facts(card)))
 
 
 def compiled(name: str, arch: str, compiler: TritonCompiler) -> Iterator[SelectedLaunch]:

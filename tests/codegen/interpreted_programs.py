@@ -20,7 +20,7 @@ import time
 import warnings
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from tests.codegen import test_triton_catalogue as catalogue
 from tests.codegen import test_triton_programs as programs
@@ -58,31 +58,39 @@ def run_catalogue(parts: list[str], dtype: str, target: str, patch: pytest.Monke
 def run_random(count: int, first: int, target: str, patch: pytest.MonkeyPatch) -> bool:
     """Run random functions of every family; return whether all are right."""
     patch.setattr(programs, "launch", launch)
-    is_right = True
-    for k, family in enumerate(FAMILIES):
-        judged: list[str] = []
+    problems = [run_family(family, count, first + k, target) for k, family in enumerate(FAMILIES)]
+    return not any(problems)
 
-        @seed(first + k)
-        @settings(
-            max_examples=count,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-        )
-        @given(st.data())
-        def check(data, family=family, judged=judged):
-            judged.append(check_drawn(data.draw, family, target))
 
-        try:
-            check()
-        except Exception as error:  # noqa: BLE001 - a crash of a printed program is its fault
-            is_right = False
-            notes = "\n".join(getattr(error, "__notes__", ()))
-            print(f"{family}: WRONG {type(error).__name__}: {error}"[-4000:], notes, flush=True)
-        refused = sum(x != "judged" for x in judged)
-        print(f"{family}: {len(judged)} programs, {refused} of them refused", flush=True)
-    return is_right
+def run_family(family: str, count: int, first: int, target: str) -> str:
+    """Run drawn functions of a family, and print what is wrong; return that."""
+    judged: list[str] = []
+
+    @seed(first)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(st.data())
+    def check(data):
+        judged.append(check_drawn(data.draw, family, target))
+
+    problem, began = "", time.process_time()
+    try:
+        check()
+    except Exception as error:  # noqa: BLE001 - a crash of a printed program is its fault
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        problem = f"WRONG {type(error).__name__}: {error}"[-4000:] + notes
+    refused = len(judged) - judged.count("judged")
+    seconds = time.process_time() - began
+    print(
+        f"{family}: {len(judged)} programs, {refused} refused ({seconds:.1f} s) {problem}",
+        flush=True,
+    )
+    return problem
 
 
 def main() -> int:

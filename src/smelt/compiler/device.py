@@ -26,7 +26,7 @@ from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
-from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.journal.facts import CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.device_code import DeviceCompiler
 from smelt.ops.create import Input
@@ -91,7 +91,7 @@ def compile_for_device(
     is_named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
     with knobs.config(dict(_raced_settings(graph, hints, device, identity, journal))):
         key = None if is_named else _plan_key(graph, hints, device, identity, donate)
-        recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
+        recipe = None if store is None or key is None else Recipe.stored(store, key, journal)
         program = DeviceProgram(
             graph, hints, device, identity, journal, recipe, donate, frozen=frozen
         )
@@ -299,18 +299,3 @@ def _plan_key(
         "donate": donate,
     }
     return hashlib.sha256(json.dumps(["smelt gpu plan 1", parts]).encode()).digest()
-
-
-def _stored_recipe(store: Cache, key: bytes, journal: Journal) -> Recipe | None:
-    """Return a stored plan, or None if it is missing or of another form."""
-    entry = store.get(key)
-    if entry is None:
-        journal.record(CacheMiss(key.hex(), store.miss_reason(key)))
-        return None
-    try:
-        recipe = Recipe.from_data(entry.meta["recipe"])
-    except (KeyError, TypeError, ValueError, SmeltError):
-        journal.record(CacheMiss(key.hex(), "a plan of another form"))
-        return None
-    journal.record(CacheHit(key.hex(), "disk"))
-    return recipe

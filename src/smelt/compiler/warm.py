@@ -33,7 +33,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.source_names import source_names
 from smelt.graph.text import text
 from smelt.journal import logs
-from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.journal.facts import CacheHit, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target
@@ -254,24 +254,14 @@ def _load(
     store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
 ) -> tuple[Recipe, list[LoadedKernel]] | None:
     """Return the stored plan with its kernels' code, or None; record the reason."""
-    start = perf_counter()
-    entry = store.get(key)
-    if entry is None:
-        journal.record(CacheMiss(key.hex(), _miss_reason(store, key, parts)))
-        return None
-    try:
-        recipe = Recipe.from_data(entry.meta["recipe"])
-    except (KeyError, TypeError, ValueError, SmeltError):  # an intact entry of another format
-        journal.record(CacheMiss(key.hex(), "a plan of another form"))
-        return None
-    journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
+    recipe = Recipe.stored(store, key, journal, lambda: _miss_reason(store, key, parts))
     codes: list[LoadedKernel] = []
-    for use in recipe.kernels:
+    for use in recipe.kernels if recipe is not None else ():
         code = find(key_of(use.stem, use.variant, streaming=False), journal)
         if code is None:
             return None
         codes.append(code)
-    return recipe, codes
+    return None if recipe is None else (recipe, codes)
 
 
 def _remember_sizes(store: Cache, parts: Mapping[str, str], program: Program) -> None:

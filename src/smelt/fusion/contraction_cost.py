@@ -26,7 +26,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from smelt.fusion.bitsets import bits
-from smelt.fusion.region import Position, Region, axis_numbers
+from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import Term
 from smelt.fusion.units import Edge, Unit, Units
 from smelt.fusion.window_recompute import is_window_term
@@ -135,12 +135,11 @@ def unblocked_units(units: Units, region: Region, thin: int) -> set[int]:
     Axes of at most `thin` positions are short.
     """
     result_axes: dict[int, tuple[set[int], set[int]]] = {}
-    for unit in map(units.unit, sorted(region.reduced_axes)):
-        if sides := operand_axes(region, unit):
-            # Windows that read a product share the axis of its positions: taps do not count.
-            taps = {w.tap for w in region.windows.get(unit.number, ())}
-            left, right = ({*bits(side)} - taps for side in sides)
-            result_axes[unit.number] = left, right
+    for u, sides in sorted(contractions(units, region).items()):
+        # Windows that read a product share the axis of its positions: taps do not count.
+        taps = {w.tap for w in region.windows.get(u, ())}
+        left, right = ({*bits(side)} - taps for side in sides)
+        result_axes[u] = left, right
     grid, short = {*bits(region.grid)}, short_axes(units, region, thin)
     order = sorted(range(len(region.axes)), key=lambda a: not short >> a & 1)
     window_axes = {w.axis for windows in region.windows.values() for w in windows} & grid
@@ -155,11 +154,16 @@ def contraction_start_ns(units: Units, region: Region, volume: Callable[[int], i
     Once for every position of the axes that both operands have, however small the contraction is.
     """
     total_ns = 0.0
-    for unit in map(units.unit, region.reduced_axes):
-        is_computed = any(region.members >> e.producer & 1 for e in unit.edges)
-        if is_computed and (sides := operand_axes(region, unit)):
-            total_ns += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
+    for u, (left, right) in contractions(units, region).items():
+        if units.operands[u] & region.members:
+            total_ns += PACKED_NS * volume(left & right & region.grid)
     return total_ns
+
+
+def contractions(units: Units, region: Region) -> dict[int, tuple[int, int]]:
+    """Return the contractions of a region, with the axes of `operand_axes`."""
+    candidates = {u: operand_axes(region, units.unit(u)) for u in region.reduced_axes}
+    return {u: sides for u, sides in candidates.items() if sides}
 
 
 def operand_axes(region: Region, unit: Unit) -> tuple[int, int] | None:
@@ -221,7 +225,7 @@ def _has_rows_of(
     Each may be shifted by a constant. Its rows must be as long as the second axis.
     """
     row_length, both = units.values[v].type.shape[-1:], sum(1 << a for a in axes)
-    masks = [sum(1 << a for a in axis_numbers(t) if a >= 0) & both for t in position]
+    masks = [axes_mask(t) & both for t in position]
     if masks != [0] * (len(position) - 2) + [1 << a for a in axes] or len(position) < 2:
         return False
     last_axes = (t if isinstance(t, int) else _shifted_axis(t) for t in position[-2:])
@@ -294,14 +298,13 @@ def patches_ns(units: Units, region: Region, work: Callable[[int, int], float]) 
     Tasks take the blocks of both, and those of a vector's product have no room for windows. `work`
     is as in `partial_tiles_ns`.
     """
-    contractions = [x for x in map(units.unit, region.reduced_axes) if operand_axes(region, x)]
-    sides = [operand_axes(region, x) or (0, 0) for x in contractions]
-    if all(left & ~right and right & ~left for left, right in sides):
+    sides = contractions(units, region)
+    if all(left & ~right and right & ~left for left, right in sides.values()):
         return 0.0
     return (PATCHES_FACTOR - 1.0) * sum(
-        work(x.number, region.masks[x.number][0] | region.reduced_axes[x.number])
-        for x in contractions
-        if any(is_window_term(t) for e in x.edges for t in e.terms)
+        work(u, region.masks[u][0] | region.reduced_axes[u])
+        for u in sides
+        if any(is_window_term(t) for e in units.unit(u).edges for t in e.terms)
     )
 
 
@@ -310,9 +313,8 @@ def edge_axes(region: Region, u: int, edge: Edge) -> int:
     position = region.positions[u][0]
     axes = 0
     for term in edge.terms:
-        for k in axis_numbers(term):
-            for a in axis_numbers(position[k]) if 0 <= k < len(position) else ():
-                axes |= 1 << a if a >= 0 else 0
+        for k in bits(axes_mask(term)):
+            axes |= axes_mask(position[k]) if k < len(position) else 0
     return axes
 
 

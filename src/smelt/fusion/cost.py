@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
@@ -166,21 +167,9 @@ class Model(CostModel):
         serial_ns = sum(self.read_ns(v, self.nbytes[v], 1) for v in operands) + self.write_ns(u, 1)
         tasks = -(-self.elements[u] // self.tiling.map_block)
         threads = 1 if work + serial_ns < INLINE_NS else max(min(tasks, self.cores), 1)
-        launch = INLINE_LAUNCH_NS
-        touch = serial_ns
-        if threads > 1:
-            launch, work = self.target.launch_ns, work / threads
-            touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
-            touch += self.write_ns(u, threads)
-        return Cost(
-            *_overlapped(launch, work, touch),
-            launch,
-            work,
-            touch,
-            read=read,
-            written=self.nbytes[u],
-            tasks=tasks,
-        )
+        touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
+        touch += self.write_ns(u, threads)
+        return self.cost_of(work, threads, touch, read=read, written=self.nbytes[u], tasks=tasks)
 
     def scatter_cost(self, region: Region) -> Cost:
         """Return the cost of a scatter kernel, which applies one update after another."""
@@ -192,12 +181,9 @@ class Model(CostModel):
         u = region.stored.bit_length() - 1
         touch += self.write_ns(u, threads)
         rereads = random * self.ns_per_byte(self.target.level(self.nbytes[u], 1), "copy", threads)
-        launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        arithmetic, memory = region.work / threads, touch + rereads
-        return Cost(
-            *_overlapped(launch, arithmetic, memory),
-            launch,
-            arithmetic,
+        return self.cost_of(
+            region.work,
+            threads,
             touch,
             rereads,
             read=sum(read.values()),
@@ -248,17 +234,31 @@ class Model(CostModel):
         """Return one thread for little work, else one for each task."""
         return 1 if work < INLINE_NS and work + floor < INLINE_NS else min(tasks, self.cores)
 
-    def stream_time(
+    def cost_of(
         self,
         work: float,
-        memory: float,
         threads: int,
-        launches: int,
-    ) -> tuple[float, float, float, float]:
-        """Return launch time, arithmetic time, total and objective."""
+        touch: float,
+        sweeps: float = 0.0,
+        scratch: float = 0.0,
+        partials: float = 0.0,
+        streams: float = 0.0,
+        *,
+        launches: int = 1,
+        **numbers: Any,
+    ) -> Cost:
+        """Return a kernel's cost by its arithmetic on one core and its memory terms.
+
+        Its objective differs from its time in how much of the shorter hides.
+        """
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)
         arithmetic = work / threads
-        return launch, arithmetic, *_overlapped(launch, arithmetic, memory)
+        memory = touch + sweeps + scratch + partials + streams
+        hidden = min(arithmetic, memory)
+        total = launch + arithmetic + memory - OVERLAP * hidden
+        objective_ns = total + (OVERLAP - CHARGED) * hidden
+        terms = (launch, arithmetic, touch, sweeps, scratch, partials, streams)
+        return Cost(total, objective_ns, *terms, **numbers)
 
     # ---- total ---------------------------------------------------------------------------------
 
@@ -308,28 +308,24 @@ class Model(CostModel):
         threads = self.threads(region.work, self._floor(region), tasks)
         traffic = _Traffic(self, region, schedule, threads)
         partials = self._partials(region, schedule)
-        launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        launch *= 2 if schedule.split else 1
         count = len(region.loads) + region.stored.bit_count()
         streams = max(0.0, count / HARDWARE_STREAMS - 1.0) * traffic.touch
-        memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
-        arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule)) / threads
-        return Cost(
-            *_overlapped(launch, arithmetic, memory),
-            launch,
-            arithmetic,
+        return self.cost_of(
+            region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule),
+            threads,
             traffic.touch,
             traffic.sweeps,
             traffic.scratch,
             partials,
             streams,
-            traffic.read,
-            traffic.written,
-            tasks,
-            traffic.row,
-            traffic.kept,
-            max(map(max, schedule.reads_by_nest.values()), default=1),
-            bool(schedule.split),
+            launches=2 if schedule.split else 1,
+            read=traffic.read,
+            written=traffic.written,
+            tasks=tasks,
+            row_bytes=traffic.row,
+            kept_bytes=traffic.kept,
+            times=max(map(max, schedule.reads_by_nest.values()), default=1),
+            split=bool(schedule.split),
             packing=region.packing / threads,
         )
 
@@ -372,13 +368,6 @@ class Model(CostModel):
             if ended & schedule.split:
                 total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
-
-
-def _overlapped(launch: float, arithmetic: float, memory: float) -> tuple[float, float]:
-    """Return the predicted time, and the objective: how much of the shorter hides differs."""
-    hidden = min(arithmetic, memory)
-    total = launch + arithmetic + memory - OVERLAP * hidden
-    return total, total + (OVERLAP - CHARGED) * hidden
 
 
 def _charged(work: float, traffic: float) -> float:

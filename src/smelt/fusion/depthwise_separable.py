@@ -15,8 +15,7 @@ from operator import or_
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import operand_axes
-from smelt.fusion.region import Region, axis_numbers
-from smelt.fusion.trace import Term
+from smelt.fusion.region import Region, axes_mask
 from smelt.fusion.units import Units
 from smelt.types.dtype import f32, f64
 
@@ -56,7 +55,7 @@ def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
     if (
         is_wide
         and all(t in (f32, f64) for t in types)
-        and all(last and _axes(last[0]) & columns for last in last_terms)
+        and all(last and axes_mask(last[0]) & columns for last in last_terms)
         and all(_is_stencil(units, region, u, over, pixel_axes) for u in inner)
     ):
         return pointwise, depthwise
@@ -90,7 +89,7 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
         if not is_loaded or operand_masks[1 - k] & ~region.grid != channels:
             continue
         for position in region.loads[factor[0].producer]:
-            axis_masks = [_axes(t) for t in position]
+            axis_masks = [axes_mask(t) for t in position]
             window_masks = [t for t in axis_masks if t & over]
             along = reduce(or_, (t & ~over for t in window_masks), 0)
             slides = reduce(or_, window_masks, 0) & over == over and all(
@@ -105,7 +104,3 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
             ):
                 return True
     return False
-
-
-def _axes(term: Term) -> int:
-    return sum(1 << a for a in axis_numbers(term) if a >= 0)

@@ -16,7 +16,7 @@ from math import prod
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.contraction_cost import operand_axes
+from smelt.fusion.contraction_cost import contractions
 from smelt.fusion.region import Region
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import AT_ZERO, Unit, Units
@@ -149,15 +149,13 @@ def region_packing_ns(
     """
     total_ns = 0.0
     after_reductions = {u for u, level in region.levels.items() if level > 0}
-    is_chain = not depthwise and _is_chain(units, region)
-    for unit in map(units.unit, region.reduced_axes):
-        if (sides := operand_axes(region, unit)) is None or _has_windows(region, unit):
+    products = contractions(units, region)
+    is_chain = not depthwise and _is_chain(units, region, products)
+    for u, sides in products.items():
+        unit, reduced = units.unit(u), region.reduced_axes[u]
+        shared, all_axes = sides[0] & sides[1], sides[0] | sides[1]
+        if _has_windows(region, unit):
             continue
-        reduced, shared, all_axes = (
-            region.reduced_axes[unit.number],
-            sides[0] & sides[1],
-            sides[0] | sides[1],
-        )
         left, right = (
             Operand(
                 prod(sizes[a] for a in bits(side & ~shared & ~fixed)),
@@ -179,18 +177,14 @@ def region_packing_ns(
     return total_ns
 
 
-def _is_chain(units: Units, region: Region) -> bool:
-    """Return whether a contraction of a region depends on another one."""
-    if len(region.reduced_axes) < 2:
-        return False
-    derived, products = 0, 0
-    for u in sorted(region.masks):
-        depends = bool(units.operands[u] & (derived | products))
-        if u in region.reduced_axes and operand_axes(region, units.unit(u)) is not None:
-            if depends:
-                return True
-            products |= 1 << u
-        derived |= int(depends) << u
+def _is_chain(units: Units, region: Region, products: Collection[int]) -> bool:
+    """Return whether a contraction of a region (`products`) depends on another one."""
+    derived = 0
+    for u in sorted(region.masks) if len(products) > 1 else ():
+        depends = bool(units.operands[u] & derived)
+        if depends and u in products:
+            return True
+        derived |= int(depends or u in products) << u
     return False
 
 

@@ -549,3 +549,9 @@ def _is_injective(position: Position) -> bool:
 def axis_numbers(term: Term) -> tuple[int, ...]:
     """Return the axis numbers in a term; `AT_ZERO` counts as one."""
     return (term,) if isinstance(term, int) else tuple(int(name[1:]) for name in axes_of(term))
+
+
+@lru_cache(maxsize=4096)
+def axes_mask(term: Term) -> int:
+    """Return the axes in a term as a mask."""
+    return sum([1 << a for a in axis_numbers(term) if a >= 0])

@@ -25,7 +25,7 @@ from smelt.fusion.contraction_cost import (
 )
 from smelt.fusion.depthwise_separable import fused_depthwise
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
-from smelt.fusion.region import Position, Region, axis_numbers
+from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import STEP_COST, Term
 from smelt.fusion.units import AT_ZERO, Units
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
@@ -628,7 +628,7 @@ class ScheduleModel:
 @lru_cache(maxsize=4096)
 def _axes_at(t: Term) -> int | None:
     """Return the axes along which a dimension is read; None at position 0."""
-    return None if t == AT_ZERO else sum(1 << a for a in axis_numbers(t))
+    return None if t == AT_ZERO else axes_mask(t)
 
 
 def splittable_axes(units: Units, region: Region) -> Iterator[int]:

@@ -206,19 +206,13 @@ class _Prediction:
         rereads += self._carrying(level, states, task_count, threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
-        memory = touch + rereads
         has_dots = any(model.units.unit(u).trace.dots for u in region.reduced_axes)
-        launch, arithmetic, total, objective_ns = self.cpu.stream_time(
-            work, memory, threads, 2 if self.parts > 1 else 1
-        )
-        packed = has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut)
-        return Cost(
-            total,
-            (PACKED_STREAM_FACTOR if packed else 1.0) * objective_ns,
-            launch,
-            arithmetic,
+        cost = self.cpu.cost_of(
+            work,
+            threads,
             touch,
             rereads,
+            launches=2 if self.parts > 1 else 1,
             read=read,
             written=written,
             tasks=task_count,
@@ -229,6 +223,9 @@ class _Prediction:
             stream=self.a,
             packing=self.packing / threads,
         )
+        if has_dots and any(self.sizes[a] > model.tiling.thin for a in self.cut):
+            cost.objective_ns *= PACKED_STREAM_FACTOR
+        return cost
 
     @property
     def cpu(self) -> Model:

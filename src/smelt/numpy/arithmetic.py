@@ -192,10 +192,7 @@ def isneginf(x: Any, out: Any = None) -> Any:
 
 def isreal(x: Any) -> Array:
     """Return whether imaginary parts are zero: all true, for arrays of reals."""
-    z = _array(x)
-    if isinstance(z, ComplexArray):
-        return el.equal(z.parts[1], 0.0)
-    return make.ones(_array(x).shape, dtype=bool)
+    return el.logical_not(iscomplex(x))
 
 
 def iscomplex(x: Any) -> Array:

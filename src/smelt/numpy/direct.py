@@ -138,8 +138,6 @@ def _of_array(theirs: Function, general: Function, short: Function) -> Function:
 
 
 def _with_numbers(theirs: Function, general: Function) -> Function:
-    """Return a function of an array and numbers."""
-
     def function(*args: Any, **kwargs: Any) -> Any:
         if 1 < len(args) < 4 and (not kwargs or [*kwargs] == ["axis"]) and not RECORDINGS:
             x, *rest = args
@@ -166,8 +164,6 @@ def _finished(result: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _of_pair(theirs: Function, general: Function) -> Function:
-    """Return a function of two arrays."""
-
     def function(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 2 and not kwargs and not RECORDINGS:
             x, y = args

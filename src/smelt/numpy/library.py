@@ -148,7 +148,8 @@ def host_view(x: Array, name: str, buffers: list[Any]) -> Any:
     Raises TracerError, GradientError.
     """
     if isinstance(x, ComplexArray):
-        return _complex_view(x, name)
+        x._check_may_leave(f"np.{name}")  # pyright: ignore[reportPrivateUsage]
+        return x.elements(f"np.{name}")  # a copy: parts are stored apart
     node = x.node
     if node.scope is not None and node.scope.check_open(node.type_text):
         raise TracerError(
@@ -163,12 +164,6 @@ def host_view(x: Array, name: str, buffers: list[Any]) -> Any:
     view = data.view()
     view.flags.writeable = False
     return view
-
-
-def _complex_view(x: ComplexArray, name: str) -> Any:
-    """Return a copy of the elements, whose parts are stored apart."""
-    x._check_may_leave(f"np.{name}")  # pyright: ignore[reportPrivateUsage]
-    return x.elements(f"np.{name}")
 
 
 def as_ours(result: Any, buffers: Sequence[Any] = (), what: str = "") -> Any:

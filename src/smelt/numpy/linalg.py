@@ -27,7 +27,7 @@ def _array(x: Any) -> Array:
 
 
 def _of_arrays(function: Any, count: int = 1) -> Any:
-    """Return a function of ours whose first arguments may be lists or arrays of NumPy too."""
+    """Return a function of ours whose first arguments may be lists too."""
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:

@@ -116,7 +116,6 @@ class Ufunc:
         return small.own_results(self._result(*args, **kwargs), args, kwargs)
 
     def _result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a result of ours."""
         count = self._theirs.nin
         if len(args) > count:
             args, kwargs = args[:count], {"out": args[count:], **kwargs}

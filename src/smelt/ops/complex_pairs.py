@@ -15,6 +15,7 @@ division", 1962; tangents follow W. Kahan, "Branch cuts for complex elementary f
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,7 +23,7 @@ from typing import Any, Final
 Part = Any
 """Real array or number; None for an imaginary part that is not there."""
 Pair = tuple[Part, Part]
-Function = Callable[[Any, Pair], Pair]
+Function = Callable[[Any, Pair], Any]
 
 _USED: Final = """
     abs atan2 copysign cos cosh divide exp expm1 finfo full_like hypot isfinite isinf isnan log
@@ -55,12 +56,14 @@ def subtract(x: Pair, y: Pair) -> Pair:
     return a - c, b if d is None else -d if b is None else b - d
 
 
-def multiply(x: Pair, y: Pair) -> Pair:
-    """Return x · y."""
+def multiply(x: Pair, y: Pair, times: Callable[[Part, Part], Part] = operator.mul) -> Pair:
+    """Return x · y, or another bilinear product by that of real arrays."""
     (a, b), (c, d) = x, y
     if d is None:
-        return a * c, b * c
-    return (a * c, a * d) if b is None else (a * c - b * d, a * d + b * c)
+        return times(a, c), times(b, c)
+    if b is None:
+        return times(a, c), times(a, d)
+    return times(a, c) - times(b, d), times(a, d) + times(b, c)
 
 
 def divide(xp: Any, x: Pair, y: Pair) -> Pair:
@@ -302,11 +305,16 @@ def _cosh(xp: Any, x: Pair) -> Pair:
 
 
 FUNCTIONS: Final[dict[str, Function]] = {
+    "abs": lambda xp, x: xp.hypot(*x),
+    "angle": lambda xp, x: xp.atan2(x[1], x[0]),
     "conj": _conj,
     "cos": lambda xp, x: _cosh(xp, _times_i(xp, x)),
     "cosh": _cosh,
     "exp": _exp,
     "expm1": _expm1,
+    "isfinite": lambda xp, x: xp.isfinite(x[0]) & xp.isfinite(x[1]),
+    "isinf": lambda xp, x: xp.isinf(x[0]) | xp.isinf(x[1]),
+    "isnan": lambda xp, x: xp.isnan(x[0]) | xp.isnan(x[1]),
     "log": _log,
     "log10": _log_to(10.0),
     "log1p": _log1p,
@@ -321,12 +329,4 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "tan": _circular(_tanh),
     "tanh": _tanh,
 }
-"""Function of one complex number -> its rule."""
-REAL_FUNCTIONS: Final[dict[str, Callable[[Any, Pair], Part]]] = {
-    "abs": lambda xp, x: xp.hypot(*x),
-    "angle": lambda xp, x: xp.atan2(x[1], x[0]),
-    "isfinite": lambda xp, x: xp.isfinite(x[0]) & xp.isfinite(x[1]),
-    "isinf": lambda xp, x: xp.isinf(x[0]) | xp.isinf(x[1]),
-    "isnan": lambda xp, x: xp.isnan(x[0]) | xp.isnan(x[1]),
-}
-"""Function whose result is real -> its rule."""
+"""Function of one complex number -> its rule, whose result is a pair or real."""

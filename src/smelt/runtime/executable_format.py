@@ -12,11 +12,14 @@ executable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
+from smelt.journal.facts import CacheHit, CacheMiss, Journal
 from smelt.kernel.artifact import (
     CompiledKernel,
     Variant,
@@ -27,6 +30,7 @@ from smelt.kernel.artifact import (
 from smelt.kernel.chunks import Chunks
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
+from smelt.runtime.cache import Cache
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
@@ -233,6 +237,25 @@ class Recipe:
         if facts["format"] != FORMAT:
             raise ValueError(f"format {facts['format']}, not {FORMAT}")
         recipe: Recipe = from_data(Recipe, {k: x for k, x in facts.items() if k != "format"})
+        return recipe
+
+    @staticmethod
+    def stored(
+        cache: Cache, key: bytes, journal: Journal, reason: Callable[[], str] | None = None
+    ) -> Recipe | None:
+        """Return a stored recipe or None; record the hit or why it missed."""
+        start = perf_counter()
+        entry = cache.get(key)
+        if entry is None:
+            why = cache.miss_reason(key) if reason is None else reason()
+            journal.record(CacheMiss(key.hex(), why))
+            return None
+        try:
+            recipe = Recipe.from_data(entry.meta["recipe"])
+        except (KeyError, TypeError, ValueError, SmeltError):  # an intact entry of another format
+            journal.record(CacheMiss(key.hex(), "a plan of another form"))
+            return None
+        journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
         return recipe
 
 

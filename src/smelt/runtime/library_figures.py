@@ -16,13 +16,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from smelt.machine.target import Target
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
+from smelt.types.json_data import from_data
 
 FORMAT = 2
 """Version of the stored file and of the way of measuring."""
@@ -35,6 +36,7 @@ MAX_TRIES = 4
 """Tries of a class: if no two of them agree then, products of it stay ours."""
 
 Try: TypeAlias = tuple[float, float]
+Tries: TypeAlias = Mapping[str, tuple[Try, ...]]
 
 
 def settled(pairs: Sequence[Try]) -> Try | None:
@@ -63,17 +65,15 @@ def load(target: Target) -> Figures:
     return {} if place is None else _load(place, machine_id(target))
 
 
-def tries(target: Target) -> Mapping[str, Sequence[Try]]:
+def tries(target: Target) -> Tries:
     """Return the tries of classes that are not settled, by library, threads and class."""
     place = Cache.default().path
     data = None if place is None else _read(place, machine_id(target))
     try:
-        return {
-            str(name): tuple((float(a), float(b)) for a, b in pairs)
-            for name, pairs in (data or {}).get("tries", {}).items()
-        }
+        read: Tries = from_data(Tries, (data or {}).get("tries", {}))
     except (ValueError, TypeError, AttributeError):
         return {}
+    return read
 
 
 def add_try(target: Target, library: str, threads: int, name: str, pair: Try) -> None:
@@ -111,16 +111,7 @@ def _read(place: Path, machine: str) -> dict[str, Any] | None:
 
 def _checked(data: Any) -> Figures:
     """Return figures read from a file; raise ValueError if one is impossible."""
-    figures = {
-        str(library): {
-            str(threads): {
-                str(name): (float(pair[0]), float(pair[1]))
-                for name, pair in cast("dict[str, Any]", rows).items()
-            }
-            for threads, rows in cast("dict[str, Any]", by_threads).items()
-        }
-        for library, by_threads in cast("dict[str, Any]", data).items()
-    }
+    figures: Figures = from_data(Figures, data)
     for by_threads in figures.values():
         for rows in by_threads.values():
             if not all(0 < ns < 1e15 for pair in rows.values() for ns in pair):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from smelt.codegen.llvm.products.layout_transpose import channel_planes, pixel_rows
-from smelt.codegen.llvm.products.pack_filter_pairs import pair_rows
-from smelt.codegen.llvm.products.pack_filter_transposed import panel_rows, run_tile
+from smelt.codegen.llvm.products.pack_filters import pair_rows, panel_rows, run_tile
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH
 from smelt.loop.interpret import run
 from smelt.loop.ir import Func, Module

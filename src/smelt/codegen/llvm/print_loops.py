@@ -150,17 +150,17 @@ class LoopPrinter:
 
     def _if(self, s: loop.If) -> None:
         """Print both sides of a branch, and merge its results."""
-        ends: list[tuple[ir.Block, dict[str, Typed]]] = []
-        with self.b.if_else(self.value(s.cond).value) as sides:
-            for side, body in zip(sides, (s.then, s.other), strict=True):
-                with side:
-                    values = self.block(body)
-                    ends.append((self.b.block, values))
-        for name in s.results:
-            phi = self.b.phi(ends[0][1][name].value.type)
-            for block, values in ends:
-                phi.add_incoming(values[name].value, block)
-            self.names[name] = Typed(phi, ends[0][1][name].dtype)
+        dtypes: dict[str, DType] = {}
+
+        def side(body: Sequence[loop.Statement]) -> list[Value]:
+            values = self.block(body)
+            dtypes.update({name: values[name].dtype for name in s.results})
+            return [values[name].value for name in s.results]
+
+        cond = self.value(s.cond).value
+        merged = self.b.either(cond, lambda: side(s.then), lambda: side(s.other))
+        for name, value in zip(s.results, merged, strict=True):
+            self.names[name] = Typed(value, dtypes[name])
 
     def _for(self, s: loop.For) -> None:
         b = self.b

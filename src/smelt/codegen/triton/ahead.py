@@ -25,7 +25,7 @@ from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_versio
 from smelt.python.cached_property import cached_property
 from smelt.python.dataclass import dataclass
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Version of the stored form and of the options that programs are compiled with."""
 _WORKERS: Final = Workers(min(usable_cores(), MAX_COMPILERS))
 _SCRATCH_ARGUMENTS: Final = 2

@@ -146,10 +146,7 @@ def loaded(text: str, file: Path) -> Any:
 def nvidia_resources(
     image: bytes, ptx: str, package: Path, file: Path, reserved: int
 ) -> dict[str, Any]:
-    """Return registers, spilled bytes, static shared memory and instructions of a cubin.
-
-    A stack that is larger than the arrays of the program itself holds spilled registers.
-    """
+    """Return registers, spilled bytes, static shared memory and instructions of a cubin."""
     tools = package / "backends" / "nvidia" / "bin"
     cubin = file.with_suffix(".cubin")
     cubin.write_bytes(image)
@@ -157,7 +154,6 @@ def nvidia_resources(
     if usage is None:
         raise RuntimeError("cuobjdump reports no registers")
     registers, stack, shared = map(int, usage.groups())
-    arrays = sum(-(-int(n) // 8) * 8 for n in LOCAL_ARRAY.findall(ptx))
     counts: collections.Counter[str] = collections.Counter()
     listing = run(tools / "nvdisasm", "-c", cubin)
     for name in MNEMONIC.findall(listing):
@@ -165,12 +161,28 @@ def nvidia_resources(
         counts[f"{stem}.128" if "128" in suffixes and stem in ("LDG", "STG") else stem] += 1
     return {
         "registers": registers,
-        "spills": max(stack - arrays, 0),
+        "spills": spilled_bytes(stack, ptx, counts),
         "loops_spill": loops_spill(listing),
         "parameters": parameter_bytes(ptx),
         "static_shared": max(shared - reserved, 0),
         "instructions": dict(counts),
     }
+
+
+def spilled_bytes(stack: int, ptx: str, counts: collections.Counter[str]) -> int:
+    """Return the bytes of a stack that spilled registers take.
+
+    These are what the arrays of the program itself leave, if the program reads them: on sm_120,
+    waits for tensor copies write zeros that nothing reads.
+
+    >>> counts = collections.Counter(STL=2, LDL=1)
+    >>> spilled_bytes(24, ".local .align 16 .b8 array[16];", counts), spilled_bytes(8, "", counts)
+    (8, 8)
+    >>> spilled_bytes(8, "", collections.Counter(STL=2))
+    0
+    """
+    arrays = sum(-(-int(n) // 8) * 8 for n in LOCAL_ARRAY.findall(ptx))
+    return max(stack - arrays, 0) if counts["LDL"] else 0
 
 
 def loops_spill(listing: str) -> bool:

@@ -87,10 +87,7 @@ class ComplexArray(Array):
         real, imag = (None if x.node.scope is not None else view_of(x.node) for x in self.parts)
         if real is None or imag is None:
             return None
-        whole = _common_memory(real, imag, self.dtype.numpy)
-        if whole is not None:
-            return whole
-        return _joined(real, imag, self.dtype.numpy)
+        return _whole_of(real, imag, self.dtype.numpy)
 
     def replace_parts(self, other: ComplexArray) -> None:
         """Make the elements of another array the newest version of this one."""
@@ -229,9 +226,7 @@ class ComplexArray(Array):
         if real.shape != imag.shape or not _is_same_memory(*[p.of(shadow) for p in places]):
             return None
         if whole is None:
-            whole = _common_memory(real, imag, self.dtype.numpy)
-        if whole is None:
-            whole = _joined(real, imag, self.dtype.numpy)
+            whole = _whole_of(real, imag, self.dtype.numpy)
         flush_readers(real, imag)
         for place, part in zip(places, (whole.real, whole.imag), strict=True):
             place.memory.move(part)
@@ -239,12 +234,6 @@ class ComplexArray(Array):
 
     def _read(self, use: str) -> Buffer:
         return self.elements(use)
-
-    def _number(self, use: str) -> Any:
-        data = self.elements(use)
-        if data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self.type_text}")
-        return data.item()
 
     def __int__(self) -> int:
         raise DTypeError(f"int(x): {self.type_text} is complex", hint="Use int(x.real).")
@@ -254,16 +243,6 @@ class ComplexArray(Array):
 
     def __index__(self) -> int:
         raise DTypeError(f"{self.type_text} is not an integer and cannot be an index")
-
-    def item(self, *index: Any) -> Any:
-        """Return the only element, or that at an index, as a Python number.
-
-        Raises ArgumentError unless there is exactly one element, TracerError inside `jit`.
-        """
-        data = self.elements("item()")
-        if not index and data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self.type_text}")
-        return data.item(*index)
 
     def _check_may_leave(self, use: str) -> None:
         for x in self._parts or ():
@@ -291,11 +270,8 @@ class ComplexArray(Array):
         data = self.elements(use) if copy else self.exported(use, frame, copy)
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
-    def _is_readable(self) -> bool:
-        return self._scope is None
-
     def __repr__(self) -> str:
-        if not self._is_readable():
+        if self._scope is not None:
             real = self.parts[0]
             return f"Array(<{self.dtype}{str(real.node.type)[len(real.dtype.name) :]}>)"
         data = self.elements("repr(x)")
@@ -308,7 +284,7 @@ class ComplexArray(Array):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
-        if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
+        if self.ndim == 1 and not (self._scope or STATE.scope or STATE.tapes):
             return map(self._element, range(len(self)))
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         return (self.part(k, is_view) for k in range(len(self)))
@@ -425,21 +401,21 @@ class ComplexArray(Array):
 
     # Operators
 
-    def _forward(self, family: Any, other: Any) -> Any:
+    def apply_forward(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         return finished(_in_order(call_operator(family.what, self, other), self, other), 3)
 
-    def _reflected(self, family: Any, other: Any) -> Any:
+    def apply_reflected(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         return finished(_in_order(call_operator(family.what, other, self), self, other), 3)
 
-    def _in_place(self, family: Any, other: Any) -> Any:
+    def apply_in_place(self, family: Any, other: Any) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if not self.ndim:  # as for real numbers: a sum or an element
-            return finished(self._forward(family, other), 3)
+            return finished(self.apply_forward(family, other), 3)
         if is_at_once() and self.apply_in_memory(family.what, other):
             return self
         result = call_operator(family.what, self, other)
@@ -455,13 +431,13 @@ class ComplexArray(Array):
         return self
 
     def __matmul__(self, other: Any) -> Any:
-        return self._forward(_MATMUL, other)
+        return self.apply_forward(_MATMUL, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return self._reflected(_MATMUL, other)
+        return self.apply_reflected(_MATMUL, other)
 
     def __imatmul__(self, other: Any) -> Any:
-        return self._in_place(_MATMUL, other)
+        return self.apply_in_place(_MATMUL, other)
 
     def __neg__(self) -> Any:
         return self._unary("negative")
@@ -496,6 +472,12 @@ def _joined(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer:
     data: Buffer = np.empty(real.shape, dtype)
     data.real, data.imag = real, imag
     return data
+
+
+def _whole_of(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer:
+    """Return the complex elements of two parts, a copy unless they are views of them."""
+    whole = _common_memory(real, imag, dtype)
+    return _joined(real, imag, dtype) if whole is None else whole
 
 
 def _common_memory(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer | None:

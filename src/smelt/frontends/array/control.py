@@ -351,7 +351,6 @@ def _operand(x: Any, what: str) -> Value:
 
 
 def _array(x: Any, what: str) -> Array:
-    """Return a leaf of a function's result as an array."""
     value = result_value(x)
     if value is None:
         raise StructureError(where=f"the result of a function of {what}", type=type(x).__name__)

@@ -293,7 +293,6 @@ def arange(
 
 
 def _python_integer(x: Any) -> Any:
-    """Convert NumPy's integers to Python's."""
     return int(x) if isinstance(x, np.integer) else x
 
 

@@ -253,7 +253,6 @@ def _split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def _array(x: Any) -> Value:
-    """Return a leaf of a result as a value."""
     operand = number_or_value(x, "grad")
     if isinstance(operand, Value):
         return operand

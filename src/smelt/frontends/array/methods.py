@@ -256,7 +256,6 @@ def convert(
 
 
 def _is_numpys(dtype: Any) -> bool:
-    """Return whether NumPy knows a dtype."""
     try:
         np.dtype(dtype)
     except TypeError:

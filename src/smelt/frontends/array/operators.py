@@ -41,31 +41,31 @@ Method = Callable[[T, Any], T]
 """Operator with another operand."""
 
 
-def _method(what: str) -> Method[T]:
+def _forward(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return self._forward(family, other)  # pyright: ignore[reportPrivateUsage]
+        return self.apply_forward(family, other)
 
     method.__name__ = what
     return method
 
 
-def _reflected_method(what: str) -> Method[T]:
+def _reflected(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return self._reflected(family, other)  # pyright: ignore[reportPrivateUsage]
+        return self.apply_reflected(family, other)
 
     method.__name__ = what
     return method
 
 
-def _method_in_place(what: str) -> Method[T]:
+def _in_place(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return self._in_place(family, other)  # pyright: ignore[reportPrivateUsage]
+        return self.apply_in_place(family, other)
 
     method.__name__ = what
     return method
@@ -132,39 +132,39 @@ class Operators:
         """Make `node` the newest version of this array."""
         raise NotImplementedError
 
-    __add__, __radd__, __iadd__ = _method("add"), _reflected_method("add"), _method_in_place("add")
-    __sub__, __rsub__ = _method("subtract"), _reflected_method("subtract")
-    __isub__ = _method_in_place("subtract")
-    __mul__, __rmul__ = _method("multiply"), _reflected_method("multiply")
-    __imul__ = _method_in_place("multiply")
-    __truediv__, __rtruediv__ = _method("divide"), _reflected_method("divide")
-    __itruediv__ = _method_in_place("divide")
-    __floordiv__, __rfloordiv__ = _method("floor_divide"), _reflected_method("floor_divide")
-    __ifloordiv__ = _method_in_place("floor_divide")
-    __mod__, __rmod__ = _method("remainder"), _reflected_method("remainder")
-    __imod__ = _method_in_place("remainder")
-    __pow__, __rpow__, __ipow__ = _method("pow"), _reflected_method("pow"), _method_in_place("pow")
-    __and__, __rand__ = _method("bitwise_and"), _reflected_method("bitwise_and")
-    __iand__ = _method_in_place("bitwise_and")
-    __or__, __ror__ = _method("bitwise_or"), _reflected_method("bitwise_or")
-    __ior__ = _method_in_place("bitwise_or")
-    __xor__, __rxor__ = _method("bitwise_xor"), _reflected_method("bitwise_xor")
-    __ixor__ = _method_in_place("bitwise_xor")
-    __lshift__, __rlshift__ = _method("bitwise_left_shift"), _reflected_method("bitwise_left_shift")
-    __ilshift__ = _method_in_place("bitwise_left_shift")
-    __rshift__ = _method("bitwise_right_shift")
-    __rrshift__ = _reflected_method("bitwise_right_shift")
-    __irshift__ = _method_in_place("bitwise_right_shift")
-    __lt__, __le__ = _method("less"), _method("less_equal")
-    __gt__, __ge__ = _method("greater"), _method("greater_equal")
+    __add__, __radd__, __iadd__ = _forward("add"), _reflected("add"), _in_place("add")
+    __sub__, __rsub__ = _forward("subtract"), _reflected("subtract")
+    __isub__ = _in_place("subtract")
+    __mul__, __rmul__ = _forward("multiply"), _reflected("multiply")
+    __imul__ = _in_place("multiply")
+    __truediv__, __rtruediv__ = _forward("divide"), _reflected("divide")
+    __itruediv__ = _in_place("divide")
+    __floordiv__, __rfloordiv__ = _forward("floor_divide"), _reflected("floor_divide")
+    __ifloordiv__ = _in_place("floor_divide")
+    __mod__, __rmod__ = _forward("remainder"), _reflected("remainder")
+    __imod__ = _in_place("remainder")
+    __pow__, __rpow__, __ipow__ = _forward("pow"), _reflected("pow"), _in_place("pow")
+    __and__, __rand__ = _forward("bitwise_and"), _reflected("bitwise_and")
+    __iand__ = _in_place("bitwise_and")
+    __or__, __ror__ = _forward("bitwise_or"), _reflected("bitwise_or")
+    __ior__ = _in_place("bitwise_or")
+    __xor__, __rxor__ = _forward("bitwise_xor"), _reflected("bitwise_xor")
+    __ixor__ = _in_place("bitwise_xor")
+    __lshift__, __rlshift__ = _forward("bitwise_left_shift"), _reflected("bitwise_left_shift")
+    __ilshift__ = _in_place("bitwise_left_shift")
+    __rshift__, __rrshift__ = _forward("bitwise_right_shift"), _reflected("bitwise_right_shift")
+    __irshift__ = _in_place("bitwise_right_shift")
+    __lt__, __le__ = _forward("less"), _forward("less_equal")
+    __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return self._forward(_EQUAL, other)
+        return self.apply_forward(_EQUAL, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return self._forward(_NOT_EQUAL, other)
+        return self.apply_forward(_NOT_EQUAL, other)
 
-    def _forward(self, family: Binary, other: Any) -> Self:
+    def apply_forward(self, family: Binary, other: Any) -> Self:
+        """Return `self op other`, for the caller of the method that calls this."""
         kind = other.__class__
         if kind is self.__class__:
             if self.place is None and other.place is None:
@@ -188,7 +188,8 @@ class Operators:
             return y
         return finished(keep_order(self.of(family(self.node, y)), self, other), 3)
 
-    def _reflected(self, family: Binary, other: Any) -> Self:
+    def apply_reflected(self, family: Binary, other: Any) -> Self:
+        """Return `other op self`."""
         if other.__class__ is float or other.__class__ is int:
             return finished(keep_order(self.of(_apply(family, other, self)), self), 3)
         if is_complex(other):
@@ -198,12 +199,13 @@ class Operators:
             return y
         return finished(keep_order(self.of(family(y, self.node)), self, other), 3)
 
-    def _in_place(self, family: Binary, other: Any) -> Self:
+    def apply_in_place(self, family: Binary, other: Any) -> Self:
+        """Compute `self op= other` and return the array to bind."""
         if _in_memory(family, self, other):
             return self
         is_view = self.place is not None and self.place.links
         if not (self.node.type.shape or is_view):  # a sum or an element, which may have other names
-            return finished(self._forward(family, other), 3)
+            return finished(self.apply_forward(family, other), 3)
         try:
             y = operand(other)
         except ComplexOperand:

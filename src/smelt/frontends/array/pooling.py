@@ -338,7 +338,6 @@ def _nearest(x: Array, axis: int, goal: Any, ratio: float | None) -> Array:
 
 
 def _repeat_positions(x: Array, axis: int, times: int) -> Array:
-    """Repeat each position `times` times in a row, by a broadcast."""
     shape = shape_of(x.node)
     before, after = shape[: axis + 1], shape[axis + 1 :]
     node = reshape(x.node, (*before, 1, *after))

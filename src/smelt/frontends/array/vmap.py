@@ -103,14 +103,12 @@ def _value(x: Node) -> Value:
 
 
 def _front(x: Value, axis: int) -> Value:
-    """Move an axis to the front."""
     at = axis_of(axis, x.type.rank, "vmap")
     order = (at, *(k for k in range(x.type.rank) if k != at))
     return x if at == 0 else permute(x, order)
 
 
 def _moved(x: Value, axis: int) -> Value:
-    """Move the first axis elsewhere."""
     at = axis_of(axis, x.type.rank, "vmap")
     order = [*range(1, x.type.rank)]
     order.insert(at, 0)

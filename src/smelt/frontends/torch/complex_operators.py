@@ -310,15 +310,8 @@ def _both_parts(x: Any) -> tuple[Any, Any]:
 def _function(name: str) -> Callable[..., Any]:
     @_complex_rule
     def rule(x: Any) -> Any:
-        return _from_parts(*complex_pairs.FUNCTIONS[name](_REALS, _parts_of(x)))
-
-    return rule
-
-
-def _real_function(name: str) -> Callable[..., Any]:
-    @_complex_rule
-    def rule(x: Any) -> Any:
-        return complex_pairs.REAL_FUNCTIONS[name](_REALS, _parts_of(x))
+        result = complex_pairs.FUNCTIONS[name](_REALS, _parts_of(x))
+        return _from_parts(*result) if isinstance(result, tuple) else result
 
     return rule
 
@@ -500,12 +493,11 @@ _MOVED: dict[Any, Callable[..., Any]] = {
 }
 """Decompositions of what moves, adds or makes elements."""
 _FUNCTIONS = """
-    cos cosh exp expm1 log log10 log1p log2 reciprocal sin sinh sqrt tan tanh
+    abs angle cos cosh exp expm1 isinf isnan log log10 log1p log2 reciprocal sin sinh sqrt tan tanh
 """
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
     _MOVED
     | {getattr(_ATEN, name).default: _function(name) for name in _FUNCTIONS.split()}
-    | {getattr(_ATEN, n).default: _real_function(n) for n in ("abs", "angle", "isinf", "isnan")}
     | {
         _ATEN.mul.Tensor: _mul, _ATEN.mul.Scalar: _mul, _ATEN.div.Tensor: _div,
         _ATEN.add.Tensor: _sum(_ATEN.add.Tensor), _ATEN.sub.Tensor: _sum(_ATEN.sub.Tensor),

@@ -195,11 +195,11 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
     if lowering.left or lowering.final_writes or len(lowering.stages) > 1:
         left = "; ".join(f"{x.operator} ({x.reason}) in {x.where}" for x in lowering.left)
         raise SaveError(what=f"what PyTorch itself has to run: {left or 'a write in place'}")
-    given = {*inputs.users, *inputs.constants}
+    sources = {*inputs.users, *inputs.constants}
     computed: Any = [
         x
         for x in lowering.results
-        if isinstance(x, torch.fx.Node) and x not in given and not is_size(x)
+        if isinstance(x, torch.fx.Node) and x not in sources and not is_size(x)
     ]
     values = {x: lowering.value(x, 0) for x in dict.fromkeys(computed)}
     stage, sizes = lowering.stage(0), lowering.sizes

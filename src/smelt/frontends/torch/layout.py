@@ -201,7 +201,6 @@ def full_view_results(
 
 
 def _view_chain(node: Any, base: Any) -> list[Any]:
-    """Return the views from a result to its base."""
     return [node] if node is base else [node, *_view_chain(node.args[0], base)]
 
 
@@ -230,7 +229,6 @@ def _is_large_part(node: Any, base: Any) -> bool:
 
 
 def _has_repeated_elements(node: Any) -> bool:
-    """Whether elements of a tensor may share an address."""
     return any(isinstance(s, int) and s == 0 for s in node.meta["val"].stride())
 
 

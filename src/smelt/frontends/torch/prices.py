@@ -133,7 +133,6 @@ class RecomputeCosts:
 
 
 def _is_view(target: Any) -> bool:
-    """Whether a call only gives views of its operands."""
     returns = getattr(getattr(target, "_schema", None), "returns", ())
     alias = [r.alias_info for r in returns]
     return bool(alias) and all(a is not None and not a.is_write for a in alias)

@@ -142,7 +142,6 @@ class Program:
         self._add(f"return {results}")
 
     def _results(self) -> str:
-        """Return the text of the return value."""
         views = self.lowering.views
         if not views:
             return self._literal(self.lowering.results)

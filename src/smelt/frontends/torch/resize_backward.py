@@ -64,7 +64,6 @@ def _affine_grid(theta: torch.Tensor, size: Any, align_corners: bool | None = No
 
 
 def _is_function_transform(node: torch.fx.Node) -> bool:
-    """Whether a call belongs to a transform of functions."""
     module = str(getattr(node.target, "__module__", ""))
     return "functorch" in module or "_nesting" in getattr(node.target, "__name__", "")
 

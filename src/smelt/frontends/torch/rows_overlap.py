@@ -22,6 +22,7 @@ from smelt.frontends.torch.rows_window import (
     insert_zeros,
     pad_spatial,
     per_dimension,
+    pool_settings,
     refuse_long_filter,
     transposed_convolution,
     window_counts,
@@ -99,9 +100,8 @@ def _max_pool_backward(count: int) -> Any:
         argmax: V,
     ) -> V:
         """Send each gradient to the position of the maximum of its window."""
-        extent = per_dimension(kernel, count)
-        step = extent if not stride else per_dimension(stride, count)
-        pads, dilations = per_dimension(padding, count), per_dimension(dilation, count)
+        extent, step, pads = pool_settings(kernel, stride, padding, count)
+        dilations = per_dimension(dilation, count)
         if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, dilations, step, strict=True)):
             raise UnsupportedError("windows that overlap: torch writes where each one chose")
         first = x.rank - count
@@ -135,9 +135,7 @@ def _avg_pool_backward(count: int) -> Any:
         divisor: Any,
     ) -> V:
         """Give each element of a window an equal share."""
-        extent = per_dimension(kernel, count)
-        step = extent if not stride else per_dimension(stride, count)
-        pads = per_dimension(padding, count)
+        extent, step, pads = pool_settings(kernel, stride, padding, count)
         spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
         widened = g.to_compute_type()
         counts = window_counts(

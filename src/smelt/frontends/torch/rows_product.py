@@ -60,17 +60,13 @@ def _attention(
     scale: float | None = None,
 ) -> tuple[V, V]:
     """Return softmax(q kᵀ · scale + mask) v and the logarithm of the softmax's sum."""
-    size, dtype = q.shape[-1], q.dtype.compute
-    if scale is None and not isinstance(size, int):
-        raise UnsupportedError("attention with a symbolic size of heads")
-    factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
+    factor, dtype = _score_factor(q, scale), q.dtype.compute
     k, v = (_expand_heads(x, q) for x in (k, v))
     scores = contract(q, k, "bhmd,bhnd->bhmn", dtype) * factor
     if attn_mask is not None:
         scores = scores + attn_mask.cast(scores.dtype)
     if is_causal:
-        rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
-        scores = select(columns.map("le", rows), scores, number(-math.inf, scores.dtype))
+        scores = _mask_later(c, scores, -math.inf)
     maximum = scores.reduce("max", (3,), True)
     if attn_mask is not None:
         maximum = select(maximum.map("eq", -math.inf), number(0.0, maximum.dtype), maximum)
@@ -104,11 +100,7 @@ def _attention_backward(
     """
     if c.dtype.bits == 16:
         raise UnsupportedError("gradients of attention in half precision")
-    size = q.shape[-1]
-    if scale is None and not isinstance(size, int):
-        raise UnsupportedError("attention with a symbolic size of heads")
-    factor = scale if scale is not None else 1 / math.sqrt(size)  # type: ignore[arg-type]
-    group = _group_size(q, k)
+    factor, group = _score_factor(q, scale), _group_size(q, k)
     h = "hg" if group > 1 else "h"
     grad, q, out, logs = (_split_heads(x, group) for x in (grad, q, out, logs))
     scores = contract(q, k, f"b{h}md,bhnd->b{h}mn") * factor
@@ -118,8 +110,7 @@ def _attention_backward(
     if attn_mask is not None:  # a query that sees no key: its logarithm is -inf
         weights = select(scores.map("eq", -math.inf), number(0.0, scores.dtype), weights)
     if is_causal:
-        rows, columns = (iota(scores.shape[-2:], a, i64, c.origin) for a in (0, 1))
-        weights = select(columns.map("le", rows), weights, number(0.0, scores.dtype))
+        weights = _mask_later(c, weights, 0.0)
     of_weights = contract(grad, v, f"b{h}me,bhne->b{h}mn")
     shift = (grad * out).sum((out.rank - 1,), True)
     of_scores = weights * (of_weights - shift) * factor
@@ -129,6 +120,21 @@ def _attention_backward(
     if group > 1:
         return of_q.reshape(*c.shape), of_k.sum((2,)), of_v.sum((2,))
     return of_q, of_k, of_v
+
+
+def _score_factor(q: V, scale: float | None) -> float:
+    if scale is not None:
+        return scale
+    size = q.shape[-1]
+    if not isinstance(size, int):
+        raise UnsupportedError("attention with a symbolic size of heads")
+    return 1 / math.sqrt(size)
+
+
+def _mask_later(c: Call, x: V, value: float) -> V:
+    """Replace the entries of keys that come after their query."""
+    rows, columns = (iota(x.shape[-2:], a, i64, c.origin) for a in (0, 1))
+    return select(columns.map("le", rows), x, number(value, x.dtype))
 
 
 def _expand_heads(x: V, q: V) -> V:

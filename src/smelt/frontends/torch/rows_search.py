@@ -42,7 +42,6 @@ def _searchsorted(
 
 
 def _bucketize(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
-    """Lower `bucketize`: all of `x` in one row."""
     return _searchsorted(c, row, x, out_int32=out_int32, right=right)
 
 

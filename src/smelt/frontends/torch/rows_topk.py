@@ -43,12 +43,10 @@ def _top(
 
 
 def _axis_shape(x: V, a: int) -> tuple[Index, ...]:
-    """Return the shape of an index array along one axis."""
     return tuple(n if d == a else 1 for d, n in enumerate(x.shape))
 
 
 def _first_positions(x: V, k: int, a: int, extent: Index, *, largest: bool) -> V:
-    """Return the positions of the first `k` elements in order."""
     keys, at = _keys_and_positions(x, a, extent, largest=largest)
     kind, is_worse = ("max", "lt") if largest else ("min", "gt")
     worst = number(COMBINES[kind].identity(keys.dtype), keys.dtype, x.origin)

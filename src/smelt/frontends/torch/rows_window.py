@@ -29,6 +29,15 @@ def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     return tuple(entries * count if len(entries) == 1 else entries)
 
 
+def pool_settings(
+    kernel: Any, stride: Any, padding: Any, count: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return extents, steps and padding of a pooling; windows adjoin by default."""
+    extent = per_dimension(kernel, count)
+    step = per_dimension(stride, count) if stride else extent
+    return extent, step, per_dimension(padding, count)
+
+
 def _windows(
     c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
 ) -> V:
@@ -87,9 +96,8 @@ def _max_pool(
 ) -> tuple[V, V | None]:
     """Return the maximum of each window, and its position in the image."""
     count = 3 if c.out[0].dim() >= 4 and len(per_dimension(kernel, 1)) == 3 else 2
-    extent = per_dimension(kernel, count)
-    step = extent if stride == [] or stride == () else per_dimension(stride, count)
-    pads, dilations = per_dimension(padding, count), per_dimension(dilation, count)
+    extent, step, pads = pool_settings(kernel, stride, padding, count)
+    dilations = per_dimension(dilation, count)
     overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
@@ -186,9 +194,8 @@ def _avg_pool(count: int) -> Any:
         count_include_pad: bool = True,
         divisor_override: Any = None,
     ) -> V:
-        extent = per_dimension(kernel, count)
-        step = extent if stride == [] or stride == () else per_dimension(stride, count)
-        pads, dilations = per_dimension(padding, count), (1,) * count
+        extent, step, pads = pool_settings(kernel, stride, padding, count)
+        dilations = (1,) * count
         overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
         padded = pad_spatial(x.to_compute_type(), pads, 0.0, overhang)
         windows = _windows(c, padded, extent, step, dilations)

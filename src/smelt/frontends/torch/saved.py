@@ -263,5 +263,4 @@ def _traced_float(node: torch.fx.Node) -> tuple[Any, float] | None:
 
 
 def _guard_texts(mode: Any) -> frozenset[str]:
-    """Return the guards on the sizes of a program as text."""
     return frozenset(str(g.expr) for g in mode.shape_env.guards)

@@ -133,13 +133,11 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
     b, kind = m.builder, m.raw_type(dtype)
     if condition is None:
         return m.load_convert(b.load(address, align=dtype.itemsize, typ=kind), dtype)
-    before = b.block
-    with b.if_then(condition):
-        inside = b.load(address, align=dtype.itemsize, typ=kind)
-        block = b.block
-    raw = b.phi(kind)
-    raw.add_incoming(ir.Constant(kind, None), before)
-    raw.add_incoming(inside, block)
+    (raw,) = b.either(
+        condition,
+        lambda: [b.load(address, align=dtype.itemsize, typ=kind)],
+        [ir.Constant(kind, None)],
+    )
     return m.load_convert(raw, dtype)
 
 

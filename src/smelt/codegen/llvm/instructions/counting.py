@@ -8,6 +8,7 @@ multiplication per iteration would cost, do it themselves:
     step_address(b, first, k, step, kind)       an address, advanced by the loop
     row_addresses(b, starts, row_stride, k, step, kind)    addresses of rows at a known stride
     after = advance_counter(b, k)               at its end
+    emit_loop(b, low, high, step, inside)       a loop without such variables
 
 Factors, steps and first addresses must be available before the loop.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import I64
+from smelt.codegen.llvm.instructions.indexing import I64, number
 
 Value = ir.Value
 ROWS_PER_BASE = 6
@@ -112,6 +113,30 @@ def row_addresses(
     return addresses
 
 
+def emit_loop(
+    b: ir.IRBuilder, low: Value, high: Value, step: int | Value, inside: Callable[[Value], None]
+) -> None:
+    """for position in range(low, high, step)"""
+    step = number(step) if isinstance(step, int) else step
+    enters = b.icmp_signed("<", low, high)
+    if ir.is_false(enters):
+        return
+    if ir.is_false(b.icmp_signed("<", b.add(low, step), high)):
+        with nullcontext() if ir.is_true(enters) else b.if_then(enters):
+            inside(low)
+        return
+    body, done = b.append_basic_block("loop"), b.append_basic_block("next")
+    before = b.block
+    b.cbranch(enters, body, done)
+    b.position_at_end(body)
+    (position := b.phi(I64)).add_incoming(low, before)
+    inside(position)
+    after = b.add(position, step)
+    position.add_incoming(after, b.block)
+    b.cbranch(b.icmp_signed("<", after, high), body, done)
+    b.position_at_end(done)
+
+
 def _phi(b: ir.IRBuilder, k: LoopCounter, first: Value) -> ir.Phi:
     with b.goto_block(k.body, first=True):
         phi = b.phi(first.type)
@@ -131,6 +156,7 @@ def advance_counter(b: ir.IRBuilder, k: LoopCounter) -> Value:
 __all__ = [
     "LoopCounter",
     "advance_counter",
+    "emit_loop",
     "multiple_of_counter",
     "row_addresses",
     "start_counter",

@@ -70,17 +70,13 @@ def divide_exactly(m: Any, x: Value, scalar: Value) -> Value:
     by = _Divisor(m, splat(m.builder, scalar, m.lanes), scalar)
     fallback = m.builder.module.globals.get(_name(x)) or _define(m, x, scalar)
     b = m.builder
-    with b.if_else(by.fits_all(x), likely=True) as (fast, slow):
-        # Only fitting operands here: products of subnormals are slow.
-        with fast:
-            q, _ = by.quotient(x)
-            fast_block = b.block
-        with slow:
-            slow_result = b.call(fallback, [x, scalar])
-            slow_block = b.block
-    result = b.phi(x.type)
-    result.add_incoming(q, fast_block)
-    result.add_incoming(slow_result, slow_block)
+    # Only fitting operands have quotients here: products of subnormals are slow.
+    (result,) = b.either(
+        by.fits_all(x),
+        lambda: by.quotient(x)[:1],
+        lambda: [b.call(fallback, [x, scalar])],
+        likely=True,
+    )
     return result
 
 

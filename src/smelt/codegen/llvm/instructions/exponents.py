@@ -130,14 +130,8 @@ def _split_in_steps(m: Any, a: Value, dtype: DType) -> tuple[Value, Value]:
         b = m.builder
         usual = m.or_(_is_normal(m, a, dtype), zero)
         pair = _split_normal(m, a, dtype)
-        before = b.block
-        with b.if_then(m.any(m.not_(usual)), likely=False):
-            unusual_pair = _split_any(m, a, dtype)
-            inside = b.block
-        fraction, exponent = b.phi(a.type), b.phi(a.type)
-        for phi, value, unusual in zip((fraction, exponent), pair, unusual_pair, strict=True):
-            phi.add_incoming(value, before)
-            phi.add_incoming(unusual, inside)
+        is_rare = m.any(m.not_(usual))
+        fraction, exponent = b.either(is_rare, lambda: _split_any(m, a, dtype), pair, likely=False)
     return fraction, m.select(zero, m.const(dtype, -float("inf")), exponent)
 
 

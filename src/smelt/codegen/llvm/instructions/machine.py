@@ -424,13 +424,7 @@ class LLVMMachine:
 
     def _merged(self, some: Value, common: Value, merge: Callable[[Any], Value]) -> Value:
         b = self.builder
-        before = b.block
-        with b.if_then(some, likely=False):
-            merged = merge(b)
-            inside = b.block
-        result = b.phi(common.type)
-        result.add_incoming(common, before)
-        result.add_incoming(merged, inside)
+        (result,) = b.either(some, lambda: [merge(b)], [common], likely=False)
         return result
 
     def repeat(

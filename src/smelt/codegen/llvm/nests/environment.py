@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from math import gcd
 from typing import Protocol, TypedDict, Unpack
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.counting import emit_loop
 from smelt.codegen.llvm.instructions.indexing import (
-    I64,
     IndexEmitter,
     lane_invariant,
     multiple_of,
-    number,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -319,25 +318,7 @@ class Environment(ABC):
         inside: Callable[[Value], None],
     ) -> None:
         """for position in range(low, high, step)"""
-        b = self.b
-        step = number(step) if isinstance(step, int) else step
-        enters = b.icmp_signed("<", low, high)
-        if ir.is_false(enters):
-            return
-        if ir.is_false(b.icmp_signed("<", b.add(low, step), high)):
-            with nullcontext() if ir.is_true(enters) else b.if_then(enters):
-                inside(low)
-            return
-        body, done = b.append_basic_block("loop"), b.append_basic_block("next")
-        before = b.block
-        b.cbranch(enters, body, done)
-        b.position_at_end(body)
-        (position := b.phi(I64)).add_incoming(low, before)
-        inside(position)
-        after = b.add(position, step)
-        position.add_incoming(after, b.block)
-        b.cbranch(b.icmp_signed("<", after, high), body, done)
-        b.position_at_end(done)
+        emit_loop(self.b, low, high, step, inside)
 
     def loop_alignment(self, name: str, step: int) -> int:
         """Return a number that divides all positions of a loop along an axis.

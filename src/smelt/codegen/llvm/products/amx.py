@@ -20,19 +20,15 @@ Source: Intel, "Architecture Instruction Set Extensions Programming Reference", 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, fit_cache_lines, intrinsic
+from smelt.codegen.llvm.instructions.counting import emit_loop
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.products.tile_loops import outline_function
 from smelt.machine.blocks import COLUMNS as MOST
 from smelt.types.dtype import i8, i32, i64
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 Value = ir.Value
 SIDE = 16
@@ -113,9 +109,9 @@ class _Tiles:
             self._write_config(16 + 2 * tile, 4 * SIDE, I16)
         remainder = b.and_(self.units, number(SIDE - 1))
         full_units = b.sub(self.units, remainder)
-        with self._emit_if(b.icmp_signed(">", full_units, number(0))):
+        with b.if_then(b.icmp_signed(">", full_units, number(0))):
             self._pass_over_rows(number(0), full_units, number(SIDE), self.fresh)
-        with self._emit_if(b.icmp_signed(">", remainder, number(0))):
+        with b.if_then(b.icmp_signed(">", remainder, number(0))):
             first = b.and_(self.fresh, b.icmp_signed("==", full_units, number(0)))
             self._pass_over_rows(full_units, self.units, remainder, first)
         intrinsic(b, "llvm.x86.tilerelease", VOID, [])
@@ -127,30 +123,6 @@ class _Tiles:
         value = kind(value) if isinstance(value, int) else b.trunc(value, kind)
         b.store(value, element_address(b, self.config, number(at), i8), align=1)
 
-    @contextmanager
-    def _emit_if(self, condition: Value) -> Generator[None]:
-        b = self.b
-        inside, done = self.f.append_basic_block("some"), self.f.append_basic_block("done")
-        b.cbranch(condition, inside, done)
-        b.position_at_end(inside)
-        yield
-        b.branch(done)
-        b.position_at_end(done)
-
-    def _loop(self, low: Value, high: Value, step: Value, inside: Callable[[Value], None]) -> None:
-        """Emit `inside` for each position from `low` on, at least one."""
-        b, before = self.b, self.b.block
-        body, done = self.f.append_basic_block("loop"), self.f.append_basic_block("next")
-        b.branch(body)
-        b.position_at_end(body)
-        at = b.phi(I64)
-        at.add_incoming(low, before)
-        inside(at)
-        after = b.add(at, step)
-        at.add_incoming(after, b.block)
-        b.cbranch(b.icmp_signed("<", after, high), body, done)
-        b.position_at_end(done)
-
     def _pass_over_rows(self, low: Value, high: Value, step: Value, fresh: Value) -> None:
         """Emit all rows, with the units from `low` to `high`, `step` at a time."""
         b = self.b
@@ -161,19 +133,20 @@ class _Tiles:
         high_rows = number(TILES_PER_SIDE * SIDE)
         remainder = b.urem(self.rows, high_rows)
         full_rows = b.sub(self.rows, remainder)
-        with self._emit_if(b.icmp_signed(">", full_rows, number(0))):
+        with b.if_then(b.icmp_signed(">", full_rows, number(0))):
             self._configure(number(SIDE), number(SIDE))
-            self._loop(
+            emit_loop(
+                b,
                 number(0),
                 full_rows,
                 high_rows,
                 lambda row: self._band(row, TILES_PER_SIDE, low, high, step, fresh),
             )
-        with self._emit_if(b.icmp_signed(">", remainder, number(SIDE))):
+        with b.if_then(b.icmp_signed(">", remainder, number(SIDE))):
             self._configure(number(SIDE), b.sub(remainder, number(SIDE)))
             self._band(full_rows, TILES_PER_SIDE, low, high, step, fresh)
         is_single = b.icmp_signed("<=", remainder, number(SIDE))
-        with self._emit_if(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
+        with b.if_then(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
             self._configure(remainder, number(SIDE))
             self._band(full_rows, 1, low, high, step, fresh)
 
@@ -202,26 +175,24 @@ class _Tiles:
             place = element_address(b, self.places, nth, i64)
             right = element_address(b, self.right, b.load(place, typ=I64), i8)
             self._begin(sums, fresh)
-            self._loop(low, end, step, lambda unit: self._step(tile_rows, right, unit))
+            emit_loop(b, low, end, step, lambda unit: self._step(tile_rows, right, unit))
             for k, at in enumerate(sums):
                 intrinsic(b, "llvm.x86.tilestored64", VOID, [BYTE(SUMS + k), at, self.sums_stride])
 
-        self._loop(number(0), self.panels, number(1), panel)
+        emit_loop(b, number(0), self.panels, number(1), panel)
 
     def _begin(self, sums: list[Value], fresh: Value) -> None:
         """Load or clear the sums at some addresses, before a pass."""
-        b = self.b
-        clear, add, go = map(self.f.append_basic_block, ("clear", "add", "go"))
-        b.cbranch(fresh, clear, add)
-        b.position_at_end(clear)
-        for k in range(len(sums)):
-            intrinsic(b, "llvm.x86.tilezero", VOID, [BYTE(SUMS + k)])
-        b.branch(go)
-        b.position_at_end(add)
-        for k, place in enumerate(sums):
-            self._load(SUMS + k, place, self.sums_stride)
-        b.branch(go)
-        b.position_at_end(go)
+
+        def clear() -> None:
+            for k in range(len(sums)):
+                intrinsic(self.b, "llvm.x86.tilezero", VOID, [BYTE(SUMS + k)])
+
+        def load() -> None:
+            for k, place in enumerate(sums):
+                self._load(SUMS + k, place, self.sums_stride)
+
+        self.b.either(fresh, clear, load)
 
     def _step(self, tile_rows: list[Value], right: Value, unit: Value) -> None:
         """Add the products of one step of units.

@@ -60,12 +60,9 @@ class PaddingTaps:
         self.keeps_all = b.or_(repeats, b.not_(self.can_skip))
         run()
         checked_row = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
-        summed = b.block
-        with b.if_then(b.not_(self.keeps_all)):
-            not_finite, checked = self._is_not_finite(checked_row), b.block
-        must_repeat = b.phi(BIT)
-        must_repeat.add_incoming(BIT(0), summed)
-        must_repeat.add_incoming(not_finite, checked)
+        (must_repeat,) = b.either(
+            b.not_(self.keeps_all), lambda: [self._is_not_finite(checked_row)], [BIT(0)]
+        )
         repeats.add_incoming(BIT(1), b.block)
         b.cbranch(must_repeat, retry, done)
         b.position_at_end(done)
@@ -87,12 +84,12 @@ class PaddingTaps:
         )
 
     def _least(self, n: Value, limit: int) -> Value:
-        return self.b.select(self.b.icmp_signed("<", n, number(limit)), n, number(limit))
+        return self.b.minimum(n, number(limit))
 
     def _steps_to(self, n: Value, by: int) -> Value:
         """Return how many steps reach a distance, rounded up; 0 if it is negative."""
         b = self.b
-        n = b.select(b.icmp_signed("<", n, number(0)), number(0), n)
+        n = b.maximum(n, number(0))
         return n if by == 1 else b.udiv(b.add(n, number(by - 1)), number(by))
 
     def _is_not_finite(self, row: Value) -> Value:
