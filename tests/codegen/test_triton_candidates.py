@@ -29,7 +29,7 @@ from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.ops.scalar import SCALARS
-from smelt.types.expr import evaluate
+from smelt.types.expr import evaluate, size
 
 H100 = DeviceRates(
     arch="sm_90",
@@ -521,13 +521,30 @@ TF32 = """kernel product(x: f32[m,k], w: f32[{w}]) -> y: f32[m,n]
 """
 
 
+def test_tf32_operands_are_transposed_before_where_that_is_faster():
+    """Elsewhere matrix units get them element by element."""
+    device, sizes = rates("sm_90"), dict.fromkeys("mnk", 4096)
+    kernel = parse(TF32.format(w="k,n"))
+    copy, every = candidates(kernel, sizes, device, FAST)
+    assert copy[0].launch.outputs[0].shape == (size("n"), size("k"))
+    assert {v.param for v in every[0].schedule.copied} == {"x", "w_packed"}
+    small = {**sizes, "m": 256}  # of a result that is smaller than the weights
+    for at, policy in ((sizes, EXACT), (small, FAST)):
+        assert len(candidates(kernel, at, device, policy)) == 1
+    arrays = product_arrays(kernel, {"m": 70, "n": 96, "k": 48})
+    stages = [print_stage(c[0].launch, c[0].schedule) for c in (copy, every)]
+    (y,) = launch(with_lanes(print_file(kernel, stages), 32), arrays)
+    x, w = (a.astype(np.float64) for a in arrays)
+    assert (abs(y - x @ w) <= 2.0**-10 * (abs(x) @ abs(w))).all()
+
+
 @pytest.mark.usefixtures("every_candidate")
 @pytest.mark.parametrize("layout", ["n,k", "k,n"])
 def test_tf32_products_are_copied_where_both_are_contiguous_along_the_sum(layout):
     """Steps have 128 bytes, as those of half types; each form computes the product."""
     kernel, sizes = parse(TF32.format(w=layout)), {"m": 70, "n": 96, "k": 48}
     arrays = product_arrays(kernel, sizes)
-    (every,) = candidates(kernel, sizes, FEW, FAST)
+    *_, every = candidates(kernel, sizes, FEW, FAST)
     assert {v.param for c in every for v in c.schedule.copied} == set(
         "xw" if layout == "n,k" else ""
     )

@@ -184,7 +184,14 @@ def candidates(
         divide(kernel, sizes, policy, n, device.processors)
         for n in (registers, registers // REGISTER_SHARE)
     )
-    packed = (tuple(x for k in launches for x in pack_operands(k, sizes)) for launches in whole)
+    transposes = (
+        policy.products == "narrow" and device.tf32_tflops > 0 and device.limits.has_tensor_copies
+    )
+    packed = (
+        tuple(x for k in launches for x in pack_operands(k, sizes, transposes=t))
+        for launches in whole
+        for t in dict.fromkeys((False, transposes))
+    )
     divisions = dict.fromkeys((*whole, *packed))
     every = (
         tuple(

@@ -297,8 +297,11 @@ def _operand_loads_ns(
     """Return the time of instructions for operands that are loaded in parts of vectors.
 
     A cache serves a processor as many bytes a clock as it has lanes, which wait for it where each
-    element is in a sector of its own.
+    element is in a sector of its own. Operands of tf32 in another order than along the sum are
+    copied element by element to shared memory, from which matrix units read them.
     """
+    summed = Axes(a for c in work.contractions for a in c.over)
+    is_ordered = work.is_tf32 and _is_asynchronous(work, lanes, device.limits)
     copied = {x.param for x in schedule.copied}
     total = 0.0
     for x in work.accesses:
@@ -306,6 +309,7 @@ def _operand_loads_ns(
             continue
         neighbours = _tile(x.last, lanes)
         vector = min(neighbours, x.aligned, max(VECTOR_BYTES // x.nbytes, 1))
+        vector = 1 if is_ordered and not x.last <= summed else vector
         if vector * x.nbytes < min(VECTOR_BYTES, neighbours * x.nbytes) or neighbours == 1:
             each = LOAD_INSTRUCTIONS if neighbours > 1 else SECTOR_BYTES
             total += _accessed(x, work, schedule) / vector * each

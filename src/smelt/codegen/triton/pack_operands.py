@@ -5,13 +5,15 @@
                                                           .. k_packed[u,w,c,o] ..
 
 A loop over the taps of a window has one tap in a step: neighbours along taps, as weights of PyTorch
-are stored, would be loaded element by element from sectors of their own.
+are stored, would be loaded element by element from sectors of their own. Matrix units of tf32 read
+operands from shared memory that are contiguous along the sum: others are copied there by elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.narrow_products import operand_loads
@@ -19,17 +21,24 @@ from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import Block, Kernel, Load, Param, Store, Value
 from smelt.kernel.walk import map_values
 from smelt.ops.contract import bare_axis
-from smelt.types.expr import evaluate
+from smelt.types.dtype import f32
+from smelt.types.expr import evaluate, product
 
 COPY_BLOCK = 1024
 """Positions of the last axis of a copy in a program."""
 
 
-def pack_operands(launch: Kernel, sizes: Mapping[str, int]) -> tuple[Kernel, ...]:
-    """Return a launch for each copy of an operand, and the product last."""
+def pack_operands(
+    launch: Kernel, sizes: Mapping[str, int], *, transposes: bool = False
+) -> tuple[Kernel, ...]:
+    """Return a launch for each copy of an operand, and the product last.
+
+    With `transposes`, all operands of float32 are to be contiguous along the sum, as far as their
+    copies take no more memory than the results.
+    """
     copies: list[Kernel] = []
     for load in operand_loads(launch) if len(dots_of(launch.body)) == 1 else ():
-        order = _packed_order(launch, load, sizes)
+        order = _packed_order(launch, load, sizes, transposes=transposes)
         if order is None:
             continue
         axes = tuple(launch.axis(a) for a in order)
@@ -46,7 +55,9 @@ def pack_operands(launch: Kernel, sizes: Mapping[str, int]) -> tuple[Kernel, ...
     return (*copies, launch)
 
 
-def _packed_order(launch: Kernel, load: Load, sizes: Mapping[str, int]) -> Sequence[str] | None:
+def _packed_order(
+    launch: Kernel, load: Load, sizes: Mapping[str, int], *, transposes: bool
+) -> Sequence[str] | None:
     """Return the axes of a packed operand: taps, others, and last those of a tile.
 
     None for an operand whose neighbours are in a tile, or that is not read as a whole.
@@ -60,6 +71,9 @@ def _packed_order(launch: Kernel, load: Load, sizes: Mapping[str, int]) -> Seque
         return None
     extents = {a: int(evaluate(launch.axis(a).extent, sizes)) for a in axes}
     summed = [a for a in axes if a in dot.over]
+    is_across = len(summed) == 1 and axes[-1] not in summed and param.dtype == f32
+    if transposes and is_across and prod(extents.values()) <= _result_elements(launch, sizes):
+        return (*(a for a in axes if a not in summed), *summed)
     if not summed or axes[-1] not in summed:
         return None
     longest = max(summed, key=extents.__getitem__)
@@ -68,6 +82,10 @@ def _packed_order(launch: Kernel, load: Load, sizes: Mapping[str, int]) -> Seque
     if axes[-1] == longest or extents[axes[-1]] == 1 or not others:
         return None
     return (*taps, *others[:-1], longest, others[-1])
+
+
+def _result_elements(launch: Kernel, sizes: Mapping[str, int]) -> int:
+    return sum(int(evaluate(product(p.shape), sizes)) for p in launch.outputs)
 
 
 def _reading(launch: Kernel, old: Load, new: Load, packed: Param) -> Kernel:
