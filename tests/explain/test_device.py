@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_source_of_a_count_runs():
 def test_refusal_has_its_code_and_reason(monkeypatch):
     missing = "all 4000000 elements of a row at once"
 
-    def refuse(kernel, sizes, machine, cached):
+    def refuse(kernel, sizes, machine, cached, constants):
         raise DeviceKernelError(kernel=kernel.name, missing=missing)
 
     monkeypatch.setattr(sys.modules["smelt.explain.device"], "programs", refuse)
@@ -67,6 +68,24 @@ def test_refusal_has_its_code_and_reason(monkeypatch):
     assert kernel.source == ""
     assert kernel.data.device.refused == f"E505 kernel k0 needs {missing}"
     assert missing in str(report)
+
+
+def test_captured_weights_are_packed_by_the_first_call_alone():
+    shape = 256, 256, 3, 3
+
+    def layer(x, w):
+        return sm.nn.conv(sm.permute_dims(x, (0, 3, 1, 2)), w, padding=1)
+
+    weights = sm.asarray(np.ones(shape, ml_dtypes.bfloat16), copy=True)
+    image = sm.spec("bf16[32,28,28,256]")
+    with sm.config(device_code=False):
+        kept = sm.explain(lambda x: layer(x, weights), image, target="h100")
+        each = sm.explain(layer, image, sm.spec(weights.shape, weights.dtype), target="h100")
+    (copy, product), (copies, _) = (r.kernels[0].data.device.launches for r in (kept, each))
+    assert copy.once and not product.once and not copies.once
+    assert kept.data.total.predicted_ns == product.schedule.predicted_ns
+    assert each.data.total.predicted_ns > kept.data.total.predicted_ns
+    assert "in the first call alone" in kept.text(1) and "first call" not in each.text(1)
 
 
 def test_report_without_a_target_has_no_device():

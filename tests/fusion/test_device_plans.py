@@ -124,6 +124,33 @@ def linear_cross_entropy(g: Formula) -> Graph:
     return g.graph(g.logsumexp(g.matmul(x, w)))
 
 
+def test_a_plan_is_decided_by_the_time_that_its_report_shows():
+    """Bytes that hide behind products hardly count: a ReLU is a part of its convolution."""
+    image, weights = sm.spec("bf16[32,256,28,28]"), sm.spec("bf16[256,256,3,3]")
+
+    def layer(x, w):
+        return sm.maximum(sm.nn.conv(x, w, padding=1), 0)
+
+    with sm.config(device_code=False):
+        report = sm.explain(layer, image, weights, target="h100")
+    (kernel,) = report.data.kernels
+    assert kernel.device is not None
+    assert kernel.device.planned_ns == pytest.approx(report.data.total.predicted_ns)
+
+
+def test_positions_of_a_scatter_are_computed_once():
+    """Each program of a scatter looks at all positions: what they follow from is stored."""
+
+    def scatter(x, i, u):
+        return x.at[i].add(u)
+
+    specs = sm.spec("i32[1000]"), sm.spec("i64[1000000]"), sm.spec("i32[1000000]")
+    with sm.config(device_code=False):
+        report = sm.explain(scatter, *specs, target="h100")
+    assert len(report.data.kernels) == 2
+    assert report.data.memory.temp == 8_000_000
+
+
 def test_linear_cross_entropy_is_fused_where_programs_fill_the_device():
     g = Formula(n=8192, d=256, v=32768)
     graph = linear_cross_entropy(g)

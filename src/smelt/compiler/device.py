@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -29,6 +29,7 @@ from smelt.graph.text import text
 from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.device_code import DeviceCompiler
+from smelt.ops.create import Input
 from smelt.packages.triton_package import has_triton, triton_version
 from smelt.python.cached_property import cached_property
 from smelt.python.imports import fork_safe_import
@@ -70,10 +71,14 @@ def compile_for_device(
     device: Device,
     journal: Journal | None = None,
     donate: Donate = (),
+    *,
+    frozen: bool = False,
 ) -> DeviceProgram:
     """Return a graph's executable on a device, from the cache or planned now.
 
     `hints` are sizes of the first call, `donate` inputs whose memory results may take over.
+    Elements of constants never change if they are `frozen`; a model's parameters may be written to
+    in ways that nobody counts.
 
     Raises DeviceKernelError for a kernel without a program and UnsupportedError for a library
     call, which name the user's line.
@@ -87,7 +92,9 @@ def compile_for_device(
     with knobs.config(dict(_raced_settings(graph, hints, device, identity, journal))):
         key = None if is_named else _plan_key(graph, hints, device, identity, donate)
         recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
-        program = DeviceProgram(graph, hints, device, identity, journal, recipe, donate)
+        program = DeviceProgram(
+            graph, hints, device, identity, journal, recipe, donate, frozen=frozen
+        )
     if recipe is None and store is not None and key is not None:
         store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")
         journal.record(CacheStored(key.hex(), 0))
@@ -130,6 +137,8 @@ class DeviceProgram:
         journal: Journal,
         recipe: Recipe | None,
         donate: Donate = (),
+        *,
+        frozen: bool = False,
     ) -> None:
         """Link a stored plan, or plan the graph now if `recipe` is None."""
         self._source, self._hints, self._device = source, hints, device
@@ -138,7 +147,15 @@ class DeviceProgram:
         self._context = copy_context()  # the settings it is compiled under
         self.journal = journal
         self.recipe = self._compiled.recipe if recipe is None else recipe
-        self.executable = self._executable(self.recipe, count())
+        self.executable = self._executable(
+            self.recipe,
+            count(),
+            [
+                k
+                for k, x in enumerate(source.inputs)
+                if frozen and isinstance(x.op, Input) and x.op.constant
+            ],
+        )
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -182,8 +199,13 @@ class DeviceProgram:
         )
         return result
 
-    def _executable(self, recipe: Recipe, numbers: Iterator[int]) -> DeviceExecutable:
-        """Return the executable of a recipe, whose kernels take the next numbers."""
+    def _executable(
+        self, recipe: Recipe, numbers: Iterator[int], constants: Collection[int] = ()
+    ) -> DeviceExecutable:
+        """Return the executable of a recipe, whose kernels take the next numbers.
+
+        Elements of the inputs `constants` never change.
+        """
 
         def step(use: Use) -> DeviceStep | HostStep:
             if isinstance(use, KernelUse):
@@ -205,6 +227,7 @@ class DeviceProgram:
             [[steps[k] for k in group] for group in recipe.launches],
             recipe.arena,
             recipe.outputs,
+            constants,
         )
 
     def _step(self, use: KernelUse, number: int) -> DeviceStep:

@@ -194,6 +194,8 @@ class DeviceLaunchData:
     schedule: DeviceScheduleData
     code: DeviceCodeData | None
     candidates: tuple[DeviceScheduleData, ...]
+    once: bool = False
+    """Whether the first call alone makes it: what it computes follows from constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from smelt import knobs
 from smelt.backend import Gpu
 from smelt.backend.gpu import busy_ns
 from smelt.errors import DeviceKernelError
@@ -17,6 +18,7 @@ from smelt.explain.device_code import launch_lines, missing_compiler, programs
 from smelt.explain.entries import Entry
 from smelt.explain.shared_launches import SharedLaunch, shared_launches
 from smelt.explain.units import show_bytes, show_count, show_time
+from smelt.ops.create import Input
 
 _NO_KERNEL = {
     "call": "a library call",
@@ -46,10 +48,15 @@ def _device_data(machine: Gpu) -> DeviceData:
     )
 
 
-def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> ReportData:
-    """Return a report with the program of each kernel, or why there is none."""
+def with_device(
+    data: ReportData, entries: Sequence[Entry], machine: Gpu, *, frozen: bool
+) -> ReportData:
+    """Return a report with the program of each kernel, or why there is none.
+
+    Elements of constants never change if they are `frozen`.
+    """
     pairs = zip(data.kernels, entries, strict=True)
-    kernels = [_with_program(k, e, machine) for k, e in pairs]
+    kernels = [_with_program(k, e, machine, frozen=frozen) for k, e in pairs]
     for number, k in reversed(list(enumerate(kernels))):
         kernels[number] = replace(k, predicted_ns=_predicted(k, kernels))
     for shared in shared_launches(entries, data.launches, machine):
@@ -94,16 +101,16 @@ def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | Non
         steps = [k.predicted_ns or 0.0 for k in kernels if k.within == kernel.id]
         return kernel.rounds * sum(steps)
     launches = () if kernel.device is None else kernel.device.launches
-    return sum(x.schedule.predicted_ns for x in launches) or kernel.predicted_ns
+    return sum(x.schedule.predicted_ns for x in launches if not x.once) or kernel.predicted_ns
 
 
-def _with_program(data: KernelData, entry: Entry, machine: Gpu) -> KernelData:
+def _with_program(data: KernelData, entry: Entry, machine: Gpu, *, frozen: bool) -> KernelData:
     """Return a kernel with its program, and the least time for its bytes."""
     resting = zip(data.params, entry.resting, strict=True)
     cached = sum(p.touched_bytes for p, level in resting if level != "dram")
     floor = busy_ns((data.bytes - cached) / machine.memory_gbs, data.bytes / machine.cache_gbs, 0.0)
     program = replace(
-        _program(data, entry, machine),
+        _program(data, entry, machine, frozen=frozen),
         floor_ns=floor,
         cached_bytes=cached,
         planned_ns=entry.predicted_ns,
@@ -112,7 +119,7 @@ def _with_program(data: KernelData, entry: Entry, machine: Gpu) -> KernelData:
     return replace(data, device=program, floor_ns=floor, level=level)
 
 
-def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:
+def _program(data: KernelData, entry: Entry, machine: Gpu, *, frozen: bool) -> DeviceKernelData:
     if entry.kernel is None:
         loop = entry.cluster.loop
         waits = loop is not None and not loop.op.length
@@ -121,8 +128,11 @@ def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:
     params = (*entry.kernel.inputs, *entry.kernel.outputs)
     resting = zip(params, entry.resting, strict=True)
     cached = [p.name for p, level in resting if level != "dram"]
+    inputs = zip(entry.kernel.inputs, entry.arrays.inputs, strict=False)
+    constants = [p.name for p, n in inputs if isinstance(n.op, Input) and n.op.constant]
+    kept = constants if frozen and entry.within is None and knobs.CONSTANTS.get() else ()
     try:
-        source, launches = programs(entry.kernel, entry.sizes, machine, cached)
+        source, launches = programs(entry.kernel, entry.sizes, machine, cached, kept)
     except DeviceKernelError as error:
         reason = f"{error.code} {error.message}"
         return DeviceKernelData(source=None, refused=reason, floor_ns=0.0)

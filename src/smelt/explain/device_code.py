@@ -11,6 +11,7 @@ The knob `device_code` turns compiling off: reports then show predicted schedule
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from smelt import knobs
 from smelt.backend import Gpu
@@ -34,12 +35,16 @@ from smelt.tune.scheduled_gpu import cached_partials, policy_in_force, rates_of
 
 
 def programs(
-    kernel: Kernel, sizes: Mapping[str, int], machine: Gpu, cached: Collection[str] = ()
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    machine: Gpu,
+    cached: Collection[str] = (),
+    constants: Collection[str] = (),
 ) -> tuple[str, tuple[DeviceLaunchData, ...]]:
     """Return the Triton file of a kernel and its launches on a device.
 
-    Arrays of the parameters `cached` rest in the shared cache. Raises DeviceKernelError for a
-    kernel that is not printed.
+    Arrays of the parameters `cached` rest in the shared cache, elements of `constants` never
+    change. Raises DeviceKernelError for a kernel that is not printed.
     """
     device = rates_of(machine)
     compiler = None
@@ -49,7 +54,10 @@ def programs(
     launches: list[DeviceLaunchData] = []
     for x in selection.launches:
         at = {*cached, *cached_partials(kernel, x.chosen, sizes, machine)}
-        launches.append(_launch(x, _Timed(device, at), compiler))
+        launch, results = x.chosen.launch, {p.name for p in kernel.outputs}
+        read, written = ({p.name for p in side} for side in (launch.inputs, launch.outputs))
+        is_constant = bool(read) and read <= {*constants} and results.isdisjoint(written)
+        launches.append(replace(_launch(x, _Timed(device, at), compiler), once=is_constant))
     return selection.source, tuple(launches)
 
 
@@ -105,7 +113,8 @@ def _schedule(
 
 def launch_lines(launch: DeviceLaunchData, level: int) -> list[str]:
     """Return the lines of a launch: its schedule, what its code needs, and the candidates."""
-    lines = [f"{launch.name}: {_schedule_line(launch.schedule)}"]
+    once = ", in the first call alone" if launch.once else ""
+    lines = [f"{launch.name}: {_schedule_line(launch.schedule)}{once}"]
     code = launch.code
     if code is not None:
         spilled = f", {code.spills} bytes spilled" if code.spills else ", no spills"

@@ -1,6 +1,7 @@
 """Plan and lower a compiled graph again, for a machine that need not be there.
 
-The program is simplified for that machine, and what constants decide is left out, as on a CPU.
+The program is simplified for that machine. A CPU computes what constants decide ahead, which is
+left out; of a GPU's programs the workspaces alone are kept.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt import fusion, knobs, lower, passes
-from smelt.backend import Machine
+from smelt.backend import Gpu, Machine
 from smelt.explain.compiled import Compiled
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.graph.ir import Graph
@@ -35,7 +36,8 @@ def plan_for_device(compiled: Compiled, machine: Machine, sizes: Mapping[str, in
     """Return the plan and kernels of a compiled graph for another machine."""
     journal = Journal(full=True)
     graph = _simplified(compiled, machine, sizes, journal)
-    rest = split_constant_subgraph(graph).graph if knobs.CONSTANTS.get() else graph
+    is_ahead = knobs.CONSTANTS.get() and not isinstance(machine, Gpu)
+    rest = split_constant_subgraph(graph).graph if is_ahead else graph
     plan = fusion.plan(rest, machine, journal, sizes, fuse=bool(knobs.FUSE.get()))
     rounding = knobs.ROUNDING.get()
     kernels = tuple(

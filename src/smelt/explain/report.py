@@ -248,6 +248,8 @@ def report(
     times: Times | None = None,
     target: str | None = None,
     size_names: Mapping[str, str] | None = None,
+    *,
+    frozen: bool = True,
 ) -> Report:
     """Return the report of a compiled graph.
 
@@ -259,6 +261,8 @@ def report(
         target: a GPU or a CPU's instruction set to plan for instead, such as "sm_90" or "neon";
             nothing runs on it.
         size_names: names to show for sizes, by the graph's own.
+        frozen: whether elements of constant inputs never change: a GPU's program keeps what follows
+            from them.
 
     Raises:
         ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
@@ -267,7 +271,7 @@ def report(
     if target is not None:  # a program of the cache is not compiled for that
         program = None if compiled.executable is None else compiled.executable.graph
         named = named_sizes(compiled, sizes, program)
-        return _report_elsewhere(compiled, _machine(target), named, size_names or {})
+        return _report_elsewhere(compiled, _machine(target), named, size_names or {}, frozen=frozen)
     named = named_sizes(compiled, sizes)
     if arrays is not None and compiled.executable is not None:
         times = measure(compiled.executable, arrays, named)
@@ -285,11 +289,16 @@ def _machine(name: str) -> Machine:
 
 
 def _report_elsewhere(
-    compiled: Compiled, machine: Machine, sizes: Mapping[str, int], size_names: Mapping[str, str]
+    compiled: Compiled,
+    machine: Machine,
+    sizes: Mapping[str, int],
+    size_names: Mapping[str, str],
+    *,
+    frozen: bool,
 ) -> Report:
     """Return the report of a compiled graph that is planned for another machine."""
     planned = plan_for_device(compiled, machine, sizes)
     data, listed = build(planned, sizes), entries(planned, sizes)
     if isinstance(machine, Gpu):
-        data = with_device(data, listed, machine)
+        data = with_device(data, listed, machine, frozen=frozen)
     return Report(data, planned, source_renaming(planned, listed, size_names))

@@ -20,7 +20,7 @@ from smelt.errors import DeviceKernelError
 from smelt.fusion.array_families import Families
 from smelt.fusion.assemble import Group, single_cluster
 from smelt.fusion.bitsets import Hints, bits
-from smelt.fusion.cost_model import CHARGED, Cost, CostModel
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.legal import refuse_cost
 from smelt.fusion.plan import Cluster
 from smelt.fusion.region import Region
@@ -30,6 +30,10 @@ from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
 from smelt.types.dtype import DType, bf16, f32
 
+HIDDEN_SHARE = 0.05
+"""Share of hidden time that counts, so that of plans of one time the one that moves less is chosen.
+
+More would keep a kernel apart for bytes that hide behind its products."""
 UNPRINTED_NS = 1e9
 """Time of a kernel without a program: longer than any plan whose kernels have one."""
 
@@ -178,7 +182,7 @@ class DeviceModel(CostModel):
             busy = self._least_time(touched).busy
         return Cost(
             launch + busy,
-            launch + busy + (1.0 - CHARGED) * min(time.memory, time.arithmetic),
+            launch + busy + HIDDEN_SHARE * min(time.memory, time.arithmetic),
             launch,
             time.arithmetic,
             time.memory,
@@ -198,8 +202,8 @@ class DeviceModel(CostModel):
         self, work: float, one_core: float, all_cores: float, full_ns: float, kernels: int
     ) -> float:
         """Return the least objective of kernels that keep every processor busy."""
-        charged = work + all_cores - CHARGED * min(work, all_cores)
-        return kernels * self.least_launch_ns + charged
+        busy = max(work, all_cores) + HIDDEN_SHARE * min(work, all_cores)
+        return kernels * self.least_launch_ns + busy
 
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
         """Return `l1` for states that a program holds in registers and shared memory."""
@@ -219,7 +223,9 @@ def _step_ns(model: DeviceModel, unit: Unit) -> float:
     if widest.is_float and widest.itemsize <= f32.itemsize:
         cost, specials = cost - traced.special_cost, traced.specials * gpu.special_ns
     if not traced.dots:
-        return gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), widest) + specials
+        least = gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), widest) + specials
+        # a position is joined into one of the results
+        return least / max(model.elements[unit.number], 1) if unit.is_scatter else least
     loaded = [_loaded_type(model, e.producer) for e in unit.edges]
     if len(loaded) != 2:
         return 0.0

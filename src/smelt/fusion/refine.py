@@ -392,7 +392,8 @@ class Refinement:
         These are each of its reductions and results, and the operands of reductions that read
         finished reductions, for rows end there: one at a time and all together, since several are
         needed where several numbers of each row are summed. The operands count only where such
-        reductions leave few tasks, or where rows are uncached.
+        reductions leave few tasks, or where rows are uncached. So are the operands of a scatter
+        whose programs all compute them at every position, as on a GPU.
         """
         candidates = cluster.members & self.units.reductions
         operands = 0
@@ -400,6 +401,9 @@ class Refinement:
             for u in bits(candidates):
                 if cluster.region.levels.get(u, 0) > 1:
                     operands |= self.units.operands[u] & cluster.members
+        if self.state.model.tiling.recomputes_products:  # programs share no part of a row
+            for u in bits(cluster.members & self.units.scatters):
+                operands |= self.units.operands[u] & cluster.members
         if cluster.stored & (cluster.stored - 1):
             candidates |= cluster.stored
         yield from (1 << u for u in bits(candidates | operands))

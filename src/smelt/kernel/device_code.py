@@ -49,7 +49,8 @@ class Argument(NamedTuple):
 class Launch(NamedTuple):
     """One launch: function, grid (programs per dimension), threads of a program, shared memory.
 
-    The function is in image number `image`.
+    The function is in image number `image`. `writes` are the buffers that it stores to, if that is
+    known; it reads the others.
     """
 
     symbol: str
@@ -58,6 +59,7 @@ class Launch(NamedTuple):
     shared_bytes: int
     arguments: tuple[Argument, ...]
     image: int = 0
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

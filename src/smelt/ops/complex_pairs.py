@@ -15,20 +15,10 @@ division", 1962; tangents follow W. Kahan, "Branch cuts for complex elementary f
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
-
-__all__ = [
-    "FUNCTIONS",
-    "REAL_FUNCTIONS",
-    "add",
-    "divide",
-    "multiply",
-    "namespace",
-    "power",
-    "subtract",
-]
 
 Part = Any
 """Real array or number; None for an imaginary part that is not there."""
@@ -66,12 +56,14 @@ def subtract(x: Pair, y: Pair) -> Pair:
     return a - c, b if d is None else -d if b is None else b - d
 
 
-def multiply(x: Pair, y: Pair) -> Pair:
-    """Return x · y."""
+def multiply(x: Pair, y: Pair, times: Callable[[Part, Part], Part] = operator.mul) -> Pair:
+    """Return x · y, or another bilinear product by that of real arrays."""
     (a, b), (c, d) = x, y
     if d is None:
-        return a * c, b * c
-    return (a * c, a * d) if b is None else (a * c - b * d, a * d + b * c)
+        return times(a, c), times(b, c)
+    if b is None:
+        return times(a, c), times(a, d)
+    return times(a, c) - times(b, d), times(a, d) + times(b, c)
 
 
 def divide(xp: Any, x: Pair, y: Pair) -> Pair:

@@ -23,8 +23,8 @@ from smelt import lower
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.products.fused_gemm_packing import PACK_DEPTH
 from smelt.codegen.llvm.products.prefetch import INTERVAL
-from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
 from smelt.machine.blocks import (

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import smelt as sm
 from smelt.errors import (
@@ -111,6 +113,33 @@ def test_operators_and_methods_agree_with_numpy_lazily_and_recorded(f: Any, dtyp
         assert np.asarray(actual).dtype == wanted.dtype
         tolerance = 200 * np.finfo(dtype).eps
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance)
+
+
+STEPS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda xp, z, w: z + w.conj(),
+    "multiply": lambda xp, z, w: (z * w * 0.5).T.T,
+    "divide": lambda xp, z, w: z / (w * w.conj() + 1),
+    "exp": lambda xp, z, w: xp.exp(z.imag * 1j) * w,
+    "sqrt": lambda xp, z, w: xp.sqrt(z) - w.real,
+    "tanh": lambda xp, z, w: xp.tanh(z * 0.2) + abs(w),
+    "log": lambda xp, z, w: xp.log(z * 0.1 + 5),
+    "rows": lambda xp, z, w: z - w.mean(0),
+    "where": lambda xp, z, w: xp.where(w.real > 0, z, w),
+    "matmul": lambda xp, z, w: (z @ w.T.conj() @ z) * 0.02,
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(names=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=5))
+def test_random_programs_agree_with_numpy(names: list[str]) -> None:
+    def program(xp: Any, z: Any, w: Any) -> Any:
+        for name in names:
+            z, w = STEPS[name](xp, z, w), z
+        return z
+
+    wanted = program(np, Z, Z[::-1])
+    actual = sm.jit(lambda z, w: program(sm, z, w))(Z, Z[::-1].copy())
+    np.testing.assert_allclose(actual, wanted, rtol=1e-10, atol=1e-10 * np.abs(wanted).max())
 
 
 def test_one_recording_serves_every_size() -> None:

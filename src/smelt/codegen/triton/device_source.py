@@ -60,6 +60,8 @@ class Entry:
     """Blocks of a loop that are loaded ahead, with the one in use."""
     divisible: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    """The buffers among its arguments that it stores to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def _entry(
         stage.schedule.stages,
         tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
         tuple(f"ptr_{p}" for p in program.pointers if _is_near(params[p], sizes)),
+        tuple(p.name for p in kernel.outputs),
     )
 
 
@@ -219,6 +222,7 @@ def compile_source(
                 compiled.shared_bytes,
                 (*entry.arguments, *scratch),
                 number,
+                entry.writes,
             )
         )
         facts.append(compiled.facts)

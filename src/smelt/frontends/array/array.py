@@ -220,6 +220,11 @@ class Array(Operators):
         return tuple([user_dim(d, scope) for d in node.type.shape])
 
     @property
+    def type_text(self) -> str:
+        """Type for messages: `f32[3,4]`."""
+        return self.node.type_text
+
+    @property
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.node.type.shape)
@@ -287,7 +292,7 @@ class Array(Operators):
     def _number(self, use: str) -> Any:
         data = self._read(use)
         if data.size != 1 or data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self.node.type_text}")
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self.type_text}")
         return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
@@ -314,7 +319,7 @@ class Array(Operators):
         """
         data = self._read("item()")
         if data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self.node.type_text}")
+            raise ArgumentError(f"item() needs one element, not {self.type_text}")
         return data.item()
 
     def tolist(self) -> Any:

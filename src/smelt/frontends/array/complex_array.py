@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +22,12 @@ from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, Uns
 from smelt.frontends.array.aliasing import hold, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
-from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex, call_whole
+from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
 from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators, finished, keep_order
+from smelt.frontends.array.operators import Operators, call_operator, finished, keep_order
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.small_results import in_order, is_view
@@ -35,18 +36,6 @@ from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
 from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
-
-__all__ = [
-    "COMPLEX_OF",
-    "PART_OF",
-    "ComplexArray",
-    "complex_array",
-    "from_memory",
-    "held",
-    "is_complex_like",
-    "of_whole",
-    "pair",
-]
 
 PART_OF: Final[dict[DType, DType]] = {c64: f32, c128: f64}
 """Complex dtype -> dtype of its parts."""
@@ -98,10 +87,7 @@ class ComplexArray(Array):
         real, imag = (None if x.node.scope is not None else view_of(x.node) for x in self.parts)
         if real is None or imag is None:
             return None
-        whole = _common_memory(real, imag, self.dtype.numpy)
-        if whole is not None:
-            return whole
-        return _joined(real, imag, self.dtype.numpy)
+        return _whole_of(real, imag, self.dtype.numpy)
 
     def replace_parts(self, other: ComplexArray) -> None:
         """Make the elements of another array the newest version of this one."""
@@ -240,9 +226,7 @@ class ComplexArray(Array):
         if real.shape != imag.shape or not _is_same_memory(*[p.of(shadow) for p in places]):
             return None
         if whole is None:
-            whole = _common_memory(real, imag, self.dtype.numpy)
-        if whole is None:
-            whole = _joined(real, imag, self.dtype.numpy)
+            whole = _whole_of(real, imag, self.dtype.numpy)
         flush_readers(real, imag)
         for place, part in zip(places, (whole.real, whole.imag), strict=True):
             place.memory.move(part)
@@ -250,12 +234,6 @@ class ComplexArray(Array):
 
     def _read(self, use: str) -> Buffer:
         return self.elements(use)
-
-    def _number(self, use: str) -> Any:
-        data = self.elements(use)
-        if data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self.type_text}")
-        return data.item()
 
     def __int__(self) -> int:
         raise DTypeError(f"int(x): {self.type_text} is complex", hint="Use int(x.real).")
@@ -265,16 +243,6 @@ class ComplexArray(Array):
 
     def __index__(self) -> int:
         raise DTypeError(f"{self.type_text} is not an integer and cannot be an index")
-
-    def item(self, *index: Any) -> Any:
-        """Return the only element, or that at an index, as a Python number.
-
-        Raises ArgumentError unless there is exactly one element, TracerError inside `jit`.
-        """
-        data = self.elements("item()")
-        if not index and data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self.type_text}")
-        return data.item(*index)
 
     def _check_may_leave(self, use: str) -> None:
         for x in self._parts or ():
@@ -288,7 +256,7 @@ class ComplexArray(Array):
         return np.asarray(self.exported("np.asarray(x)", frame, copy), dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        mine = _OPERATORS.get(ufunc)
+        mine = _UFUNCS.get(ufunc)
         if mine and method == "__call__" and not options and not isinstance(inputs[0], Array):
             return COMPLEX[mine](*inputs)
         return self._by_numpy(ufunc, method, inputs, options, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -302,11 +270,8 @@ class ComplexArray(Array):
         data = self.elements(use) if copy else self.exported(use, frame, copy)
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
-    def _is_readable(self) -> bool:
-        return self._scope is None
-
     def __repr__(self) -> str:
-        if not self._is_readable():
+        if self._scope is not None:
             real = self.parts[0]
             return f"Array(<{self.dtype}{str(real.node.type)[len(real.dtype.name) :]}>)"
         data = self.elements("repr(x)")
@@ -319,7 +284,7 @@ class ComplexArray(Array):
     def __iter__(self) -> Iterator[Array]:
         if not self.ndim:
             raise ArgumentError("iteration over an array of rank 0")
-        if self.ndim == 1 and self._is_readable() and not (STATE.scope or STATE.tapes):
+        if self.ndim == 1 and not (self._scope or STATE.scope or STATE.tapes):
             return map(self._element, range(len(self)))
         is_view = follows_numpy(sys._getframe(1).f_globals)  # pyright: ignore[reportPrivateUsage]
         return (self.part(k, is_view) for k in range(len(self)))
@@ -377,15 +342,16 @@ class ComplexArray(Array):
 
     def apply_in_memory(self, name: str, other: Any) -> bool:
         """Compute an operator into the elements; return whether NumPy did."""
-        ufunc = _IN_PLACE.get(name)
         operand = other.computed() if isinstance(other, Operators) else other
-        if ufunc is None or not isinstance(operand, (np.ndarray, np.generic, int, float, complex)):
+        if name not in _IN_PLACE or not isinstance(
+            operand, (np.ndarray, np.generic, int, float, complex)
+        ):
             return False
         whole = self._writeable()
         if whole is None:
             return False
         try:
-            ufunc(whole, operand, out=whole)
+            getattr(np, name)(whole, operand, out=whole)
         except (TypeError, ValueError):
             return False  # ours is raised
         return True
@@ -435,17 +401,58 @@ class ComplexArray(Array):
 
     # Operators
 
+    def apply_forward(self, family: Any, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return finished(_in_order(call_operator(family.what, self, other), self, other), 3)
+
+    def apply_reflected(self, family: Any, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return finished(_in_order(call_operator(family.what, other, self), self, other), 3)
+
+    def apply_in_place(self, family: Any, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        if not self.ndim:  # as for real numbers: a sum or an element
+            return finished(self.apply_forward(family, other), 3)
+        if is_at_once() and self.apply_in_memory(family.what, other):
+            return self
+        result = call_operator(family.what, self, other)
+        if isinstance(result, np.ndarray) and result.dtype.kind == "c":
+            result = of_whole(result)
+        if not isinstance(result, ComplexArray) or result.shape != self.shape:
+            raise ShapeError(
+                op=family.what,
+                operands=f"{self.type_text}, ...",
+                reason="in place the result would not have the array's shape",
+            )
+        self.replace_parts(result)
+        return self
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.apply_forward(_MATMUL, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self.apply_reflected(_MATMUL, other)
+
+    def __imatmul__(self, other: Any) -> Any:
+        return self.apply_in_place(_MATMUL, other)
+
     def __neg__(self) -> Any:
-        return finished(_call("negative", self))
+        return self._unary("negative")
 
     def __pos__(self) -> Any:
         return finished(self.__copy__())
 
     def __abs__(self) -> Any:
-        return finished(_call("abs", self))
+        return self._unary("abs")
 
     def __invert__(self) -> Any:
-        return call_complex("bitwise_invert", self)
+        return self._unary("bitwise_invert")
+
+    def _unary(self, name: str) -> Any:
+        return finished(call_operator(name, self), 3)
 
 
 def _is_same_memory(x: Buffer, y: Buffer) -> bool:
@@ -465,6 +472,12 @@ def _joined(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer:
     data: Buffer = np.empty(real.shape, dtype)
     data.real, data.imag = real, imag
     return data
+
+
+def _whole_of(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer:
+    """Return the complex elements of two parts, a copy unless they are views of them."""
+    whole = _common_memory(real, imag, dtype)
+    return _joined(real, imag, dtype) if whole is None else whole
 
 
 def _common_memory(real: Buffer, imag: Buffer, dtype: np.dtype[Any]) -> Buffer | None:
@@ -502,13 +515,6 @@ def _part_of(data: Buffer) -> Array:
 def _is_copied(items: tuple[Any, ...]) -> bool:
     """Return whether NumPy's x[items] is a copy: some are masks or positions."""
     return any(isinstance(item, np.ndarray) for item in items)
-
-
-def _call(name: str, *args: Any) -> Any:
-    """Call a function for the caller of an operator: as a whole where NumPy's rules hold."""
-    names = sys._getframe(2).f_globals  # pyright: ignore[reportPrivateUsage]
-    is_whole = STATE.small_elements > 0 and follows_numpy(names)
-    return (call_whole if is_whole else call_complex)(name, *args)
 
 
 def pair(real: Any, imag: Any) -> ComplexArray:
@@ -602,39 +608,6 @@ def held(x: Array) -> Any:
     return x
 
 
-def _binary(name: str) -> tuple[Any, Any, Any]:
-    def forward(self: ComplexArray, other: Any) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        return finished(_in_order(_call(name, self, other), self, other))
-
-    def reflected(self: ComplexArray, other: Any) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        return finished(_in_order(_call(name, other, self), self, other))
-
-    def in_place(self: ComplexArray, other: Any) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        if not self.ndim:  # as for real numbers: a sum or an element
-            return finished(forward(self, other))
-        if is_at_once() and self.apply_in_memory(name, other):
-            return self
-        result = _call(name, self, other)
-        if isinstance(result, np.ndarray) and result.dtype.kind == "c":
-            result = of_whole(result)
-        if not isinstance(result, ComplexArray) or result.shape != self.shape:
-            raise ShapeError(
-                op=name,
-                operands=f"{self.type_text}, ...",
-                reason="in place the result would not have the array's shape",
-            )
-        self.replace_parts(result)
-        return self
-
-    return forward, reflected, in_place
-
-
 def _in_order(result: Any, *operands: Any) -> Any:
     """Give the parts of an elementwise result the order in memory that NumPy's has."""
     if not isinstance(result, ComplexArray) or result.whole is not None:
@@ -650,57 +623,14 @@ def _is_operand(x: Any) -> bool:
     )
 
 
-_BINARY: Final = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "pow": "pow",
-    "matmul": "matmul",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-"""Python's name of an operator -> function."""
-_COMPARISONS: Final = {
-    "eq": ("equal", "equal"),
-    "ne": ("not_equal", "not_equal"),
-    "lt": ("less", "greater"),
-    "le": ("less_equal", "greater_equal"),
-    "gt": ("greater", "less"),
-    "ge": ("greater_equal", "less_equal"),
-}
-_OPERATORS: Final[dict[Any, str]] = {
-    np.add: "add",
-    np.subtract: "subtract",
-    np.multiply: "multiply",
-    np.divide: "divide",
-    np.power: "pow",
-    np.matmul: "matmul",
-    np.equal: "equal",
-    np.not_equal: "not_equal",
+_MATMUL: Final = SimpleNamespace(what="matmul")
+_UFUNCS: Final[dict[Any, str]] = {np.power: "pow"} | {
+    getattr(np, name): name
+    for name in ("add", "subtract", "multiply", "divide", "matmul", "equal", "not_equal")
 }
 """NumPy's function behind an operator with its array on the left -> function."""
-
-_IN_PLACE: Final[dict[str, Any]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-}
-"""Function -> NumPy's, which writes its result to the elements of the operand on the left."""
-
-for _name, _function in _BINARY.items():
-    _forward, _reflected, _in_place = _binary(_function)
-    setattr(ComplexArray, f"__{_name}__", _forward)
-    setattr(ComplexArray, f"__r{_name}__", _reflected)
-    setattr(ComplexArray, f"__i{_name}__", _in_place)
-for _name, (_function, _) in _COMPARISONS.items():
-    setattr(ComplexArray, f"__{_name}__", _binary(_function)[0])
+_IN_PLACE: Final = frozenset(("add", "subtract", "multiply", "divide"))
+"""Functions of NumPy that write their result to the elements of the operand on the left."""
 
 
 def _split(x: Any) -> tuple[Any, Any]:

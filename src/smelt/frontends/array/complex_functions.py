@@ -1,26 +1,30 @@
-"""Functions of whole complex arrays: creation, shapes, sums and linear algebra.
+"""Functions of complex arrays: by rules of pairs, by parts, or by a library call.
 
-What moves or adds elements does so with both parts.  Products of matrices are products of parts.
-Matrix decompositions and products over an axis are library calls.
+Elementwise functions follow `ops.complex_pairs`.  A real operand is not extended by an imaginary
+part, so that the product with a real infinity has no NaN.  What moves or adds elements does so
+with both parts; products of matrices are products of parts.  NumPy computes inverse circular
+functions, general powers, matrix decompositions and products over an axis: those are library calls.
 
->>> z = complex_array([[1j, 2.0], [0.0, 1 - 1j]])
->>> COMPLEX["sum"](z, axis=0), COMPLEX["matmul"](z, z)[0]
-(Array([0.+1.j, 3.-1.j]), Array([-1.+0.j,  2.+0.j]))
+>>> z = complex_array([[3 + 4j, -1.0], [0.0, 1 - 1j]])
+>>> COMPLEX["abs"](z[0]), COMPLEX["sqrt"](z[0]), multiply(z[0], z[0])
+(Array([5., 1.]), Array([2.+1.j, 0.+1.j]), Array([-7.+24.j,  1. -0.j]))
+>>> COMPLEX["sum"](z, axis=0), COMPLEX["matmul"](z, z)[1]
+(Array([3.+4.j, 0.-1.j]), Array([0.+0.j, 0.-2.j]))
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from smelt.errors import ArgumentError, AxisError, DTypeError
-from smelt.frontends.array import complex_elementwise as cl
 from smelt.frontends.array import creation as make
+from smelt.frontends.array import dtypes, linalg, searching, sorting
 from smelt.frontends.array import elementwise as el
-from smelt.frontends.array import linalg, searching, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array, check_device, value
@@ -37,11 +41,135 @@ from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
-from smelt.frontends.array.promote import cast, has_numpys_rules
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.frontends.array.value import leaf
 from smelt.frontends.array.views import axes_of, axis_of
+from smelt.ops import complex_pairs
 from smelt.python.origin import user_frame
-from smelt.types.dtype import DType, bool_, from_numpy
+from smelt.types.dtype import DType, bool_, f32, f64, from_numpy
+
+# Elementwise
+
+Part = Any
+"""Real array or number."""
+_REALS: Final = complex_pairs.namespace(el, make, dtypes)
+
+
+def _parts(x: Any) -> tuple[Part, Part]:
+    """Return both parts of an operand, None as the imaginary one if it is real."""
+    if isinstance(x, complex) and not _has_dtype(x):
+        return x.real, x.imag
+    return complex_array(x).parts if is_complex_like(x) else (_real(x), None)
+
+
+def _has_dtype(x: Any) -> bool:
+    """Return whether a number has NumPy's dtype by the rules of the user's module."""
+    return isinstance(x, np.generic) and has_numpys_rules()
+
+
+def _real(x: Any) -> Part:
+    if isinstance(x, (int, float)) and not _has_dtype(x):
+        return float(x)
+    if isinstance(x, Number):
+        return x
+    node = value(x, "complex")
+    if node.type.dtype.is_float and node.type.dtype.bits < f32.bits:
+        return Array.of(cast(node, f32))  # the result has float32 parts
+    return x if isinstance(x, Array) else Array.of(node)
+
+
+def _rule(name: str) -> Callable[[Any], ComplexArray]:
+    rule = complex_pairs.FUNCTIONS[name]
+    return lambda x: pair(*rule(_REALS, complex_array(x).parts))
+
+
+def _real_rule(name: str) -> Callable[[Any], Array]:
+    rule = complex_pairs.REAL_FUNCTIONS[name]
+    return lambda x: rule(_REALS, complex_array(x).parts)
+
+
+def _linear_rule(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], ComplexArray]:
+    return lambda x, y: pair(*rule(_parts(x), _parts(y)))
+
+
+conj, multiply, add = (
+    _rule("conj"),
+    _linear_rule(complex_pairs.multiply),
+    _linear_rule(complex_pairs.add),
+)
+
+
+def divide(x: Any, y: Any) -> ComplexArray:
+    """Return x / y, without overflow of intermediate results."""
+    (a, b), (c, d) = _parts(x), _parts(y)
+    if d is not None and not isinstance(c, Array):
+        dtype = a.dtype if a.dtype.is_float else f64
+        c, d = (Array.of(number(p, dtype, "divide")) for p in (c, d))
+    return pair(*complex_pairs.divide(_REALS, (a, b), (c, d)))
+
+
+def positive(x: Any) -> ComplexArray:
+    """Return x itself."""
+    return complex_array(x)
+
+
+def _part(k: int) -> Callable[[Any], Array]:
+    return lambda x: complex_array(x).parts[k].__copy__()
+
+
+def round_(x: Any, decimals: int = 0) -> ComplexArray:
+    """Round both parts, halves to even."""
+    return pair(*(el.round(part, decimals) for part in complex_array(x).parts))
+
+
+def equal(x: Any, y: Any) -> Array:
+    """Return whether both parts are equal."""
+    (a, b), (c, d) = _parts(x), _parts(y)
+    return el.equal(a, c) & el.equal(0.0 if b is None else b, 0.0 if d is None else d)
+
+
+def not_equal(x: Any, y: Any) -> Array:
+    """Return whether either part differs."""
+    return ~equal(x, y)
+
+
+def where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
+    """Select both parts of `x1` where the condition is true, of `x2` elsewhere.
+
+    Raises DTypeError for a complex condition.
+    """
+    if is_complex_like(condition):
+        mask = complex_array(condition).type_text
+        raise DTypeError(f"where: the condition is {mask}, not bool", hint="Compare it: x != 0.")
+    (a, b), (c, d) = _parts(x1), _parts(x2)
+    re = el.where(condition, a, c)
+    im = el.where(condition, 0.0 if b is None else b, 0.0 if d is None else d)
+    if not isinstance(b, Array) and not isinstance(d, Array) and re.dtype.is_float:
+        im = Array.of(cast(im.node, re.dtype))  # two numbers, which have no dtype of their own
+    return pair(re, im)
+
+
+def power(x: Any, y: Any) -> ComplexArray:
+    """Return x to the power y; small whole exponents are products, 0.5 is a root."""
+    result = complex_pairs.power(_REALS, complex_array(x).parts, y)
+    if result is not None:
+        return pair(*result)
+    dtype = add(x, y).dtype
+    parts = [p for z in (x, y) for p in astype(complex_array(z), dtype).parts]
+    return call_stacked("complex_power", *shapes.broadcast_arrays(*parts))
+
+
+_LIBRARY: Final = ("asin", "acos", "atan", "asinh", "acosh", "atanh")
+"""Functions that NumPy computes."""
+
+
+def _library(name: str) -> Callable[[Any], ComplexArray]:
+    options = {"function": f"arc{name[1:]}"}
+    return lambda x: call_stacked("complex_unary", *complex_array(x).parts, **options)
+
+
+# Dtypes
 
 
 def _part_dtype(dtype: DTypeLike) -> DType | None:
@@ -62,7 +190,7 @@ def astype(x: Any, dtype: DTypeLike, *, copy: bool = True, device: Any = None) -
     if is_complex_like(x):
         z = complex_array(x)
         if target is bool_:
-            return cl.not_equal(z, 0.0)
+            return not_equal(z, 0.0)
         part = PART_OF.get(target)
         if part is None:
             raise DTypeError(
@@ -177,7 +305,7 @@ def linspace(start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **opti
 # Shapes
 
 
-def _part(x: Any, k: int) -> Any:
+def _side(x: Any, k: int) -> Any:
     """Return one part of an array, or of each array of a list."""
     if isinstance(x, (list, tuple)):
         return [complex_array(item).parts[k] for item in x]
@@ -197,8 +325,8 @@ def _linear(function: Callable[..., Any]) -> Callable[..., Any]:
         x = _alike(x)
 
         def side(k: int) -> Any:
-            more = {n: _part(options[n], k) for n in ("prepend", "append") if n in options}
-            return function(_part(x, k), *args, **options | more)
+            more = {n: _side(options[n], k) for n in ("prepend", "append") if n in options}
+            return function(_side(x, k), *args, **options | more)
 
         return _joined(side(0), side(1))
 
@@ -275,7 +403,7 @@ def _of_truth(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that applies another to a mask of nonzero elements."""
 
     def on_truth(x: Any, *args: Any, **options: Any) -> Any:
-        return function(cl.not_equal(x, 0.0), *args, **options)
+        return function(not_equal(x, 0.0), *args, **options)
 
     return on_truth
 
@@ -302,16 +430,8 @@ def _bilinear(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a product of complex arrays from that of real ones."""
 
     def product(x: Any, y: Any, **options: Any) -> Any:
-        a, b = _sides(x)
-        c, d = _sides(y)
-        if d is None:
-            return pair(function(a, c, **options), function(b, c, **options))
-        if b is None:
-            return pair(function(a, c, **options), function(a, d, **options))
-        return pair(
-            function(a, c, **options) - function(b, d, **options),
-            function(a, d, **options) + function(b, c, **options),
-        )
+        times = partial(function, **options)
+        return pair(*complex_pairs.multiply(_sides(x), _sides(y), times))
 
     return product
 
@@ -322,7 +442,7 @@ def _sides(x: Any) -> tuple[Any, Any]:
 
 def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     """Return the dot products of vectors, the first one conjugated."""
-    return _bilinear(linalg.vecdot)(cl.conj(x) if is_complex_like(x) else x, y, axis=axis)
+    return _bilinear(linalg.vecdot)(conj(x) if is_complex_like(x) else x, y, axis=axis)
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = True) -> Any:
@@ -394,6 +514,22 @@ _BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 
 COMPLEX.update(
     {
+        **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
+        **{name: _real_rule(name) for name in complex_pairs.REAL_FUNCTIONS},
+        **{name: _library(name) for name in _LIBRARY},
+        "add": add,
+        "subtract": _linear_rule(complex_pairs.subtract),
+        "multiply": multiply,
+        "divide": divide,
+        "positive": positive,
+        "real": _part(0),
+        "imag": _part(1),
+        "round": round_,
+        "equal": equal,
+        "not_equal": not_equal,
+        "where": where,
+        "pow": power,
+        "broadcast_real": shapes.broadcast_arrays,
         "astype": astype,
         "as_real": as_real,
         "asarray": asarray,

@@ -27,7 +27,9 @@ def compile_trace(trace: Trace, place: Place) -> DeviceProgram:
     """
     if place.device.is_capturing(place.stream):
         raise CaptureError(reason="the program is loaded by its first call")
-    return compile_for_device(trace.graph, trace.hints, place.device, donate=trace.donate)
+    return compile_for_device(
+        trace.graph, trace.hints, place.device, donate=trace.donate, frozen=True
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -75,24 +75,20 @@ def _transform(
     return stacked(result, parts[0])
 
 
+def _sides(a: Adjoint[V], both: V) -> tuple[V, ...]:
+    """Return both parts of a complex value, which are stacked."""
+    shape = a.type(both).shape
+    starts = [(k, *(0 for _ in shape[1:])) for k in (0, 1)]
+    slices = [Slice(start, (1, *shape[1:]), (1,) * len(shape)) for start in starts]
+    return tuple(a.reshape(a.apply(part, both), shape[1:]) for part in slices)
+
+
 def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
     """Return the cotangents of both parts: the unscaled transform in the other direction."""
-    shape = a.type(g).shape
-    sides: list[V] = []
-    for k in (0, 1):
-        first = (k, *(0 for _ in shape[1:]))
-        part = a.apply(Slice(first, (1, *shape[1:]), (1,) * len(shape)), g)
-        sides.append(a.reshape(part, shape[1:]))
     function = options["function"]
     other = function[1:] if function.startswith("i") else f"i{function}"
     options |= {"function": other, "norm": _NORMS[options["norm"]]}
-    both = a.apply(Extern("fft", tuple(options.items())), *sides)
-    cotangents: list[V | None] = []
-    for k in (0, 1):
-        first = (k, *(0 for _ in shape[1:]))
-        part = a.apply(Slice(first, (1, *shape[1:]), (1,) * len(shape)), both)
-        cotangents.append(a.reshape(part, shape[1:]))
-    return tuple(cotangents)
+    return _sides(a, a.apply(Extern("fft", tuple(options.items())), *_sides(a, g)))
 
 
 register(
@@ -237,14 +233,11 @@ def _differentiable(
         extent = x.shape[last]
         n = 2 * (extent - 1) if sizes[-1] is None else sizes[-1]
         x = _resized(x, last, n // 2 + 1)
-        mirror = manipulation.flip(_along(x, last, slice(1, (n + 1) // 2)), axis=last)
-        edges = [_without_imag(_along(x, last, slice(0, 1)))]
         middle = _along(x, last, slice(1, (n + 1) // 2))
-        edges.append(middle)
-        if n % 2 == 0:
-            edges.append(_without_imag(_along(x, last, slice(n // 2, n // 2 + 1))))
-        conjugate = pair(mirror.parts[0], -mirror.parts[1])
-        x = complex_functions.COMPLEX["concat"]([*edges, conjugate], axis=last)
+        mirror = complex_functions.conj(manipulation.flip(middle, axis=last))
+        ends = [pair(_along(x, last, slice(k, k + 1)).parts[0], 0.0) for k in (0, n // 2)]
+        halves = [ends[0], middle, *ends[1 : 2 - n % 2], mirror]
+        x = complex_functions.COMPLEX["concat"](halves, axis=last)
         sizes = (*sizes[:-1], None)
     for axis, n in zip(axes, sizes, strict=True):
         x = x if n is None else _resized(x, axis, n)
@@ -260,10 +253,6 @@ def _differentiable(
     if what in _HALF:
         return _along(result, last, slice(0, x.shape[last] // 2 + 1))
     return result
-
-
-def _without_imag(z: Any) -> Any:
-    return pair(z.parts[0], 0.0)
 
 
 def _along(z: Any, axis: int, part: slice) -> Any:

@@ -45,7 +45,7 @@ def _forward(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_forward(family, self, other)
+        return self.apply_forward(family, other)
 
     method.__name__ = what
     return method
@@ -55,7 +55,7 @@ def _reflected(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_reflected(family, self, other)
+        return self.apply_reflected(family, other)
 
     method.__name__ = what
     return method
@@ -65,7 +65,7 @@ def _in_place(what: str) -> Method[T]:
     family = BINARY[what]
 
     def method(self: T, other: Any) -> T:
-        return _apply_in_place(family, self, other)
+        return self.apply_in_place(family, other)
 
     method.__name__ = what
     return method
@@ -158,10 +158,63 @@ class Operators:
     __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return _apply_forward(_EQUAL, self, other)
+        return self.apply_forward(_EQUAL, other)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return _apply_forward(_NOT_EQUAL, self, other)
+        return self.apply_forward(_NOT_EQUAL, other)
+
+    def apply_forward(self, family: Binary, other: Any) -> Self:
+        """Return `self op other`, for the caller of the method that calls this."""
+        kind = other.__class__
+        if kind is self.__class__:
+            if self.place is None and other.place is None:
+                return finished(self.of(family(self.node, other.node)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if kind is float or kind is int:
+            if self.place is None:
+                return finished(self.of(family(self.node, other)), 3)
+            return finished(keep_order(self.of(_apply(family, self, other)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, self, other), 3)
+        # NumPy's scalars have their dtype, which Python's floats have not.
+        if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
+            other = np.asarray(other)
+        if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
+            return finished(keep_order(self.of(_apply(family, self, other)), self, other), 3)
+        if isinstance(other, Operators):
+            return NotImplemented  # a complex array: its reflected method computes the result
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(self.node, y)), self, other), 3)
+
+    def apply_reflected(self, family: Binary, other: Any) -> Self:
+        """Return `other op self`."""
+        if other.__class__ is float or other.__class__ is int:
+            return finished(keep_order(self.of(_apply(family, other, self)), self), 3)
+        if is_complex(other):
+            return finished(call_operator(family.what, other, self), 3)
+        y = operand(other)
+        if y is NotImplemented:
+            return y
+        return finished(keep_order(self.of(family(y, self.node)), self, other), 3)
+
+    def apply_in_place(self, family: Binary, other: Any) -> Self:
+        """Compute `self op= other` and return the array to bind."""
+        if _in_memory(family, self, other):
+            return self
+        is_view = self.place is not None and self.place.links
+        if not (self.node.type.shape or is_view):  # a sum or an element, which may have other names
+            return finished(self.apply_forward(family, other), 3)
+        try:
+            y = operand(other)
+        except ComplexOperand:
+            raise DTypeError(
+                f"{family.what} in place: a complex result does not fit into {self.node.type_text}"
+            ) from None
+        if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
+            operand_of_numpy(other)  # raises: self keeps its dtype
+        return y if y is NotImplemented else _replace(self, family.what, family(self.node, y))
 
     def __matmul__(self, other: Any) -> Self:
         if other.__class__ is self.__class__ or other.__class__ is np.ndarray:
@@ -212,32 +265,14 @@ def finished(result: Any, depth: int = 2) -> Any:
     return result
 
 
-def _call_complex(name: str, *args: Any) -> Any:
-    """Call a function with a complex operand: as a whole where the user has NumPy's rules."""
+def call_operator(name: str, *args: Any) -> Any:
+    """Call an operator's function with complex operands for the caller of its method.
+
+    It is computed as a whole where the caller has NumPy's rules.
+    """
     names = sys._getframe(3).f_globals  # pyright: ignore[reportPrivateUsage]
     is_whole = STATE.small_elements > 0 and follows_numpy(names)
     return (call_whole if is_whole else call_complex)(name, *args)
-
-
-def _apply_forward(family: Binary, x: T, other: Any) -> T:
-    kind = other.__class__
-    if kind is x.__class__:
-        if x.place is None and other.place is None:
-            return finished(x.of(family(x.node, other.node)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    if kind is float or kind is int:
-        if x.place is None:
-            return finished(x.of(family(x.node, other)), 3)
-        return finished(keep_order(x.of(_apply(family, x, other)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, x, other), 3)
-    # NumPy's scalars have their dtype, which Python's floats have not.
-    if kind is np.float64 and follows_numpy(sys._getframe(2).f_globals):  # pyright: ignore[reportPrivateUsage]
-        other = np.asarray(other)
-    if other.__class__ is np.ndarray and counterpart(other.dtype) is not None:
-        return finished(keep_order(x.of(_apply(family, x, other)), x, other), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(x.node, y)), x, other), 3)
 
 
 def _apply(function: Any, *operands: Any) -> Value:
@@ -315,15 +350,6 @@ def _elements_in_memory(x: Any) -> Any:
     return x if x.__class__ is np.ndarray else x.computed()
 
 
-def _apply_reflected(family: Binary, x: T, other: Any) -> T:
-    if other.__class__ is float or other.__class__ is int:
-        return finished(keep_order(x.of(_apply(family, other, x)), x), 3)
-    if is_complex(other):
-        return finished(_call_complex(family.what, other, x), 3)
-    y = operand(other)
-    return y if y is NotImplemented else finished(keep_order(x.of(family(y, x.node)), x, other), 3)
-
-
 def keep_order(result: T, *operands: Any) -> T:
     """Give the result of an elementwise function the order in memory that NumPy's has.
 
@@ -364,23 +390,6 @@ def _in_memory(family: Binary, x: Any, other: Any) -> bool:
     if is_array:
         other = other.node if other.place is None else other.place.operand(other)
     return family.into(node, other, place is not None)
-
-
-def _apply_in_place(family: Binary, x: T, other: Any) -> T:
-    if _in_memory(family, x, other):
-        return x
-    is_view = x.place is not None and x.place.links
-    if not (x.node.type.shape or is_view):  # a sum or an element, which may have other names
-        return finished(_apply_forward(family, x, other), 3)
-    try:
-        y = operand(other)
-    except ComplexOperand:
-        raise DTypeError(
-            f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
-        ) from None
-    if y is NotImplemented and isinstance(other, (np.ndarray, np.generic)):
-        operand_of_numpy(other)  # raises: x keeps its dtype
-    return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def is_complex(x: Any) -> bool:

@@ -12,55 +12,29 @@ If `z` in turn was made of parts, nothing complex is left: the views cancel.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx.node import map_arg
+
+from smelt.frontends.torch.complex_operators import view_arguments
 
 ATEN: Any = torch.ops.aten
 _REAL, _WHOLE, _CONJ = (ATEN.view_as_real.default, ATEN.view_as_complex.default, ATEN._conj.default)
 _INVERSE: dict[Any, Any] = {_REAL: _WHOLE, _WHOLE: _REAL, _CONJ: _CONJ}
 
 
-def _unchanged(rank: int, *args: Any) -> tuple[Any, ...]:
-    return args
-
-
-def _dims(count: int) -> Callable[..., tuple[Any, ...]]:
-    """The first `count` arguments are dimensions, counted from either end."""
-    return lambda rank, *args: (*(d % max(rank, 1) for d in args[:count]), *args[count:])
-
-
-def _with_pair_size(rank: int, shape: Any) -> tuple[Any, ...]:
-    return ([*shape, 2],)
-
-
-def _with_dim(rank: int, sizes: Any, dim: int = 0) -> tuple[Any, ...]:
-    return sizes, dim % rank
-
-
-_PAIRS: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    ATEN.alias.default: _unchanged,
-    ATEN.detach.default: _unchanged,
-    ATEN.slice.Tensor: _dims(1),
-    ATEN.select.int: _dims(1),
-    ATEN.squeeze.dim: _dims(1),
-    ATEN.transpose.int: _dims(2),
-    ATEN.unsqueeze.default: lambda rank, d: (d % (rank + 1),),
-    ATEN.squeeze.dims: lambda rank, dims: ([d % max(rank, 1) for d in dims],),
-    ATEN.permute.default: lambda rank, dims: ([*(d % rank for d in dims), rank],),
-    ATEN.view.default: _with_pair_size,
-    ATEN._unsafe_view.default: _with_pair_size,
-    ATEN.expand.default: _with_pair_size,
-}
-"""View of complex numbers -> rule for the arguments, after the first, of the same view of pairs."""
-_MULTIPLE: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    ATEN.split.Tensor: _with_dim,
-    ATEN.split_with_sizes.default: _with_dim,
-    ATEN.unbind.int: _dims(1),
-}
-"""Rules of operators that give several views."""
+_SINGLE: Any = frozenset(
+    (
+        *(ATEN.alias.default, ATEN.detach.default, ATEN.slice.Tensor, ATEN.select.int),
+        *(ATEN.squeeze.dim, ATEN.squeeze.dims, ATEN.transpose.int, ATEN.unsqueeze.default),
+        *(ATEN.permute.default, ATEN.view.default, ATEN._unsafe_view.default, ATEN.expand.default),
+    )
+)
+"""Views of complex numbers that are views of pairs too."""
+_MULTIPLE: Any = frozenset((ATEN.split.Tensor, ATEN.split_with_sizes.default, ATEN.unbind.int))
+"""Operators that give several views."""
+_VIEWS = {*_INVERSE, *_SINGLE, *_MULTIPLE, operator.getitem}
 
 
 def cancel_views(graph: torch.fx.Graph) -> None:
@@ -79,17 +53,14 @@ def cancel_views(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-_VIEWS = {*_INVERSE, *_PAIRS, *_MULTIPLE, operator.getitem}
-
-
 def _push_through_views(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """Move a `view_as_real` or lazy conjugation in front of the views that it reads."""
     while True:
         shown: Any = node.args[0]
         is_item = isinstance(shown, torch.fx.Node) and shown.target is operator.getitem
         view: Any = shown.args[0] if is_item else shown
-        rules = _MULTIPLE if is_item else _PAIRS
-        if not isinstance(view, torch.fx.Node) or view.target not in rules or view.kwargs:
+        views = _MULTIPLE if is_item else _SINGLE
+        if not isinstance(view, torch.fx.Node) or view.target not in views or view.kwargs:
             return
         source: Any = view.args[0]
         fake = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
@@ -99,7 +70,7 @@ def _push_through_views(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         if node.target is _REAL:
             if fake.is_conj() or any(isinstance(a, torch.fx.Node) for a in arguments[:1]):
                 return
-            arguments = rules[view.target](fake.dim(), *arguments)
+            arguments = view_arguments(view.target, arguments, fake.dim())
         elif not fake.is_conj():
             return
         with graph.inserting_before(node):

@@ -137,7 +137,9 @@ def _explain_module() -> Any:
 
 def _report(segment: Segment, home: Compiled, target: str | None = None) -> Report:
     times, sizes = home.times.get(segment), dict(segment.hints)
-    return _explain_module().report(segment.compiled, sizes, times=times, target=target)
+    return _explain_module().report(
+        segment.compiled, sizes, times=times, target=target, frozen=False
+    )
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:

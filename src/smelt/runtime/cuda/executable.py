@@ -11,19 +11,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
+from itertools import compress
 
 from smelt import knobs
 from smelt.errors import CaptureError, DeviceError, DeviceLayoutError
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
+from smelt.runtime.cuda.kept_workspaces import Kept, KeptWorkspace
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
 from smelt.runtime.cuda.recorded_call import RecordedCall
-from smelt.runtime.cuda.stream import launch_frame
+from smelt.runtime.cuda.stream import launch_frame, launch_kept
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, prepare_launches
 from smelt.runtime.plan_tables import PlanExecutable
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.runtime.steps import Value
+from smelt.types.dtype import u8
 from smelt.types.expr import Index
 
 
@@ -38,14 +41,20 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
         groups: Sequence[Sequence[DeviceStep | HostStep]],
         arena: Sequence[Index],
         outputs: Sequence[int],
+        constants: Collection[int] = (),
     ) -> None:
-        """Build an executable; arguments as for `smelt.runtime.executable.Executable`."""
+        """Build an executable; arguments as for `smelt.runtime.executable.Executable`.
+
+        `constants` are inputs whose elements never change, by number.
+        """
         self.device = device
+        self.constants = frozenset(constants)
+        self._kept: dict[KeptWorkspace, Kept] = {}
         super().__init__(size_names, values, groups, arena, outputs)
         self._graphs: dict[tuple[int, ...], LaunchGraphs] = {}
 
     prelude = None
-    """Constants are not computed ahead on a device."""
+    """Of constants, workspaces alone are computed once: by the first call."""
 
     def run(
         self,
@@ -96,12 +105,13 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
             if capturing and not memory.is_capturable:
                 raise CaptureError(reason="results would lie outside of torch's memory pool")
             _check_layouts(p, inputs, names)
-            p.check_limit(passed=_nbytes(out))
+            p.check_limit(p.kept_bytes, passed=_nbytes(out))
             self._wait_for_inputs([*inputs, *(x for x in out if x is not None)], stream)
             if capturing:  # the graph refers to the code for as long as the caller keeps it
                 self.device.captured.add(p)
             block, results = self._allocate(p, inputs, stream, memory, out)
-            frame = _fill_frame(p, inputs, results, block)
+            kept = self._kept_for(p, inputs, results, block, stream, memory)
+            frame = _fill_frame(p, inputs, results, block, kept)
             replayed = is_replayed(p.operations) and not capturing
             launch_frame(
                 self.device, p, frame, stream, self._graphs_of(sizes) if replayed else None
@@ -123,7 +133,7 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
             return
         with self.device.current():
             p = self._prepared_for(sizes, capturing=self.device.is_capturing(stream))
-        p.check_limit(copied=copied_bytes, passed=_nbytes(self._by_value(out)))
+        p.check_limit(p.kept_bytes, copied_bytes, _nbytes(self._by_value(out)))
 
     def record(
         self,
@@ -140,8 +150,18 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
         p = self._prepared.get(sizes)
         if p is None or knobs.MAX_EXTRA_MEMORY.get() is not None:
             return None
-        graphs = self._graphs_of(sizes)
-        return RecordedCall(p, graphs, inputs, self.device, passed, arena_is_passed=arena_is_passed)
+        kept = [self._cached(k, inputs) for k in p.kept]
+        if None in kept:
+            return None
+        return RecordedCall(
+            p,
+            self._graphs_of(sizes),
+            inputs,
+            self.device,
+            passed,
+            [k.buffer for k in kept if k is not None],
+            arena_is_passed=arena_is_passed,
+        )
 
     # ---- one call --------------------------------------------------------------------------------
 
@@ -181,6 +201,44 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
         block = memory.allocate(p.arena_bytes, stream) if p.arena_bytes else None
         return block, results
 
+    def _kept_for(
+        self,
+        p: PreparedLaunches,
+        inputs: Sequence[DeviceBuffer],
+        results: Sequence[DeviceBuffer],
+        block: DeviceBlock | None,
+        stream: int,
+        memory: Memory,
+    ) -> list[DeviceBuffer]:
+        """Return the workspaces that outlive calls; those that are not there yet are computed.
+
+        Threads that find one missing at once compute one each.
+        """
+        cached = [self._cached(k, inputs) for k in p.kept]
+        self._wait_for_inputs([k.buffer for k in cached if k is not None], stream)
+        new = [k is None for k in cached]
+        buffers: list[DeviceBuffer] = []
+        for workspace, earlier in zip(p.kept, cached, strict=True):
+            if earlier is None:
+                owner, n = memory.allocate(workspace.nbytes, stream), workspace.nbytes
+                buffers.append(
+                    DeviceBuffer(owner.address, (n,), (1,), u8, self.device, stream, owner)
+                )
+            else:
+                buffers.append(earlier.buffer)
+        if any(new):
+            frame = _fill_frame(p, inputs, results, block, buffers)
+            launch_kept(self.device, p, frame, stream, [*compress(range(len(new)), new)])
+            for workspace, buffer in compress(zip(p.kept, buffers, strict=True), new):
+                owners = tuple(inputs[k].owner for k in workspace.inputs)
+                self._kept[workspace] = Kept(owners, buffer)
+        return buffers
+
+    def _cached(self, workspace: KeptWorkspace, inputs: Sequence[DeviceBuffer]) -> Kept | None:
+        """Return a workspace that was computed from these inputs, if there is one."""
+        kept = self._kept.get(workspace)
+        return kept if kept is not None and kept.holds_for(workspace, inputs) else None
+
     def _wait_for_inputs(self, inputs: Sequence[DeviceBuffer], stream: int) -> None:
         """Order the stream after those that write the inputs."""
         for other in {x.stream for x in inputs} - {stream}:
@@ -198,7 +256,7 @@ class DeviceExecutable(PlanExecutable[PreparedLaunches]):
                 )
 
     def _build_tables(self, named: dict[str, int]) -> PreparedLaunches:
-        return prepare_launches(self.values, self.launches, self.arena, named)
+        return prepare_launches(self.values, self.launches, self.arena, named, self.constants)
 
     def _graphs_of(self, sizes: tuple[int, ...]) -> LaunchGraphs:
         return self._graphs.setdefault(sizes, LaunchGraphs(self.device))
@@ -213,9 +271,10 @@ def _fill_frame(
     inputs: Sequence[DeviceBuffer],
     results: Sequence[DeviceBuffer],
     block: DeviceBlock | None,
+    kept: Sequence[DeviceBuffer] = (),
 ) -> array[int]:
     """Return the arguments of a call with addresses and strides filled in."""
-    where = [x.address for x in (*inputs, *results)]
+    where = [x.address for x in (*inputs, *results, *kept)]
     frame = p.fill(where, 0 if block is None else block.address)
     for slot, source, dimension in p.strides:
         frame[slot] = inputs[source].strides[dimension]

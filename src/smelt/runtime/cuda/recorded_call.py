@@ -41,6 +41,7 @@ class RecordedCall:
         "_address",
         "_aligned",
         "_allocated",
+        "_constants",
         "_device",
         "_frame",
         "_graphs",
@@ -62,10 +63,14 @@ class RecordedCall:
         inputs: Sequence[DeviceBuffer],
         device: Device,
         passed: Collection[int] = (),
+        kept: Sequence[DeviceBuffer] = (),
         *,
         arena_is_passed: bool = False,
     ) -> None:
-        """Record a call whose inputs have the shapes and strides of `inputs`."""
+        """Record a call whose inputs have the shapes and strides of `inputs`.
+
+        `kept` are the workspaces that outlive calls, computed from some of these inputs.
+        """
         self._device, self._launches = device, p
         self._graphs = graphs if is_replayed(p.operations) else None
         self.arena_bytes = p.arena_bytes
@@ -89,7 +94,14 @@ class RecordedCall:
         for slot, source, dimension in p.strides:
             frame[slot] = inputs[source].strides[dimension]
         arena = passed_words + len(others)
-        patches = [(slot, words_of[source], offset) for slot, source, offset in p.addresses]
+        patches: list[tuple[int, int, int]] = []
+        for slot, source, offset in p.addresses:
+            if source < len(words_of):
+                patches.append((slot, words_of[source], offset))
+            else:
+                frame[slot] = kept[source - len(words_of)].address + offset
+        constants = {k for workspace in p.kept for k in workspace.inputs}
+        self._constants = tuple((k, inputs[k].address) for k in constants)
         patches += [(slot, arena, offset) for slot, offset in p.arena]
         sizes = [max(self.results[k][-1], 1) for k in others]
         has_arena = p.arena_bytes > 0 and not arena_is_passed
@@ -107,7 +119,7 @@ class RecordedCall:
         description.extend([p.rows.ctypes.data, len(p.rows), at_frame, words, p.most_arguments])
         description.extend([at_patches, len(patches), at_sizes, self._owned, passed_words])
         description.append(int(has_arena))
-        self._kept = description, tables
+        self._kept = description, tables, tuple(kept)
         self._address = description.buffer_info()[0]
 
     def run(self, addresses: Sequence[int], stream: int) -> array[int] | None:
@@ -118,7 +130,7 @@ class RecordedCall:
         for k in self._aligned:
             if addresses[k] % VECTOR_BYTES:
                 return None
-        if not self._device.is_ours:
+        if not self._device.is_ours or any(addresses[k] != a for k, a in self._constants):
             return None
         words = array("q", addresses)
         words.extend([0] * self._owned)

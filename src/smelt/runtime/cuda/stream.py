@@ -95,6 +95,23 @@ def launch_frame(
         graphs.run(frame[:argument_words].tobytes(), launch, stream)
 
 
+def launch_kept(
+    device: Device, p: PreparedLaunches, frame: array[int], stream: int, numbers: Sequence[int]
+) -> None:
+    """Launch what computes some workspaces that outlive calls; the context must be current.
+
+    Raises DriverCallError if a launch fails.
+    """
+    address, words = frame.buffer_info()
+    room = address + 8 * (words - p.most_arguments)
+    call = device.driver.address("cuLaunchKernel")
+    for k in numbers:
+        row = p.kept_rows.ctypes.data + 8 * ROW_WORDS * k
+        failed = native_calls().launch(row, 1, address, room, stream, call)
+        if failed:
+            raise device.driver.error(f"cuLaunchKernel ({p.kept[k].name})", failed & 0xFFFFFFFF)
+
+
 def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:
     """Return the error of a launch that failed, with its kernel's name."""
     name = p.names[(failed >> 32) - 1]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from smelt import knobs
 from smelt.errors import DeviceSizeError
 from smelt.kernel.artifact import size_or_number
 from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
@@ -28,6 +30,7 @@ from smelt.runtime.cuda.array_tables import (
     padded,
 )
 from smelt.runtime.cuda.driver import Device, Module
+from smelt.runtime.cuda.kept_workspaces import KeptWorkspace, constant_launches
 from smelt.runtime.cuda.native_call import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
 from smelt.runtime.plan_tables import PlanTables, TableBuilder
@@ -146,6 +149,15 @@ class PreparedLaunches(PlanTables):
     """What runs, in order."""
     names: list[str]
     """Name of the kernel of each launch, for messages."""
+    kept: list[KeptWorkspace]
+    """Workspaces that outlive a call."""
+    kept_rows: np.ndarray[Any, Any]
+    """The launch of each of them, which first calls make."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the workspaces that outlive a call."""
+        return sum(k.nbytes for k in self.kept)
 
     @property
     def has_parts(self) -> bool:
@@ -169,19 +181,29 @@ def prepare_launches(
     groups: Sequence[Sequence[DeviceStep | HostStep]],
     arena: Sequence[Index],
     sizes: dict[str, int],
+    constants: Collection[int] = (),
 ) -> PreparedLaunches:
-    """Build the table for these sizes.
+    """Build the table for these sizes; elements of the inputs `constants` never change.
 
     Raises DeviceSizeError for an array or a grid beyond 32 bits; empty grids are left out.
     """
-    return _Builder(values, sizes).build(groups, arena)
+    return _Builder(values, sizes, constants).build(groups, arena)
 
 
 class _Builder(TableBuilder):
     """Builder of one table."""
 
-    def __init__(self, values: Sequence[Value], sizes: dict[str, int]) -> None:
+    def __init__(
+        self, values: Sequence[Value], sizes: dict[str, int], constants: Collection[int]
+    ) -> None:
         super().__init__(values, sizes)
+        self.constants = {
+            n for n, v in enumerate(values) if v.place == "input" and v.number in constants
+        }
+        self.room = knobs.CONSTANTS.get()
+        """Bytes that may be kept between calls."""
+        self.kept: list[KeptWorkspace] = []
+        self.kept_rows: list[list[int]] = []
         self.rows: list[list[int]] = []
         self.names: list[str] = []
         self.codes: list[LoadedCode] = []
@@ -196,6 +218,7 @@ class _Builder(TableBuilder):
         if results and not any(nbytes for *_, nbytes, _ in results):
             groups = ()  # index expressions assume sizes of at least 1
         ready = self._all_ready([self._families(group) for group in groups])
+        ready = [[*map(self._keeping, group)] for group in ready]
         self.codes = [r.code for group in ready for r in group if r.code is not None]
         plain = [[r.layout for r in group] for group in ready]
         self.places = places = place_values(self.values, plain, arena, self.sizes)
@@ -207,8 +230,10 @@ class _Builder(TableBuilder):
                     self._add_launches(time, k, r, places)
                 else:
                     self._add_part(r, places, places.partials[time, k, 0])
-        most = max((row[7] for row in self.rows), default=0)
-        rows = np.array(self.rows, np.int64).reshape(-1, ROW_WORDS)
+        most = max((row[7] for row in (*self.rows, *self.kept_rows)), default=0)
+        rows, kept_rows = (
+            np.array(x, np.int64).reshape(-1, ROW_WORDS) for x in (self.rows, self.kept_rows)
+        )
         return PreparedLaunches(
             sizes=self.sizes,
             frame=array("q", [*self.frame, *([0] * most)]),  # room for pointers to the arguments
@@ -225,6 +250,8 @@ class _Builder(TableBuilder):
             shapes=self.shapes,
             results=results,
             names=self.names,
+            kept=self.kept,
+            kept_rows=kept_rows,
         )
 
     def _check_elements(self, used: set[int]) -> None:
@@ -345,17 +372,24 @@ class _Builder(TableBuilder):
         for name in loaded.code.aligned:
             self._align(step.values[name])
         first_row = len(self.rows)
-        for launch in loaded.code.launches:
+        held: dict[str, int] = {}
+        for number, launch in enumerate(loaded.code.launches):
             grid = self._grid(step.name, launch, sizes)
             if 0 in grid:
                 continue
             function = loaded.modules[launch.image].function(launch.symbol, launch.shared_bytes)
             count = len(launch.arguments)
             self._add_row(step.name, function, grid, launch.threads, launch.shared_bytes, count)
+            if number in ready.once:
+                (name,) = launch.writes
+                held[name] = self._first_held + len(self.kept)
+                self._keep(ready, number, grid, sizes)
             for argument in launch.arguments:
                 slot = len(self.frame)
                 self.frame.append(0)
-                if argument.name in workspaces:
+                if argument.name in held:
+                    self.addresses.append((slot, held[argument.name], 0))
+                elif argument.name in workspaces:
                     offset = places.partials[time, k, workspaces[argument.name]]
                     if argument.kind == "scratch":
                         offset += -offset % DESCRIPTOR_ALIGNMENT
@@ -363,6 +397,40 @@ class _Builder(TableBuilder):
                 else:
                     self._fill(slot, argument, step, sizes)
         self._add_segment(first_row)
+
+    def _keeping(self, ready: _Ready) -> _Ready:
+        """Return a step that keeps the workspaces that only depend on constants."""
+        step, loaded = ready.step, ready.code
+        if loaded is None or ready.tables is not None or not isinstance(step, DeviceStep):
+            return ready
+        constants = {p for p, n in step.values.items() if n in self.constants}
+        if not constants:
+            return ready
+        sizes = step.sizes(self.sizes)
+        nbytes = {name: int(evaluate(n, sizes)) for name, n in loaded.code.workspaces}
+        once = frozenset(constant_launches(loaded.code, constants, nbytes, self.room))
+        for (name,) in (loaded.code.launches[k].writes for k in once):
+            self.room -= nbytes[name]
+            nbytes[name] = 0
+        layout = replace(ready.layout, partials=tuple(nbytes.values()))
+        return ready._replace(layout=layout, once=once)
+
+    def _keep(
+        self, ready: _Ready, number: int, grid: tuple[int, ...], sizes: Mapping[str, int]
+    ) -> None:
+        """Move the last row, which computes a workspace from constants, to those of first calls."""
+        step, loaded = ready.step, ready.code
+        assert isinstance(step, DeviceStep) and loaded is not None
+        launch = loaded.code.launches[number]
+        (name,) = launch.writes
+        self.kept_rows.append(self.rows.pop())
+        self.names.pop()
+        read = [a.name for a in launch.arguments if a.kind == "buffer" and a.name != name]
+        passed = tuple(sizes[a.name] for a in launch.arguments if a.kind == "size")
+        key = loaded.code.images[launch.image], launch.symbol, grid, passed
+        nbytes = int(evaluate(dict(loaded.code.workspaces)[name], sizes))
+        inputs = tuple(self.values[step.values[n]].number for n in read)
+        self.kept.append(KeptWorkspace(step.name, key, nbytes, inputs))
 
     def _add_tables(
         self, ready: _Ready, tables: ArrayTables, places: Layout, at: tuple[int, int]
@@ -487,6 +555,8 @@ class _Ready(NamedTuple):
     part: HostPart | None
     layout: KernelStep
     tables: ArrayTables | None = None
+    once: frozenset[int] = frozenset()
+    """Launches that compute a workspace from constants, by number: first calls make them."""
 
 
 def _layout_step(step: DeviceStep, loaded: LoadedCode) -> KernelStep:

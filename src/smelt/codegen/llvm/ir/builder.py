@@ -7,7 +7,7 @@ branches and loops.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, overload
 
@@ -185,6 +185,28 @@ class IRBuilder:
         if self.block.terminator is None:
             self.branch(after)
 
+    def either(
+        self,
+        condition: Value,
+        yes: Callable[[], Sequence[Value] | None],
+        no: Callable[[], Sequence[Value] | None],
+    ) -> list[Value]:
+        """Emit one of two parts of code, whichever runs; return their values, merged."""
+        truth = integer(condition)
+        if truth is not None:
+            return [*((yes if truth else no)() or ())]
+        ends: list[tuple[Block, Sequence[Value]]] = []
+        with self.if_else(condition) as sides:
+            for side, part in zip(sides, (yes, no), strict=True):
+                with side:
+                    values = part() or ()
+                    ends.append((self.block, values))
+        merged = [self.phi(x.type) for x in ends[0][1]]
+        for block, values in ends:
+            for phi, value in zip(merged, values, strict=True):
+                phi.add_incoming(value, block)
+        return [*merged]
+
     def _branch_likely(self, condition: Value, yes: Block, no: Block, likely: bool | None) -> None:
         branch = self.cbranch(condition, yes, no)
         if likely is not None and len(self.block.targets) > 1:
@@ -211,6 +233,14 @@ class IRBuilder:
             f"select {condition.type.text} {condition.ref}, "
             f"{kind.text} {yes.ref}, {kind.text} {no.ref}",
         )
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """Return the smaller one of two signed integers."""
+        return self.select(self.icmp_signed("<", a, b), a, b)
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        """Return the larger one of two signed integers."""
+        return self.select(self.icmp_signed("<", a, b), b, a)
 
     # ---- arithmetic ------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     Driver,
     PanelOperand,
+    PlanDefaults,
     PlanNotes,
     TileStores,
     packed_panels,
@@ -40,7 +41,7 @@ Kind = Literal["packed", "small", "gemv"]
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(PlanDefaults):
     """The plan of a contraction: its operands in order, its axes, and its tile."""
 
     item: Dot
@@ -174,6 +175,11 @@ class Contraction:
         )
         return plain and is_strided_load(self.right, self.item.dtype, (self.k, self.n), (self.n,))
 
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "blocked"
+
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
         transposed = contiguous_axis(self.right, (self.n, self.k)) == self.k
@@ -192,21 +198,6 @@ class Contraction:
         return PlanNotes(axes, left, right, f"in scratch, {self.depth} positions at a time")
 
     @property
-    def row_axes(self) -> tuple[str, ...]:
-        """The axis of the result's rows, if there is one."""
-        return () if self.m is None else (self.m,)
-
-    @property
-    def driver(self) -> Driver:
-        """The loops around its register tiles: those of blocks of both operands."""
-        return "blocked"
-
-    @property
-    def result_axis(self) -> str:
-        """The axis along which the result is contiguous in scratch."""
-        return self.n
-
-    @property
     def reads_past_end(self) -> bool:
         """Whether packed rows of a GEMV are read past the last one: several at once, or tiles."""
         return self.is_gemv and (self.m is not None or self.reads_right_rows())
@@ -220,11 +211,6 @@ class Contraction:
     def transposes_packing(self) -> bool:
         """Whether the right operand is packed by a nest that may transpose it."""
         return not self.is_gemv and self.group is None
-
-    @property
-    def transposes_sums(self) -> bool:
-        """False: sums are stored as they are computed."""
-        return False
 
     def left_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the left operand."""

@@ -30,7 +30,7 @@ __all__ = [
     "Driver",
     "PackedPlan",
     "PanelOperand",
-    "PlainPacking",
+    "PlanDefaults",
     "PlanNotes",
     "ProductPlan",
     "ScratchArray",
@@ -47,9 +47,7 @@ OUTPUT_STAGE_PART = 400
 
 Driver = Literal[
     "blocked",
-    "tall_skinny",
-    "k_blocked",
-    "small_m",
+    "fused",
     "small_m_swapped",
     "nchw",
     "nhwc",
@@ -249,10 +247,29 @@ class PackedPlan(ProductPlan, Protocol):
         ...
 
 
-class PlainPacking:
+class PlanDefaults:
     """The answers of a plan that packs as nests do, and stores nothing directly."""
 
     __slots__ = ()
+
+    @property
+    def unit(self: ProductPlan) -> DType:
+        """The element type of packed operands in scratch: that of results."""
+        return self.item.dtype
+
+    @property
+    def row_axes(self: ProductPlan) -> tuple[str, ...]:
+        """The axes of the result's rows: all but the last one."""
+        return self.axes[:-1]
+
+    @property
+    def result_axis(self: ProductPlan) -> str:
+        """The axis along which results are contiguous: that of columns."""
+        return self.n
+
+    def cycles(self: ProductPlan, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
 
     @property
     def reads_past_end(self) -> bool:

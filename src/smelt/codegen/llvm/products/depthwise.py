@@ -226,9 +226,8 @@ class Depthwise(Packer):
         last = b.add(last, number((tall.taps - 1) * tall.dilation + 1))
         for offset, extent in rows.bounds[c.columns.index(tall)]:
             end = b.sub(env.frame.index(extent), number(offset))
-            last = b.select(b.icmp_signed("<", end, last), end, last)
-        count = b.sub(last, number(source.first))
-        count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
+            last = b.minimum(end, last)
+        count = b.maximum(b.sub(last, number(source.first)), number(0))
         nearest = (self.outer or [tall])[-1]
         next_row = env.frame.index(rows.steps[c.columns.index(nearest)])
 
@@ -289,8 +288,8 @@ class Depthwise(Packer):
     def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
         """Move the beginning of a tile so that it ends inside the task."""
         b, last_start = self.b, self.b.sub(size, number(height))
-        last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
-        return b.select(b.icmp_signed("<", last_start, y), last_start, y)
+        last_start = b.maximum(last_start, number(0))
+        return b.minimum(last_start, y)
 
     def _tile(self, height: int, row: RowPosition, lane: Value, operands: list[Value]) -> None:
         """Call the function of a tile whose sums begin at a position."""

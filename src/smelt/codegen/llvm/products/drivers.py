@@ -3,10 +3,8 @@
 | driver | blocks and operands |
 |---|---|
 | `blocked` | blocks of both operands, packed or in place; also in streams, in groups, GEMV |
-| `tall_skinny` | few columns: the right operand packed once for a task, all of k in registers |
-| `k_blocked` | panels of the right operand, blocks of k, sums in scratch between them |
-| `small_m` | few rows: panels are packed by the tiles that multiply them first |
-| `small_m_swapped` | the same for a right operand stored along k, which is broadcast in place |
+| `fused` | all of k in registers, or blocks of k with sums in scratch between them |
+| `small_m_swapped` | few rows, and a right operand stored along k, which is broadcast in place |
 | `nchw`, `nhwc` | a window of an image instead of rows, found by a table of positions |
 | `depthwise` | a window and no sum over channels: packed, in place, or transposed |
 | `depthwise_fused` | the same, row by row for the product that reads its results |
@@ -22,12 +20,10 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import Driver, ProductPlan
 from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
 from smelt.codegen.llvm.products.depthwise import Depthwise
+from smelt.codegen.llvm.products.fused_gemm import FusedGemm
 from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
 from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
-from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
-from smelt.codegen.llvm.products.small_m import SmallMGemm
 from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
-from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 
 __all__ = ["DRIVERS", "ProductDriver", "driver_of"]
 
@@ -42,9 +38,7 @@ class ProductDriver(VectorPacker, Protocol):
 
 DRIVERS: Final[dict[Driver, Callable[[Environment, Nest, Any], ProductDriver]]] = {
     "blocked": BlockedGemm,
-    "tall_skinny": TallSkinnyGemm,
-    "k_blocked": KBlockedGemm,
-    "small_m": SmallMGemm,
+    "fused": FusedGemm,
     "small_m_swapped": SmallMSwappedGemm,
     "nchw": ImplicitGemmNchw,
     "nhwc": ImplicitGemmNhwc,

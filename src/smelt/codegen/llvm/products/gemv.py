@@ -43,6 +43,7 @@ from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
+from smelt.codegen.llvm.products.move_elements import clear_elements
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
@@ -184,10 +185,6 @@ class Gemv:
         count = b.mul(env.frame.index(env.storage.rows(c)), self.stride)
         count = b.select(later, count, number(0))
 
-        def clear(at: Value) -> None:
-            place = element_address(b, separate, at, dtype)
-            store_vector(self.machine, place, self.machine.const(dtype, 0), dtype, None)
-
         def add(at: Value) -> None:
             place = element_address(b, before, at, dtype)
             both = [
@@ -196,7 +193,7 @@ class Gemv:
             ]
             store_vector(self.machine, place, self.machine.add(*both), dtype, None)
 
-        env.loop(number(0), count, self.lanes, clear)
+        clear_elements(env, separate, count, self.lanes, dtype)
         self.sums = b.select(later, separate, before)
         self._axpy()
         env.loop(number(0), count, self.lanes, add)
@@ -457,7 +454,7 @@ class Gemv:
         """Emit one chunk of k, whose left rows stay in L1."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
-        self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
+        self.ranges[self.c.k] = at, b.minimum(end, high)
         self._all_dots(rows, LOOPS.dot_rows // 2, groups)
         self.ranges[self.c.k] = low, high
 
@@ -604,8 +601,7 @@ class Gemv:
         ones.
         """
         b, (low, high) = self.b, self.ranges[axis]
-        length = b.sub(high, low)
-        length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
+        length = b.maximum(b.sub(high, low), number(1))
         for size in self._sizes():
             groups = b.udiv(number(distance // size), length)
             self.prefetch_distance[size] = (

@@ -31,6 +31,7 @@ from smelt.codegen.llvm.products.tile_loops import (
     for_each_tile,
     outline_function,
     reduction_loop,
+    strip_mine_axis,
 )
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
@@ -80,17 +81,14 @@ class ImplicitGemmNchw(Packer):
                 low, high = env.ranges[c.depth]
                 with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                     self._clear()
-                env.loop(low, high, c.block, self._block)
+                strip_mine_axis(env, c.depth, c.block, lambda: self._block(low))
             else:
                 self._reduction_block(number(0), number(1), ir.IntType(1)(1))
 
-    def _block(self, at: Value) -> None:
-        """Emit the block of channels at a position."""
-        low, high = self.env.ranges[self.c.depth]
-        end = self.b.add(at, number(self.c.block))
-        end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
-        with self.env.narrowed({self.c.depth: (at, end)}):
-            self._reduction_block(at, end, self.b.icmp_signed("==", at, low))
+    def _block(self, first: Value) -> None:
+        """Emit a block of channels, which are counted from the first one of the task."""
+        at, end = self.env.ranges[self.c.depth]
+        self._reduction_block(at, end, self.b.icmp_signed("==", at, first))
 
     def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
         """Emit one block of the reduction: pack both operands and multiply."""

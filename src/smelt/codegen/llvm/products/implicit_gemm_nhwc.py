@@ -34,7 +34,7 @@ from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_
 from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
-from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, prefetch_args
+from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, panel_share
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.products.tile_loops import (
     for_each_column_tile,
@@ -104,7 +104,7 @@ class ImplicitGemmNhwc(Packer):
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
             if not has_full_blocks:
-                end = b.select(b.icmp_signed("<", end, high), end, high)
+                end = b.minimum(end, high)
             with env.narrowed({c.depth: (at, end)}):
                 self._pack_both()
                 ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
@@ -371,8 +371,7 @@ class ImplicitGemmNhwc(Packer):
         first = b.mul(b.and_(size, number(1)), first_height)
         yield first_height, number(0), first
         pairs, max_pairs = b.lshr(b.sub(size, first), number(1)), number(c.tile.rows // 2)
-        count = b.udiv(b.add(pairs, b.sub(max_pairs, number(1))), max_pairs)
-        count = b.select(b.icmp_signed("<", count, number(1)), number(1), count)
+        count = b.maximum(b.udiv(b.add(pairs, b.sub(max_pairs, number(1))), max_pairs), number(1))
         each = b.udiv(pairs, count)
         rows, left = b.mul(each, number(2)), b.sub(pairs, b.mul(each, count))
         taller = b.add(rows, number(2))
@@ -425,7 +424,7 @@ class ImplicitGemmNhwc(Packer):
             taps = self.padding.taps(row[-2])
         args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
         if c.prefetches_weights:
-            args += prefetch_args(b, c, self._next_panel(column, last), depth, share)
+            args += panel_share(b, c, self._next_panel(column, last), depth, share)
         if (later := self.next_runs) is not None:
             holds, spot = later.target(b, row, column, last)
             args += [spot.address, spot.row_stride, holds]

@@ -205,9 +205,9 @@ def _span(
     end = b.add(b.mul(high, number(c.step)), number(reach))
     for before, extent in bounds:
         begin = number(-before)
-        first = b.select(b.icmp_signed("<", first, begin), begin, first)
+        first = b.maximum(first, begin)
         image_end = b.sub(packer.env.frame.index(extent), number(before))
-        end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
+        end = b.minimum(image_end, end)
     return first, end
 
 

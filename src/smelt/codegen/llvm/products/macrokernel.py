@@ -2,22 +2,37 @@
 
 acc[rows, vectors] += left[rows, k] * right[k, vectors], in registers for all k of the block.  Each
 operand is either packed or read in place: an origin and two strides say where.
+
+On processors which issue few instructions per cycle, two multiply-adds and their operands take all
+issue slots; the loop counter and additional address registers come on top.  There a full tile over
+packed panels is unrolled along k, and prefetches its panel a little ahead: a panel as large as L1
+is read from L2 by every tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
+    load_scalar,
     load_vector,
+    prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import next_task
-from smelt.codegen.llvm.instructions.dot_product import dot_step, ones
-from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, next_task
+from smelt.codegen.llvm.instructions.counting import (
+    multiple_of_counter,
+    row_addresses,
+    step_address,
+)
+from smelt.codegen.llvm.instructions.dot_product import dot_step, has_square_step, ones
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -27,17 +42,24 @@ from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PA
 from smelt.codegen.llvm.nests.register_tile import Tile, tile_heights
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
-from smelt.codegen.llvm.products.direct_store import (
-    rounded_output,
-    row_layout,
-)
-from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
+from smelt.codegen.llvm.products.direct_store import rounded_output, row_layout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
 from smelt.codegen.llvm.products.packing import panel_offset
-from smelt.codegen.llvm.products.prefetch import TilePrefetcher
+from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
+from smelt.codegen.llvm.products.rank_one_update import (
+    exchange_halves,
+    interleave_positions,
+    multiply_add,
+    pair_rows,
+    rank_one_update,
+    square_update,
+)
 from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
+    for_each_height,
     reads_well_in_place,
+    reduction_loop,
+    unrolled_reduction,
 )
 from smelt.codegen.llvm.products.tile_sums import (
     Masks,
@@ -50,8 +72,9 @@ from smelt.codegen.llvm.schedule.mask_ranges import over_row_groups
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
 from smelt.machine.blocks import RUN
+from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import i8, i32
+from smelt.types.dtype import DType, i8, i32
 from smelt.types.expr import floordiv
 
 Value = ir.Value
@@ -65,7 +88,39 @@ SHORT_ROW_DISTANCE = 24
 """Short rows between what a tile multiplies and what it prefetches: the latency of L3."""
 
 
-class Macrokernel(Microkernel):
+DEEP_PREFETCH_BYTES = 8192
+"""Bytes between what few rows multiply of a panel and what they prefetch.
+
+Hardware prefetchers stop at the end of a page.
+"""
+L1_PREFETCH_BYTES = 1024
+"""Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
+CHAINS, CHAINED_VECTORS = 4, 2
+"""Sums for each accumulator of a tile of a single row, and most vectors of such a tile.
+
+More vectors have multiply-adds enough in flight, and read one row of the operand at a time.
+"""
+UNROLL = 4
+"""Positions along k per loop iteration, on processors which issue few instructions."""
+
+
+@dataclass(frozen=True)
+class OperandLayout:
+    """Layout of an operand: element (a, b) is at origin + a*steps[0] + b*steps[1]."""
+
+    base: Any
+    origin: Value
+    steps: tuple[Value, Value]
+    dtype: DType
+    packed: bool
+    panels: tuple[Access, Scope] | None = None
+    """For a right operand prepacked in panels: its access and scope."""
+    unit: DType | None = None  # type of a unit if k counts units rather than elements
+    next_task_step: Value | None = None
+    """Elements from here to the next task's operand, if small enough to prefetch."""
+
+
+class Macrokernel:
     """Emits the register tiles of one contraction for one block of k."""
 
     def __init__(self, env: Environment, c: Contraction, left: Nest, scope: Scope) -> None:
@@ -88,6 +143,7 @@ class Macrokernel(Microkernel):
             self.end_k = self.b.add(self.end_k, number(c.group_size - 1))
             self.end_k = self.b.udiv(self.end_k, number(c.group_size))
         self.prefetch_bytes = self.prefetch_distance()
+        """Prefetch distance of the current block of the right operand in bytes."""
         self.panel_units = panel_units(env, c)
         self.base, self.stride = row_layout(env, c)
         self.rounded_output = rounded_output(env, c)
@@ -350,16 +406,11 @@ class Macrokernel(Microkernel):
         if self.c.group is not None and self.c.group.matrix:
             self._amx_tiles(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
-        for height in tile_heights(self.tile_rows):
-            left = b.sub(rows, done)
-            end = b.add(done, b.sub(left, b.urem(left, number(height))))
-            self.env.loop(
-                done,
-                end,
-                height,
-                lambda row, height=height: self._tile_in_runs(height, vectors, row, column, mask),
-            )
-            done = end
+
+        def tile(row: Value, height: int) -> None:
+            self._tile_in_runs(height, vectors, row, column, mask)
+
+        for_each_height(self.env, (done, rows), tile_heights(self.tile_rows), tile)
 
     def _tile_in_runs(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
@@ -457,7 +508,7 @@ class Macrokernel(Microkernel):
         )
         masks = self._masks(height, vectors, mask)
         begin = self._initial_sums(m, places, masks, vectors, column)
-        rows = self.prefetcher.next_rows(starts, self.first_k) if full else None
+        rows = self.prefetcher.next_rows(starts) if full else None
         across, asks = (vectors, mask), (rows, part)
         following = self.accumulate(m, starts, right_row, begin, across, asks)
         if self.adds_previous_last:
@@ -515,5 +566,195 @@ class Macrokernel(Microkernel):
         ]
         return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
 
+    # ---- the inner loop --------------------------------------------------------------------------
 
-__all__ = ["Macrokernel"]
+    def prefetch_distance(self) -> Value | None:
+        """Return the prefetch distance of the right operand in bytes, or None."""
+        b, c, target = self.b, self.c, self.env.frame.target
+        if c.by_panels:
+            return number(DEEP_PREFETCH_BYTES)
+        if c.kind != "packed" or c.prepacked or not target.is_issue_bound:
+            return None
+        fill = target.l1_bytes // (c.tile.columns * c.unit.itemsize)
+        fills = b.icmp_signed(">=", self.end_k, number(fill))
+        return b.select(fills, number(L1_PREFETCH_BYTES), number(0))
+
+    def accumulate(
+        self,
+        m: LLVMMachine,
+        starts: list[Value],
+        right_row: Value,
+        begin: list[Value],
+        across: tuple[int, Value | None],
+        prefetches: tuple[tuple[Value, Value] | None, PanelShare | None],
+    ) -> list[Value]:
+        """Return the sums `begin` after all products of a tile.
+
+        `starts` are the rows' addresses in the left operand, `right_row` is the right operand's
+        first row.  `across` is the number of vectors and the last one's mask.  `prefetches` are the
+        rows which follow (address and step) and a part of the next panel.
+        """
+        b, span, height = self.b, (self.first_k, self.end_k), len(begin) // across[0]
+
+        def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
+            self.prefetcher.prefetch_at(k, *prefetches)
+            vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
+            return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
+
+        if self._has_squares(m, height):
+            sums = self._square_loop(m, starts, right_row, begin, across, prefetches)
+            odd = b.and_(b.sub(self.end_k, self.first_k), number(1))
+            return reduction_loop(b, (b.sub(self.end_k, odd), self.end_k), 1, step_at, sums)
+        if not any(prefetches):
+            if (chains := self._chains(len(begin))) > 1:
+                return self._interleaved_loop(m, begin, chains, step_at)
+            if self._is_dense(len(begin)):
+                return unrolled_reduction(b, span, UNROLL, step_at, begin)
+        return reduction_loop(b, span, 1, step_at, begin, may_be_empty=False)
+
+    def _has_squares(self, m: LLVMMachine, height: int) -> bool:
+        """Return whether one instruction multiplies two rows and two columns at two positions."""
+        c, place = self.c, self.left
+        step = c.steps[1] if place.packed else place.steps[1].ref
+        adjacent = str(step) == "1" and height > 1
+        return adjacent and c.group is not None and has_square_step(m.target, c.group)
+
+    def _square_loop(
+        self,
+        m: LLVMMachine,
+        starts: list[Value],
+        right_row: Value,
+        begin: list[Value],
+        across: tuple[int, Value | None],
+        prefetches: tuple[tuple[Value, Value] | None, PanelShare | None],
+    ) -> list[Value]:
+        """Return the sums `begin` after all pairs of positions; see `accumulate`."""
+        b, group, vectors = self.b, self.c.group, across[0]
+        height = len(begin) // vectors
+        padding = begin[-vectors:] if height % 2 else []  # the last row twice
+        assert group is not None
+
+        def pair_at(k: Value, squares: list[Value], nth: int) -> list[Value]:
+            if nth:
+                return squares
+            self.prefetcher.prefetch_at(k, *prefetches)
+            here, next_ = (
+                self._load_right_row(m, self._right_row_at(right_row, k, i), *across)
+                for i in (0, 1)
+            )
+            addresses = self._rows_at(starts, k, 0, height)
+            left = pair_rows(b, [*addresses, *addresses[-1:]][: height + height % 2], 1)
+            return square_update(m, group, left, interleave_positions(b, here, next_), squares)
+
+        odd = b.and_(b.sub(self.end_k, self.first_k), number(1))
+        squares = exchange_halves(b, [*begin, *padding], vectors)
+        span = self.first_k, b.sub(self.end_k, odd)
+        squares = reduction_loop(b, span, 2, pair_at, squares)
+        return exchange_halves(b, squares, vectors)[: len(begin)]
+
+    def _chains(self, vectors: int) -> int:
+        """Return the number of sums for each accumulator of a tile.
+
+        A chain of multiply-adds waits for each; a single row has no other rows to fill the time.
+        """
+        if self.c.m is not None:
+            return 1
+        return CHAINS if vectors <= CHAINED_VECTORS else 1
+
+    def _interleaved_loop(
+        self,
+        m: LLVMMachine,
+        begin: list[Value],
+        chains: int,
+        step_at: Callable[[Value, list[Value], int], list[Value]],
+    ) -> list[Value]:
+        """Emit the loop with interleaved sums: position k + nth goes to number `nth`."""
+        b, size = self.b, len(begin)
+        end = b.sub(self.end_k, b.srem(b.sub(self.end_k, self.first_k), number(chains)))
+        zero = m.const(self.c.item.dtype, 0)
+
+        def one(k: Value, sums: list[Value], nth: int) -> list[Value]:
+            first = nth * size
+            following = step_at(k, sums[first : first + size], nth)
+            return [*sums[:first], *following, *sums[first + size :]]
+
+        start = [*begin, *[zero] * (size * (chains - 1))]
+        sums = reduction_loop(b, (self.first_k, end), chains, one, start)
+        while len(sums) > size:
+            half = len(sums) // 2
+            sums = [m.add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
+        return reduction_loop(b, (end, self.end_k), 1, step_at, sums)
+
+    def _is_dense(self, vectors: int) -> bool:
+        """Return whether a tile of so many accumulators fills all issue slots."""
+        c, target = self.c, self.env.frame.target
+        full = vectors == c.tile.rows * c.tile.vectors and c.kind == "packed"
+        steps = self.right.steps[0], self.left.steps[1]
+        return full and target.is_issue_bound and all(isinstance(x, ir.Constant) for x in steps)
+
+    def prefetch_next_task(self, place: OperandLayout, address: Value, lines: int) -> None:
+        """Prefetch what the next task reads at the counterpart of an address."""
+        if place.next_task_step is None:
+            return
+        next_address = element_address(self.b, address, place.next_task_step, place.dtype)
+        for nth_line in range(lines):
+            prefetch(
+                self.b, element_address(self.b, next_address, number(nth_line * CACHE_LINE), i8)
+            )
+
+    def _right_row_at(self, first_row: Value, k: Value, nth: int) -> Value:
+        """Return the address of the right operand's row at position k + nth.
+
+        `first_row` is the row at k = 0.
+        """
+        b, place = self.b, self.right
+        at = step_address(b, first_row, k, place.steps[0], memory_type(place.dtype))
+        offset = b.mul(number(nth), place.steps[0])
+        return element_address(b, at, offset, place.dtype) if nth else at
+
+    def _load_right_row(
+        self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
+    ) -> list[Value]:
+        b, place = self.b, self.right
+        self.prefetch_next_task(place, first, vectors)
+        if self.prefetch_bytes is not None:
+            for v in range(vectors):
+                at = b.gep(
+                    first,
+                    [b.add(self.prefetch_bytes, number(v * CACHE_LINE))],
+                    source_etype=ir.IntType(8),
+                )
+                prefetch(b, at, near=True)
+        steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
+        masks = [*[None] * (vectors - 1), None if place.packed else mask]
+        return [
+            load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
+            for step, part in zip(steps, masks, strict=True)
+        ]
+
+    def _rows_at(self, starts: list[Value], k: Value, nth: int, height: int) -> list[Value]:
+        """Return addresses of a tile's rows at position k + nth."""
+        b, place = self.b, self.left
+        unit = place.unit or place.dtype
+        if place.packed:
+            at = element_address(b, starts[0], multiple_of_counter(b, k, place.steps[1]), unit)
+            rows = (number(i * self.c.steps[0]) for i in range(height))
+            addresses = [element_address(b, at, row, unit) for row in rows]
+        else:
+            row_stride = place.steps[0], memory_type(place.dtype)
+            addresses = row_addresses(b, starts, row_stride, k, place.steps[1], memory_type(unit))
+        offset = b.mul(number(nth), place.steps[1])
+        return [element_address(b, at, offset, unit) for at in addresses] if nth else addresses
+
+    def _step(
+        self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]
+    ) -> list[Value]:
+        """Return the sums after one more position along k."""
+        b, place, lanes = self.b, self.left, self.c.tile.lanes
+        scalar = LLVMMachine(b, None, self.env.frame.target)
+        unit = place.unit or place.dtype
+        left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
+        return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)
+
+
+__all__ = ["Macrokernel", "OperandLayout"]

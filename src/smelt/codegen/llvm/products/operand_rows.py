@@ -34,7 +34,7 @@ def row_scopes(
     for r in range(count):
         row = b.add(at, number(r)) if r else at
         if last is not None and r:
-            row = b.select(b.icmp_signed("<", row, last), row, last)
+            row = b.minimum(row, last)
         scopes.append(Scope(top, {axis: row}))
         env.enter(scopes[-1], depth)
     return scopes

@@ -63,7 +63,7 @@ def pack_filter_pairs(
     complete = high
     for _, extent in loads[1].limits:
         pairs = env.index(floordiv(extent, 2), top)
-        complete = b.select(b.icmp_signed("<", pairs, high), pairs, high)
+        complete = b.minimum(pairs, high)
     arrays = [
         env.storage.at[c.item, LEFT_PART],
         element_address(b, env.frame.buffers[access.buffer], origin, i16),

@@ -165,8 +165,8 @@ def _emit_inside_and_outside(
     low, high = env.ranges[row]
     gaps = (g for e, n in tests.rows for g in (e, sub(sub(n, 1), e)))
     first, last = interior_range(env, scope, gaps, row)
-    first = b.select(b.icmp_signed("<", first, high), first, high)
-    last = b.select(b.icmp_signed("<", last, first), first, last)
+    first = b.minimum(first, high)
+    last = b.maximum(last, first)
     nothing_inside = LaneBounds(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
     outside = dict.fromkeys(tests.rows, nothing_inside) if tests.same_bounds else {}
 

@@ -112,8 +112,8 @@ def for_each_segment(
 
     def within(at: Value) -> Value:
         """Clamp a position between the end of the last segment and that of the range."""
-        at = b.select(b.icmp_signed("<", at, high), at, high)
-        return b.select(b.icmp_signed("<", at, begin), begin, at)
+        at = b.minimum(at, high)
+        return b.maximum(at, begin)
 
     for piece, after in zip(axis.pieces, [*axis.pieces[1:], None], strict=True):
         if piece.last is None or after is None:

@@ -5,11 +5,11 @@ would stall before it begins; so they are spread over its reduction loop.
 
 - `PrefetchStream`: the two cache lines of each of a dozen rows that a tile's epilogue reads and
   writes.
-- `TilePrefetcher`: the rows of the left operand that the next tile reads, and this tile's results.
-- `PanelPrefetcher`: the next panel of a prepacked right operand.  The first tile of a column would
-  read it at the speed of L3, the others find it in L2; so each tile prefetches its share.
-- `Share`, `prefetch_args`: the same for filter panels of channels-last convolutions, one run per
-  tap, each too short for hardware prefetchers.
+- `TilePrefetcher`: the rows of the left operand that the next tile reads, this tile's results, and
+  the next panel of a prepacked right operand.  The first tile of a column would read that at the
+  speed of L3, the others find it in L2; so each tile prefetches its share.
+- `panel_share`: a tile's share of a panel; of filter panels of channels-last convolutions there is
+  one run per tap, each too short for hardware prefetchers.
 
     stream = PrefetchStream(b, first, step, (12, 2), near=False, written=False)
     stream.begin(depth)                    before a loop over so many positions along k
@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING, Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
-from smelt.codegen.llvm.instructions.counting import multiple_of_counter
+from smelt.codegen.llvm.instructions.counting import multiple_of_counter, step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Apply, Cast, Item, StoreItem
+from smelt.codegen.llvm.loopir.items import Access, Apply, Cast, Item, StoreItem
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.product_plan import ProductPlan
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
-    from smelt.codegen.llvm.products.microkernel import OperandLayout
+    from smelt.codegen.llvm.products.macrokernel import OperandLayout
 
 Value = ir.Value
 FRACTION = 16
@@ -110,6 +110,8 @@ class PrefetchStream:
 PREFETCH_TYPES = (ir.PointerType(), I64)
 """Types of a tile's prefetch arguments."""
 I8 = ir.IntType(8)
+PanelShare = tuple[Value, Value]
+"""A tile's share of a panel: the address where it begins, and lines per position, fixed point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +130,20 @@ class Share:
 ALL_TILES = Share(number(0), number(1))
 
 
-def prefetch_args(
-    b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Share
-) -> list[Value]:
-    """Return a tile's share of each run: address in the first, and rate.
-
-    The rate is in lines per position, fixed point.
-    """
+def panel_share(
+    b: ir.IRBuilder, c: ProductPlan, panel: Value, depth: Value, share: Share
+) -> PanelShare:
+    """Return a tile's share of a panel's run of `depth` positions."""
     lines = max(c.tile.columns * c.unit.itemsize // CACHE_LINE, 1)
     rate = b.udiv(number(lines << FRACTION), share.pieces)
     before = b.lshr(b.mul(b.mul(rate, share.nth), depth), number(FRACTION))
     begin = b.gep(panel, [b.mul(before, number(CACHE_LINE))], source_etype=I8)
-    return [begin, b.mul(rate, number(share.own))]
+    return begin, b.mul(rate, number(share.own))
 
 
 def prefetch_at(b: ir.IRBuilder, begin: Value, rate: Value, k: Value) -> None:
     """Prefetch the line which falls to a position."""
-    line = b.lshr(b.mul(k, rate), number(FRACTION))
+    line = b.lshr(multiple_of_counter(b, k, rate), number(FRACTION))
     prefetch(b, b.gep(begin, [b.mul(line, number(CACHE_LINE))], source_etype=I8))
 
 
@@ -157,64 +156,6 @@ def prefetch_all(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> No
         return []
 
     reduction_loop(b, (number(0), count), 1, prefetch_line, [])
-
-
-PanelShare = tuple[Value, Value, Value]
-"""A tile's share: the next panel, lines prefetched by the tiles above, lines per position.
-
-Both counts are fixed point.
-"""
-
-
-class PanelPrefetcher:
-    """Prefetches of one contraction's tiles.
-
-    `block` is the block's number of rows and of positions along k, `last` whether it is the last
-    one along k.
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        c: Contraction,
-        right: OperandLayout,
-        block: tuple[Value, Value],
-        last: Value | None,
-    ) -> None:
-        self.env, self.b, self.c, self.right = env, env.b, c, right
-        (self.rows, self.depth), self.last = block, last
-
-    def begin(self, row: Value, column: Value, height: int) -> PanelShare:
-        """Return the share of a tile."""
-        b, c = self.b, self.c
-        lines = -(-c.tile.columns * c.unit.itemsize // CACHE_LINE)
-        tiles, nth = (b.udiv(x, number(height)) for x in (self.rows, row))
-        rate = b.udiv(number(lines << FRACTION), tiles)
-        return self._next(column), b.mul(b.mul(nth, self.depth), rate), rate
-
-    def prefetch_at(self, begin: PanelShare, k: Value) -> None:
-        """Prefetch the line which falls to a position."""
-        b, (panel, before, rate) = self.b, begin
-        line = b.lshr(b.add(before, multiple_of_counter(b, k, rate)), number(FRACTION))
-        prefetch(b, b.gep(panel, [b.mul(line, number(CACHE_LINE))], source_etype=ir.IntType(8)))
-
-    def _next(self, column: Value) -> Value:
-        """Return the address of the panel which follows that of a column.
-
-        After the last column comes the first panel of the next block, or of the next task's
-        columns.
-        """
-        b, env, c = self.b, self.env, self.c
-        assert self.right.panels is not None
-        access, top = self.right.panels
-        (low, high), (start, end) = env.ranges[c.n], env.ranges[c.k]
-        next_column, k = b.add(b.add(low, column), number(c.tile.columns)), start
-        if self.last is not None and c.n in env.s.block:
-            is_past = b.and_(b.icmp_signed(">=", next_column, high), b.not_(self.last))
-            next_column, k = b.select(is_past, low, next_column), b.select(is_past, end, start)
-        at = env.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
-        at = at if c.group_size == 1 else b.udiv(at, number(c.group_size))
-        return element_address(b, self.right.base, at, c.unit)
 
 
 class TilePrefetcher:
@@ -232,7 +173,7 @@ class TilePrefetcher:
         block: tuple[Value, Value],
         last: Value | None,
     ) -> None:
-        (left, right), depth = operands, block[1]
+        (left, right), (self.rows, self.depth) = operands, block
         self.env, self.b, self.c, self.left, self.last = env, env.b, c, left, last
         region = env.s.region(c.item)
         self.row_mask: Value | None = None
@@ -241,14 +182,13 @@ class TilePrefetcher:
         It does not where rows are not adjacent in memory: hardware prefetchers do better there.
         """
         if region is None and c.kind == "packed" and not left.packed and left.unit is None:
-            neighbours = self.b.icmp_signed("==", left.steps[0], depth)
+            neighbours = self.b.icmp_signed("==", left.steps[0], self.depth)
             self.row_mask = self.b.select(neighbours, number(-1), number(0))
         store = None if region or env.frame.streaming else _store(env, c)
         self.result = None if store is None else self._result(store)
         """Output address of the block's first sum, elements between rows, element size."""
-        self.panels = None
-        if right.panels is not None and not c.by_panels:
-            self.panels = PanelPrefetcher(env, c, right, block, last)
+        self.right = None if c.by_panels else right.panels
+        self.right_base = right.base
 
     def begin_tile(
         self, place: tuple[Value, Value, Value], height: int, vectors: int
@@ -257,22 +197,45 @@ class TilePrefetcher:
 
         `place` is a row, the block's first column in the result, and a column of the block.
         """
-        row, first, column = place
-        self.prefetch_results(row, self.b.add(first, column), height, vectors)
-        return None if self.panels is None else self.panels.begin(row, column, height)
+        (row, first, column), b, c = place, self.b, self.c
+        self.prefetch_results(row, b.add(first, column), height, vectors)
+        if self.right is None:
+            return None
+        share = Share(b.udiv(row, number(height)), b.udiv(self.rows, number(height)))
+        return panel_share(b, c, self._next_panel(*self.right, column), self.depth, share)
 
-    def prefetch_panel(self, part: PanelShare | None, k: Value) -> None:
-        """Prefetch a part of the next panel: all of it in the course of k."""
-        if self.panels is not None and part is not None:
-            self.panels.prefetch_at(part, k)
+    def _next_panel(self, access: Access, top: Scope, column: Value) -> Value:
+        """Return the address of the panel which follows that of a column.
 
-    def next_rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
-        """Return address at k, and bytes per k, to prefetch the rows which follow `starts`."""
+        After the last column comes the first panel of the next block, or of the next task's
+        columns.
+        """
+        b, env, c = self.b, self.env, self.c
+        (low, high), (start, end) = env.ranges[c.n], env.ranges[c.k]
+        next_column, k = b.add(b.add(low, column), number(c.tile.columns)), start
+        if self.last is not None and c.n in env.s.block:
+            is_past = b.and_(b.icmp_signed(">=", next_column, high), b.not_(self.last))
+            next_column, k = b.select(is_past, low, next_column), b.select(is_past, end, start)
+        at = env.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
+        at = at if c.group_size == 1 else b.udiv(at, number(c.group_size))
+        return element_address(b, self.right_base, at, c.unit)
+
+    def prefetch_at(
+        self, k: Value, rows: tuple[Value, Value] | None, part: PanelShare | None
+    ) -> None:
+        """Prefetch the share of a tile's position: of the next rows, and of the next panel."""
+        if rows is not None:
+            prefetch(self.b, step_address(self.b, rows[0], k, rows[1], I8))
+        if part is not None:
+            prefetch_at(self.b, *part, k)
+
+    def next_rows(self, starts: list[Value]) -> tuple[Value, Value] | None:
+        """Return where to prefetch the following rows: address at k = 0, and bytes per k."""
         if self.row_mask is None:
             return None
         b, itemsize = self.b, self.left.dtype.itemsize
         step = b.and_(number(len(starts) * itemsize), self.row_mask)
-        offset = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
+        offset = b.mul(self.left.steps[0], number(itemsize))
         return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
 
     def prefetch_results(self, row: Value, column: Value, height: int, vectors: int) -> None:

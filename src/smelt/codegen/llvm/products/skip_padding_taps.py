@@ -87,12 +87,12 @@ class PaddingTaps:
         )
 
     def _least(self, n: Value, limit: int) -> Value:
-        return self.b.select(self.b.icmp_signed("<", n, number(limit)), n, number(limit))
+        return self.b.minimum(n, number(limit))
 
     def _steps_to(self, n: Value, by: int) -> Value:
         """Return how many steps reach a distance, rounded up; 0 if it is negative."""
         b = self.b
-        n = b.select(b.icmp_signed("<", n, number(0)), number(0), n)
+        n = b.maximum(n, number(0))
         return n if by == 1 else b.udiv(b.add(n, number(by - 1)), number(by))
 
     def _is_not_finite(self, row: Value) -> Value:

@@ -13,6 +13,9 @@ of the result, and elements of the right operand are broadcast from where they a
 The right operand's rows for the next 12 columns are prefetched meanwhile; each is read once, to its
 end.  Rows of other types are converted just before they are multiplied, and stay in L1.  A
 remainder of columns repeats the last one; the extra sums are not used.
+
+The tile is a separate function because its sums take nearly all registers: within the surrounding
+loops LLVM would keep their values in registers, and spill the sums.
 """
 
 from __future__ import annotations
@@ -21,29 +24,54 @@ from functools import partial
 from typing import Self
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_vector
+from smelt.codegen.llvm.access.memory import (
+    element_address,
+    load_scalar,
+    load_vector,
+    prefetch,
+    store_vector,
+)
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.counting import step_address
+from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
+from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
 from smelt.codegen.llvm.products.operand_rows import vector_loop
-from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
-from smelt.codegen.llvm.products.tile_loops import for_each_column_tile
-from smelt.codegen.llvm.products.transposed_store_tile import (
-    COLUMN_PAIR,
-    FRACTION,
-    SWAPPED_UNROLL,
-    tile_function,
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
+from smelt.codegen.llvm.products.tile_loops import (
+    for_each_column_tile,
+    outline_function,
+    unrolled_reduction,
 )
+from smelt.codegen.llvm.products.tile_sums import sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.blocks import SMALL_M_SWAPPED
+from smelt.machine.target import Target
 
 Value = ir.Value
+PTR = ir.PointerType()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, PTR, I64, I64, I64, PTR, I64, I64])
+"""Type of the tile function.
+
+Arguments: sums, panel, first line, bytes between lines, number of lines, positions along k; the
+first line to prefetch, where this tile's share begins, and the prefetch rate per iteration, both in
+pairs of cache lines (fixed point).
+"""
+SWAPPED_UNROLL = 2
+"""Positions along k per loop iteration."""
+COLUMN_PAIR = 2
+"""Cache lines prefetched per iteration, of neighbouring columns."""
+FRACTION = 16
+"""Fraction bits of the prefetch rate."""
 
 
-class SmallMSwappedGemm(TallSkinnyGemm):
+class SmallMSwappedGemm(FusedGemmPacker):
     """Emits one small-M product with swapped operands, in the task of `env`.
 
     `m` is the axis of the result's columns, `n` that of its rows; the left operand is the one
@@ -71,8 +99,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 product._prepare()
 
         def column_block(at: Value) -> None:
-            end = b.add(at, number(SMALL_M_SWAPPED.columns))
-            end = b.select(b.icmp_signed("<", end, high), end, high)
+            end = b.minimum(b.add(at, number(SMALL_M_SWAPPED.columns)), high)
             for product in products:
                 with env.within(products=product):
                     env.loop(at, end, c.tile.rows, partial(product._columns, at, end))
@@ -108,8 +135,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         """Emit all rows for the columns of a tile: convert these if needed, and multiply."""
         b, c, env = self.b, self.c, self.env
         self.first_column, self.first_row = first, row
-        following = b.add(row, number(c.tile.rows))
-        following = b.select(b.icmp_signed("<", following, end), following, end)
+        following = b.minimum(b.add(row, number(c.tile.rows)), end)
         with env.narrowed({c.m: (row, following)}):
             self._pack_left()
         for_each_column_tile(env, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
@@ -155,11 +181,11 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
         b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
-        self.top = env.open(self.nest, Scope(env.top))
+        top = env.open(self.nest, Scope(env.top))
         first, last = env.ranges[c.n]
 
         def epilogue_row(row: Value) -> None:
-            place = Scope(self.top, {c.n: row})
+            place = Scope(top, {c.n: row})
             env.enter(place, 1)
 
             def read(at: Value, mask: Value | None) -> None:
@@ -174,6 +200,99 @@ class SmallMSwappedGemm(TallSkinnyGemm):
             vector_loop(env, (low, high), lanes, read)
 
         env.loop(first, last, 1, epilogue_row)
+
+
+def tile_function(module: ir.Module, c: FusedGemmPlan, vectors: int, target: Target) -> ir.Function:
+    """Return the function of a tile with so many vectors of rows.
+
+    It prefetches later lines where they are read in place.
+    """
+    name = f"transposed.{c.item.dtype}.{c.tile.rows}x{vectors}.{'asks' if c.direct else 'packed'}"
+    return outline_function(module, name, TILE_TYPE, lambda f: _Tile(f, c, vectors, target).fill())
+
+
+class _Tile:
+    """Emits sums[r, column] = sum of lines[column, k] * panel[k, r], stored by rows."""
+
+    def __init__(self, f: ir.Function, c: FusedGemmPlan, vectors: int, target: Target) -> None:
+        self.f, self.c, self.vectors = f, c, vectors
+        self.b = ir.IRBuilder(f.append_basic_block("entry"))
+        self.m = LLVMMachine(self.b, c.tile.lanes, target)
+        self.scalar = LLVMMachine(self.b, None, target)
+
+    def fill(self) -> None:
+        """Emit the function's body."""
+        b, c, dtype, starts = self.b, self.c, self.c.item.dtype, self._starts()
+        zeros = [self.m.const(dtype, 0)] * (c.tile.rows * self.vectors)
+
+        def step_at(k: Value, sums: list[Value], nth: int) -> list[Value]:
+            return self._step(starts, k, nth, sums)
+
+        def run(span: tuple[Value, Value]) -> list[Value]:
+            return unrolled_reduction(b, span, SWAPPED_UNROLL, step_at, zeros)
+
+        full_span, count = (number(0), self.f.args[5]), len(zeros)
+        self._store(
+            sum_in_runs(self.m, dtype, full_span, count, run) if dtype.is_float else run(full_span)
+        )
+        b.ret_void()
+
+    def _starts(self) -> list[Value]:
+        """Return the addresses of lines; those past the end repeat the last one."""
+        b, (_, _, first, line_bytes, count, *_) = self.b, self.f.args
+        last, addresses = b.sub(count, number(1)), list[Value]([first])
+        for i in range(1, self.c.tile.rows):
+            inside = b.icmp_signed("<", number(i), last)
+            at = b.mul(b.select(inside, number(i), last), line_bytes)
+            addresses.append(b.gep(first, [at], source_etype=ir.IntType(8)))
+        return addresses
+
+    def _step(self, starts: list[Value], k: Value, nth: int, sums: list[Value]) -> list[Value]:
+        """Return the sums with the products of position k + nth."""
+        b, dtype, lanes = self.b, self.c.item.dtype, self.c.tile.lanes
+        if nth == 0 and self.c.direct:
+            self._prefetch(k)
+        step = number(self.c.tile.columns)
+        panel_row = step_address(b, self.f.args[1], k, step, memory_type(dtype))
+        across = [
+            load_vector(self.m, element_address(b, panel_row, number(at), dtype), dtype, None)
+            for v in range(self.vectors)
+            for at in [nth * self.c.tile.columns + v * lanes]
+        ]
+
+        def broadcast(start: Value) -> Value:
+            at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
+            return splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
+
+        step_left = (broadcast(start) for start in starts)
+        return rank_one_update(multiply_add(self.m, self.c.item), step_left, across, sums)
+
+    def _prefetch(self, k: Value) -> None:
+        """Prefetch some lines of the next columns."""
+        b, (line_bytes, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
+        pairs = -(-self.c.tile.rows // COLUMN_PAIR)
+        nth = b.add(before, b.mul(b.udiv(k, number(SWAPPED_UNROLL)), rate))
+        nth = b.lshr(nth, number(FRACTION))
+        nth_line = b.udiv(nth, number(pairs))
+        column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(COLUMN_PAIR))
+        at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(CACHE_LINE)))
+        for _ in range(COLUMN_PAIR):
+            prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
+            at = b.add(at, line_bytes)
+
+    def _store(self, sums: list[Value]) -> None:
+        """Store the sums transposed, so that those of a row are contiguous."""
+        b, lanes, dtype = self.b, self.c.tile.lanes, self.c.item.dtype
+        undefined = ir.Constant(sums[0].type, ir.Undefined)
+        for v in range(self.vectors):
+            columns = sums[v :: self.vectors]
+            columns += [undefined] * (-len(columns) % lanes)
+            for first in range(0, len(columns), lanes):
+                for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
+                    at = number((v * lanes + lane) * SMALL_M_SWAPPED.pitch + first)
+                    store_vector(
+                        self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
+                    )
 
 
 __all__ = ["SmallMSwappedGemm"]

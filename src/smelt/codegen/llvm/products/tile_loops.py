@@ -7,6 +7,7 @@ needs for its sums; a separate noinline function has all registers:
     for_each_tile(env, tile, fewer, rows, columns, lambda tile, row, column: ...)
     for_each_column_tile(env, tile, columns, line, even)               # tiles one below the other
     reduction_loop(b, (low, high), step, one, begin)                    # the loop over k of a tile
+    unrolled_reduction(b, (low, high), step, one, begin)                # for a range of any length
     strip_mine_axis(env, axis, size, inside)                           # the loops around them
 """
 
@@ -46,8 +47,8 @@ def strip_mine(
 
     def block(at: Value) -> None:
         end = b.add(at, step)
-        start = b.select(b.icmp_signed("<", at, low), low, at) if at_multiples else at
-        inside(start, b.select(b.icmp_signed("<", end, high), end, high))
+        start = b.maximum(at, low) if at_multiples else at
+        inside(start, b.minimum(end, high))
 
     first = low
     if at_multiples:  # an empty range must not begin before itself
@@ -93,6 +94,21 @@ def outline_function(
         function.args[0].add_attribute("noalias")
         fill(function)
     return function
+
+
+def for_each_height(
+    env: Environment,
+    rows: tuple[Value, Value],
+    heights: Sequence[int],
+    put: Callable[[Value, int], None],
+) -> Value:
+    """Emit `put(row, height)` for tiles of each height; return where they end."""
+    b, (done, high) = env.b, rows
+    for height in heights:
+        end = b.sub(high, b.urem(b.sub(high, done), number(height)))
+        env.loop(done, end, height, lambda row, height=height: put(row, height))
+        done = end
+    return done
 
 
 def for_each_tile(
@@ -188,14 +204,16 @@ def reduction_loop(
     step: int,
     one: Callable[[Value, list[Value], int], list[Value]],
     begin: list[Value],
+    *,
+    may_be_empty: bool = True,
 ) -> list[Value]:
     """Emit a reduction loop over k with accumulators in phi nodes; return the final accumulators.
 
     `one(k, sums, nth)` returns the accumulators after position k + nth; the body is unrolled by
-    `step`.  The range must be a multiple of `step`, and may be empty.
+    `step`.  The range must be a multiple of `step`.
     """
     (low, high), before = span, b.block
-    enters = b.icmp_signed("<", low, high)
+    enters = b.icmp_signed("<", low, high) if may_be_empty else ir.IntType(1)(1)
     if ir.is_false(enters):
         return begin
     preheader, loop = b.append_basic_block("ahead"), b.append_basic_block("tile")
@@ -217,8 +235,31 @@ def reduction_loop(
     for first, total, value in zip(begin, totals, following, strict=True):
         total.add_incoming(first, preheader)
         total.add_incoming(value, end)
+        if not may_be_empty:
+            results.append(value)
+            continue
         last = b.phi(first.type)
         last.add_incoming(first, before)
         last.add_incoming(value, end)
         results.append(last)
     return results
+
+
+def unrolled_reduction(
+    b: ir.IRBuilder,
+    span: tuple[Value, Value],
+    step: int,
+    one: Callable[[Value, list[Value], int], list[Value]],
+    begin: list[Value],
+    rest: Callable[[Value, list[Value], int], list[Value]] | None = None,
+) -> list[Value]:
+    """Emit a reduction loop unrolled by `step`, and one for what is left.
+
+    Arguments are those of `reduction_loop`; `rest` emits what is left, if not `one`.
+    """
+    if step == 1:
+        return reduction_loop(b, span, 1, one, begin)
+    low, high = span
+    end = b.add(low, b.and_(b.sub(high, low), number(-step)))
+    sums = reduction_loop(b, (low, end), step, one, begin)
+    return reduction_loop(b, (end, high), 1, rest or one, sums)

@@ -153,22 +153,10 @@ def add_previous_blocks(
 
     Where `unless` holds (the first block) sums are returned unchanged.  `masks` apply to the loads.
     """
-    b = m.builder
-    if unless is None or ir.is_false(unless):
-        return _add_stored(m, places, dtype, totals, masks)
-    if ir.is_true(unless):
-        return totals
-    before = b.block
-    with b.if_then(b.not_(unless)):
-        sums = _add_stored(m, places, dtype, totals, masks)
-        block = b.block
-    merged: list[Value] = []
-    for total, value in zip(totals, sums, strict=True):
-        phi = b.phi(value.type)
-        phi.add_incoming(total, before)
-        phi.add_incoming(value, block)
-        merged.append(phi)
-    return merged
+    unless = ir.IntType(1)(0) if unless is None else unless
+    return m.builder.either(
+        unless, lambda: totals, lambda: _add_stored(m, places, dtype, totals, masks)
+    )
 
 
 def fits_one_run(positions: Index, dtype: DType) -> bool:

@@ -38,12 +38,11 @@ from smelt.codegen.llvm.nests.product_plan import (
     TABLE_PART,
     Driver,
     PanelOperand,
-    PlainPacking,
+    PlanDefaults,
     PlanNotes,
     ScratchArray,
     TileStores,
     packed_panels,
-    tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
@@ -165,7 +164,7 @@ def panel_pitch(access: Access, m: str, width: int) -> Index | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NhwcConvPlan(PlainPacking):
+class NhwcConvPlan(PlanDefaults):
     """Plan of a channels-last convolution: its operands as they are packed, and its axes."""
 
     item: Dot
@@ -207,11 +206,18 @@ class NhwcConvPlan(PlainPacking):
     packed."""
     transposes_result: bool = False
     """Whether the results are, so that the accumulators are transposed when all sums are done."""
+    m = None
+    """Rows are positions along several axes."""
 
     @property
     def unit(self) -> DType:
         """The element type of packed operands in scratch: of their elements, or of pairs."""
         return self.item.args[0].dtype
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "nhwc"
 
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
@@ -230,11 +236,6 @@ class NhwcConvPlan(PlainPacking):
         return tuple(c.axis for c in self.columns)
 
     @property
-    def driver(self) -> Driver:
-        """The loops around its register tiles."""
-        return "nhwc"
-
-    @property
     def result_axis(self) -> str:
         """The axis along which the result is contiguous in scratch."""
         return self.axes[-1]
@@ -248,10 +249,6 @@ class NhwcConvPlan(PlainPacking):
     def transposes_sums(self) -> bool:
         """Whether results are transposed when all sums are done."""
         return self.transposes_result
-
-    def cycles(self, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
 
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
@@ -301,10 +298,6 @@ class NhwcConvPlan(PlainPacking):
     def has_odd_end(self) -> bool:
         """Whether the last pair of a window's row holds one number of the window only."""
         return bool(self.pairs) and self.few_channels * self.columns[-1].taps % 2 == 1
-
-    @property
-    def m(self) -> None:
-        """None: rows are positions along several axes."""
 
     @property
     def k(self) -> str:

@@ -50,11 +50,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     TABLE_PART,
     Driver,
     PackedPlan,
-    PlainPacking,
+    PlanDefaults,
     PlanNotes,
     ScratchArray,
     Variants,
-    tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
@@ -118,7 +117,7 @@ LEFT_PITCH = MAX_TAPS + SKEW
 
 
 @dataclass(frozen=True, slots=True)
-class ConvPlan(PlainPacking):
+class ConvPlan(PlanDefaults):
     """Plan of a channels-first convolution: its operands as they are packed, and its axes."""
 
     item: Dot
@@ -139,11 +138,18 @@ class ConvPlan(PlainPacking):
     """Whether rows of the left operand are contiguous over their reduced positions."""
     strided_left: StridedOperand | None = None
     """The left operand's strides, if each reduced axis has one."""
+    k = NO_AXIS
+    """No axis is packed by itself."""
 
     @property
     def unit(self) -> DType:
         """The element type of packed operands in scratch: of their elements, or of pairs."""
         return self.item.args[0].dtype
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "nchw"
 
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
@@ -155,32 +161,13 @@ class ConvPlan(PlainPacking):
         return PlanNotes(axes, weights, image, f"in scratch between blocks of {self.block}")
 
     @property
-    def row_axes(self) -> tuple[str, ...]:
-        """The axes of the result's rows, outermost first."""
-        return self.axes[:-1]
-
-    @property
-    def driver(self) -> Driver:
-        """The loops around its register tiles."""
-        return "nchw"
-
-    @property
     def has_plain_columns(self) -> bool:
         """Whether columns are along several axes, but without windows."""
         return not any(c.tap for c in self.columns)
 
-    @property
-    def result_axis(self) -> str:
-        """The axis along which the result is contiguous in scratch."""
-        return self.n
-
     def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
         """Yield the variants for small images."""
         return small_image_variants(phase, cast(Sequence[ConvPlan], plans))
-
-    def cycles(self, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
 
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
@@ -226,11 +213,6 @@ class ConvPlan(PlainPacking):
     def outer(self) -> tuple[str, ...]:
         """All reduced axes, since there is no `k`."""
         return self.summed
-
-    @property
-    def k(self) -> str:
-        """No axis is packed by itself."""
-        return NO_AXIS
 
     @property
     def tail_rows(self) -> int:

@@ -46,12 +46,11 @@ from smelt.codegen.llvm.nests.product_plan import (
     TABLE_PART,
     Driver,
     PackedPlan,
-    PlainPacking,
+    PlanDefaults,
     PlanNotes,
     ScratchArray,
     TileStores,
     Variants,
-    tile_cycles,
 )
 from smelt.codegen.llvm.nests.products import renewed
 from smelt.codegen.llvm.nests.register_tile import Tile
@@ -60,7 +59,7 @@ from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ceiling, window_columns
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType, f32, f64, i64
+from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
 TILE_HEIGHTS = (14, 7, 4)
@@ -91,7 +90,7 @@ MAX_TRANSPOSED_ROW = 32
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlan(PlainPacking):
+class DepthwisePlan(PlanDefaults):
     """Plan of a depthwise convolution: its operands as they are packed, and its axes."""
 
     item: Dot
@@ -122,6 +121,10 @@ class DepthwisePlan(PlainPacking):
 
     See `smelt.codegen.llvm.schedule.depthwise_separable`.
     """
+    m = None
+    """No axis is the weights' own."""
+    k = ""
+    """No reduced axis is packed by itself."""
 
     @property
     def n(self) -> str:
@@ -132,11 +135,6 @@ class DepthwisePlan(PlainPacking):
     def lane(self) -> str:
         """The vector axis of a register tile."""
         return self.columns[-1].axis
-
-    @property
-    def unit(self) -> DType:
-        """The element type of packed operands in scratch."""
-        return self.item.dtype
 
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
@@ -157,18 +155,9 @@ class DepthwisePlan(PlainPacking):
         return "depthwise_fused" if self.fused_lanes else "depthwise"
 
     @property
-    def result_axis(self) -> str:
-        """The axis along which others read the result."""
-        return self.n
-
-    @property
     def transposes_sums(self) -> bool:
         """Whether results are transposed when all sums are done."""
         return self.transposed_rows is not None
-
-    def cycles(self, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
 
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
@@ -194,15 +183,6 @@ class DepthwisePlan(PlainPacking):
         if self.transposed_rows is not None:
             return None
         return TileStores(at_least=(self.tile_axis.axis, TILE_HEIGHTS[-1]))
-
-    @property
-    def m(self) -> None:
-        """None: no axis is the weights' own."""
-
-    @property
-    def k(self) -> str:
-        """No reduced axis is packed by itself."""
-        return ""
 
     @property
     def outer(self) -> tuple[str, ...]:

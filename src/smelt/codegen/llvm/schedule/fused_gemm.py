@@ -14,8 +14,9 @@ small right operand is packed, once for each task:
 - *K-blocked*: the left operand has to be packed too, or too many positions are reduced for
   one pass.  A task takes the reduced positions block by block, with the sums in scratch.
 - *Small M*: each panel is packed by the tile that multiplies it first
-  (`smelt.codegen.llvm.products.small_m`).  If the right operand is contiguous along the reduction,
-  the left one is packed, and operands are swapped (`smelt.codegen.llvm.products.small_m_swapped`).
+  (`smelt.codegen.llvm.products.first_use`).  If the right operand is contiguous along the
+  reduction, the left one is packed, and operands are swapped
+  (`smelt.codegen.llvm.products.small_m_swapped`).
 
 Several products of the same rows and columns that are read together are taken together: the sums of
 all but the last one are *kept* in scratch, those of some rows or of a whole task, and the epilogue

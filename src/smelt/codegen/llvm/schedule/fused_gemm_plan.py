@@ -16,11 +16,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     RIGHT_PART,
     SUMS_PART,
     Driver,
-    PlainPacking,
+    PlanDefaults,
     PlanNotes,
     ScratchArray,
     packed_panels,
-    tile_cycles,
 )
 from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
@@ -46,7 +45,6 @@ from smelt.machine.blocks import (
 )
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product
 
 
@@ -123,7 +121,7 @@ FusedForm = FusedVariant | Literal["small_m_swapped"]
 
 
 @dataclass(frozen=True, slots=True)
-class FusedGemmPlan(PlainPacking):
+class FusedGemmPlan(PlanDefaults):
     """Plan of a GEMM with fused epilogue: its operands, its axes, and its tile."""
 
     item: Dot
@@ -239,29 +237,14 @@ class FusedGemmPlan(PlainPacking):
         return (self.m, self.n)
 
     @property
-    def unit(self) -> DType:
-        """The element type of packed operands in scratch."""
-        return self.item.dtype
-
-    @property
     def reads_past_end(self) -> bool:
         """False: what tiles read behind the last column is cleared panel by panel."""
         return False
 
     @property
-    def row_axes(self) -> tuple[str, ...]:
-        """The axis of the result's rows."""
-        return (self.m,)
-
-    @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
-        return "tall_skinny" if self.form == "panels" else self.form
-
-    @property
-    def result_axis(self) -> str:
-        """The axis along which the result is contiguous in scratch."""
-        return self.n
+        return "small_m_swapped" if self.form == "small_m_swapped" else "fused"
 
     @property
     def rows_per_pass(self) -> int:
@@ -303,10 +286,6 @@ class FusedGemmPlan(PlainPacking):
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the right operand."""
         return (self.k, self.n)
-
-    def cycles(self, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
 
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result: a task's positions."""

@@ -108,8 +108,7 @@ def emit_transposed(
         if step == side:
             block(u1, v0)
             return
-        end = b.add(u1, number(step))
-        end = b.select(b.icmp_signed("<", end, u_high), end, u_high)
+        end = b.minimum(b.add(u1, number(step)), u_high)
         env.loop(u1, end, side, lambda u0: block(u0, v0))
 
     if across:
@@ -171,8 +170,8 @@ class _Squares:
         )
         inside = b.and_(u_whole, v_whole)
         if not self.limits:
-            return _branch_values(
-                b, inside, lambda: self.load_full(u0, v0), lambda: self.load_masked(u0, v0)
+            return b.either(
+                inside, lambda: self.load_full(u0, v0), lambda: self.load_masked(u0, v0)
             )
         corners = [
             Scope(self.scope, {u: x, v: y})
@@ -180,12 +179,11 @@ class _Squares:
             for y in (v0, b.add(v0, number(side - 1)))
         ]
         within, may_be_inside = _square_limits(env, self.limits, corners)
-        return _branch_values(
-            b,
+        return b.either(
             b.and_(inside, within),
             lambda: self.load_full(u0, v0),
-            lambda: _branch_values(
-                b, may_be_inside, lambda: self.load_masked(u0, v0), lambda: [self.other] * side
+            lambda: b.either(
+                may_be_inside, lambda: self.load_masked(u0, v0), lambda: [self.other] * side
             ),
         )
 
@@ -246,8 +244,8 @@ def _square_limits(
         low, *rest = (env.index(e, corner) for corner in corners)
         high, end = low, env.index(n, corners[0])
         for x in rest:
-            low = b.select(b.icmp_signed("<", x, low), x, low)
-            high = b.select(b.icmp_signed(">", x, high), x, high)
+            low = b.minimum(x, low)
+            high = b.maximum(x, high)
         begins, ends = (b.icmp_signed(">=", x, number(0)) for x in (low, high))
         all_inside = b.and_(all_inside, b.and_(begins, b.icmp_signed("<", high, end)))
         any_inside = b.and_(any_inside, b.and_(ends, b.icmp_signed("<", low, end)))
@@ -271,21 +269,6 @@ def _offset_function(
         return b.mul(at, stride) if which else at
 
     return offset
-
-
-def _branch_values(
-    b: ir.IRBuilder, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
-) -> list[Value]:
-    with b.if_else(condition) as (then, otherwise):
-        with then:
-            first, from_first = yes(), b.block
-        with otherwise:
-            second, from_second = no(), b.block
-    phis = [b.phi(x.type) for x in first]
-    for phi, x, y in zip(phis, first, second, strict=True):
-        phi.add_incoming(x, from_first)
-        phi.add_incoming(y, from_second)
-    return [*phis]
 
 
 def _prefetch_next_tile(

@@ -1,22 +1,23 @@
-"""Pack the operands of a tall-skinny product, or locate them in place.
+"""Pack the operands of a GEMM with a fused epilogue, or locate them in place.
 
-The left operand is multiplied in place, or some rows of it are packed at a time.  The right operand
-is packed once per task: row by row, or in panels as wide as a tile.
+The left operand is multiplied in place, or some rows of it are packed at a time: row by row, or in
+strips of one vector of rows, position by position, where it is contiguous along its rows (whole
+vectors are stored as they are read, without a transpose).  The right operand is packed once per
+task, or block of k: row by row, or in panels as wide as a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import gcd
+from typing import Self, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.gather_cache import cache_gathers
-from smelt.codegen.llvm.access.memory import (
-    element_address,
-    prefetch,
-)
-from smelt.codegen.llvm.access.prefetch import next_task_reads
+from smelt.codegen.llvm.access.memory import element_address, prefetch, store_vector
+from smelt.codegen.llvm.access.prefetch import next_task_reads, prefetch_packed_rows
 from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_rows, separates_rows
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
@@ -27,11 +28,11 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.move_elements import clear_panel_tail, copy_elements
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
-from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
+from smelt.codegen.llvm.products.tile_sums import strided_rows
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
-from smelt.ops.cast import cast
+from smelt.ops.cast import cast as convert
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import nonnegative, sub
@@ -42,8 +43,12 @@ PACK_DEPTH = 16
 
 Their rows stay in L1 from vector to vector.
 """
+K_BLOCK_PREFETCH_ROWS, NARROW_PREFETCH_ROWS = 8, 2
+"""Rows between what a block of k packs and what is prefetched into L1.
 
-
+Eight of these short rows are packed before memory answers; packing evicts nothing needed sooner.
+Two on processors which issue few instructions.
+"""
 PREFETCH_PANELS = 4
 """Panels between what is packed of image rows and what is prefetched.
 
@@ -51,36 +56,35 @@ More channels are read side by side than hardware prefetchers follow.
 """
 
 
-class TallPacker(Packer):
-    """Packs the operands of one tall-skinny product in the task that `env` is emitting."""
+class FusedGemmPacker(Packer):
+    """Packs the operands of one GEMM with a fused epilogue."""
 
     def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(env, c.item)
-        self.nest, self.c = nest, c
-        self.m = LLVMMachine(self.b, c.tile.lanes, env.frame.target)
-        self.scalar = LLVMMachine(self.b, None, env.frame.target)
-        self.first_row, self.staged = number(0), False
-        """First of the current rows; `staged` says whether outputs are staged in scratch."""
-        self.top = env.top
-        self.row_strides: dict[Access, Value] = {}
-        self.extra_loads: list[Access] = []
-        """Accesses of the epilogue which read one element per sum."""
-        self.prefetch_streams: list[PrefetchStream] = []
-        """Prefetch streams which the current tile advances."""
+        self.nest, self.c, b = nest, c, self.b
+        self.m = LLVMMachine(b, c.tile.lanes, env.frame.target)
+        self.scalar = LLVMMachine(b, None, env.frame.target)
+        self.first_row = number(0)
+        """First of the rows that are packed."""
         self.left_strides: list[Value] = []
-        low, high = env.ranges[c.k]
-        self.depth = self.b.sub(high, low)
+        self.depth = b.sub(*env.ranges[c.k][::-1])
         self.column, high = env.ranges[c.n]
-        self.columns = self.b.sub(high, self.column)
-        self.pitch = self._round_down(
-            self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes
-        )
+        self.columns = b.sub(high, self.column)
+        width = c.tile.columns if c.k_blocked else c.tile.lanes
+        self.pitch = self._round_down(b.add(self.columns, number(width - 1)), width)
         """Elements between packed rows of the right operand, and between rows of sums."""
         self.packed_right_strides = {c.k: self.pitch, c.n: number(1)}
-        self.packed_left_strides = {c.m: self.depth, c.k: number(1)}
+        left_pitch = number(c.pitch) if c.k_blocked else self.depth
+        self.packed_left_strides = {c.m: left_pitch, c.k: number(1)}
 
     def _round_down(self, count: Value, step: int) -> Value:
         return self.b.and_(count, number(-step))
+
+    def _kept_products(self) -> list[Self]:
+        """Return the other products, whose sums are kept for the epilogue of the last one."""
+        others = (n for n in self.env.s.nests if n is not self.nest and n.product is not None)
+        # All products of a phase are planned alike.
+        return [type(self)(self.env, n, cast(FusedGemmPlan, n.product)) for n in others]
 
     # ---- the left operand ------------------------------------------------------------------------
 
@@ -90,7 +94,8 @@ class TallPacker(Packer):
         self.left_contiguous_axis, self.left_dtype = "", c.item.dtype
         if not c.direct:
             self.base = env.storage.at[c.item if c.swapped else c.leader or c.item, LEFT_PART]
-            self.left_strides = [self.depth, number(1)]
+            step = c.tile.lanes if c.packs_transposed else 1
+            self.left_strides = [self.packed_left_strides[c.m], number(step)]
             return
         if c.gathers_rows:
             self.left_strides = [number(0), number(1)]
@@ -226,8 +231,33 @@ class TallPacker(Packer):
         return () if nest.transposed and nest.packed == "left" else nest.order
 
     def vector_alignment(self, nest: Nest) -> int:
-        """Return the multiple at which vectors of a packing nest must begin."""
-        return self.c.tile.columns if nest.packed == "right" and self.c.wide else 1
+        """Return the multiple at which packed vectors begin; strips are full vectors of rows."""
+        if nest.packed == "right":
+            return self.c.tile.columns if self.c.wide else 1
+        return self.c.tile.lanes if self.c.packs_transposed else 1
+
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Store one vector of a packed operand; vectors of a strip whole, at their position."""
+        b, c = self.b, self.c
+        if not c.k_blocked:
+            super().put(nest, value, scope)
+            return
+        is_prefetched = c.by_tiles and nest.packed == "left" and plain_load(c.left) is not None
+        if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
+            rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
+            prefetch_packed_rows(self.env, nest, scope, rows, near=True)
+        if nest.packed == "right" or not c.packs_transposed:
+            super().put(nest, value, scope)
+            return
+        k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
+        at = b.add(self._strip(row)[0], b.mul(k, number(c.tile.lanes)))
+        value = splat(b, value, c.tile.lanes)
+        store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
+
+    def _strip(self, row: Value) -> tuple[Value, Value]:
+        """Return where a packed row's strip begins, and the first row of the strip."""
+        first = self._round_down(row, self.c.tile.lanes)
+        return self.b.mul(first, number(self.c.pitch)), first
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Return the packed position of the vector at a scope, in elements."""
@@ -250,19 +280,44 @@ class TallPacker(Packer):
         """
         return nest.packed == "left" and not self.in_parts
 
-    def _clamped(self, row: Value, count: int) -> list[Value]:
-        """Return row addresses of a tile, clamped to the last row."""
+    def _starts(self, row: Value, count: int, *, clamped: bool = False) -> list[Value]:
+        """Return the addresses of a tile's rows at the first position of the block.
+
+        `clamped` rows in place past the end are the last row; packed ones read what follows in
+        scratch.
+        """
         b, c = self.b, self.c
-        last = b.sub(self.env.ranges[c.m][1], number(1))
-        addresses: list[Value] = []
-        for i in range(count):
-            at = b.add(row, number(i)) if i else row
-            at = b.select(b.icmp_signed("<", at, last), at, last)
-            if c.gathers_rows:
-                addresses.append(self._gathered_row(at))
-                continue
-            at = b.mul(at if c.direct else b.sub(at, self.first_row), self.left_strides[0])
-            addresses.append(element_address(b, self.base, at, self.left_dtype))
+        if c.gathers_rows or (clamped and c.direct):
+            last = b.sub(self.env.ranges[c.m][1], number(1))
+            rows = [b.add(row, number(i)) if i else row for i in range(count)]
+            rows = [b.minimum(at, last) for at in rows] if clamped else rows
+            return [self._row_in_place(at) for at in rows]
+        place = row if c.direct else b.sub(row, self.first_row)
+        if c.packs_transposed:
+            return self._strip_starts(place, count)
+        at = number(0) if c.by_tiles else b.mul(place, self.left_strides[0])
+        first = element_address(b, self.base, at, self.left_dtype)
+        return strided_rows(b, first, self.left_strides[0], count, self.left_dtype)
+
+    def _row_in_place(self, row: Value) -> Value:
+        """Return the address of a row of a left operand in place."""
+        if self.c.gathers_rows:
+            return self._gathered_row(row)
+        at = self.b.mul(row, self.left_strides[0])
+        return element_address(self.b, self.base, at, self.left_dtype)
+
+    def _strip_starts(self, row: Value, count: int) -> list[Value]:
+        """Return the addresses of rows packed in strips; `row` counts from the first one."""
+        b, c, addresses = self.b, self.c, list[Value]()
+        group = gcd(c.tile.rows, c.tile.lanes)  # rows from a multiple of it on share a strip
+        for i in range(0, count, group):
+            place = b.add(row, number(i))
+            begin, first = self._strip(place)
+            at = b.add(begin, b.sub(place, first))
+            addresses += [
+                element_address(b, self.base, b.add(at, number(j)), self.left_dtype)
+                for j in range(min(group, count - i))
+            ]
         return addresses
 
 
@@ -287,7 +342,7 @@ def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:
     if not isinstance(item, Cast):
         return value
     (arg,) = item.args
-    return cast(m, apply_casts(m, value, arg), arg.dtype, item.dtype)
+    return convert(m, apply_casts(m, value, arg), arg.dtype, item.dtype)
 
 
-__all__ = ["TallPacker", "apply_casts", "conversions"]
+__all__ = ["FusedGemmPacker", "apply_casts", "conversions"]
