@@ -8,7 +8,7 @@ from typing import Any
 import numpy  # noqa: ICN001 - `np` is either namespace
 import pytest
 
-from smelt.numpy.short import SHORT
+from smelt.numpy.direct import SHORT
 
 ARRAYS = [
     numpy.arange(1, 7),

@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import arange
@@ -38,6 +36,7 @@ from smelt.frontends.array.windows import (
     slide,
     spatial_rank,
 )
+from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, mod, mul
 
@@ -75,18 +74,10 @@ def _missing_elements(w: Windows, k: int, n: int) -> int:
     return lacking if lacking + high < w.span(k) else 0
 
 
-def _reduce_windows(
-    what: str, x: Value, w: Windows, combine: str, fill: float | int | bool
-) -> Value:
-    view = slide(what, x, w, fill)
+def _reduce_windows(what: str, x: Value, w: Windows, combine: str) -> Value:
+    view = slide(what, x, w, COMBINES[combine].identity(x.type.dtype))
     axes = tuple(range(x.type.rank, view.type.rank))
     return reduce_axes(combine, view, axes, keepdims=False) if axes else view
-
-
-def _lowest(dtype: DType) -> float | int | bool:
-    if dtype.is_float:
-        return -math.inf
-    return int(np.iinfo(dtype.numpy).min) if dtype.is_integer else False
 
 
 def max_pool(
@@ -117,7 +108,7 @@ def max_pool(
     """
     node = value(x, "max_pool")
     w, _ = _windows("max_pool", node, size, stride, padding, dilation, ceil)
-    return Array.of(_reduce_windows("max_pool", node, w, "max", _lowest(node.type.dtype)))
+    return Array.of(_reduce_windows("max_pool", node, w, "max"))
 
 
 def avg_pool(
@@ -140,7 +131,7 @@ def avg_pool(
     node = value(x, "avg_pool")
     w, beyond_end = _windows("avg_pool", node, size, stride, padding, 1, ceil)
     upcast = wide_of(node)
-    total = Array.of(_reduce_windows("avg_pool", upcast, w, "sum", 0))
+    total = Array.of(_reduce_windows("avg_pool", upcast, w, "sum"))
     equal_counts = not any(beyond_end) and (count_padding or not any(map(any, w.pad_widths)))
     if equal_counts:
         mean = total * (1.0 / math.prod(w.extent))
@@ -249,7 +240,7 @@ def adaptive_max_pool(x: Any, size: Any, /) -> Array:
     """
 
     def ragged(runs: Array, inside: Array, axis: int) -> Array:
-        masked = where(inside, runs, _lowest(runs.dtype))
+        masked = where(inside, runs, COMBINES["max"].identity(runs.dtype))
         return Array.of(reduce_axes("max", masked.node, (axis,), keepdims=False))
 
     return _adaptive(

@@ -13,24 +13,28 @@ parts if there are many rows for few segments.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import filled, iota
-from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.reduction import cast_to_float, reduce_axes
-from smelt.frontends.array.subscript import check_axis_not_empty, holds, resolve_positions
+from smelt.frontends.array.subscript import (
+    check_axis_not_empty,
+    holds,
+    range_of_elements,
+    resolve_positions,
+)
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of, take_range
 from smelt.knobs import ROUNDING
+from smelt.ops.combine import COMBINES
 from smelt.ops.index import Scatter
-from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.dtype import bool_, f64, i64
 from smelt.types.expr import Index
 from smelt.types.expr import maximum as greater
 from smelt.types.tensor import Shape
@@ -51,8 +55,7 @@ def segment_sum(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
     Raises ShapeError, DTypeError, ArgumentError; TracerError without `num_segments` inside `jit`;
     IndexRangeError and OutsideError for ids that belong to no segment.
     """
-    node, ids, count = _segments("segment_sum", data, segment_ids, num_segments)
-    return Array.of(_scatter_reduce("segment_sum", "add", node, ids, count, 0))
+    return _reduced("segment_sum", "add", data, segment_ids, num_segments)
 
 
 def segment_prod(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
@@ -60,8 +63,7 @@ def segment_prod(data: Any, segment_ids: Any, num_segments: Any = None) -> Array
 
     Arguments and errors are those of `segment_sum`.
     """
-    node, ids, count = _segments("segment_prod", data, segment_ids, num_segments)
-    return Array.of(_scatter_reduce("segment_prod", "mul", node, ids, count, 1))
+    return _reduced("segment_prod", "mul", data, segment_ids, num_segments)
 
 
 def segment_max(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
@@ -70,10 +72,7 @@ def segment_max(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
     A segment without rows gives -infinity, or the smallest integer of the dtype.  Arguments and
     errors are those of `segment_sum`.
     """
-    node, ids, count = _segments("segment_max", data, segment_ids, num_segments)
-    return Array.of(
-        _scatter_reduce("segment_max", "max", node, ids, count, _extreme_of(node.type.dtype, -1))
-    )
+    return _reduced("segment_max", "max", data, segment_ids, num_segments)
 
 
 def segment_min(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
@@ -82,10 +81,7 @@ def segment_min(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
     A segment without rows gives infinity, or the largest integer of the dtype.  Arguments and
     errors are those of `segment_sum`.
     """
-    node, ids, count = _segments("segment_min", data, segment_ids, num_segments)
-    return Array.of(
-        _scatter_reduce("segment_min", "min", node, ids, count, _extreme_of(node.type.dtype, 1))
-    )
+    return _reduced("segment_min", "min", data, segment_ids, num_segments)
 
 
 def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array:
@@ -97,9 +93,9 @@ def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array
     node, ids, count = _segments("segment_mean", data, segment_ids, num_segments)
     upcast = cast_to_float(node)
     dtype = upcast.type.dtype
-    total = _scatter_reduce("segment_mean", "add", upcast, ids, count, 0)
+    total = _scatter_reduce("segment_mean", "add", upcast, ids, count)
     ones = expand(number(1.0, dtype, "segment_mean"), shape_of(ids))
-    rows = _scatter_reduce("segment_mean", "add", ones, ids, count, 0)
+    rows = _scatter_reduce("segment_mean", "add", ones, ids, count)
     rows = BINARY["maximum"](rows, 1.0)
     rows = reshape(rows, (*shape_of(rows), *[1] * (node.type.rank - ids.type.rank)))
     means = BINARY["divide"](total, rows)
@@ -136,12 +132,12 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
         count = greater(count, _nonnegative_length("bincount", "minlength", minlength))
     if weights is None:
         ones = expand(number(1, i64, "bincount"), shape_of(ids))
-        return Array.of(_scatter_reduce("bincount", "add", ones, ids, count, 0))
+        return Array.of(_scatter_reduce("bincount", "add", ones, ids, count))
     node = value(weights, "bincount")
     _check_ids("bincount", node, ids)
     if node.type.rank != 1:
         raise ShapeError(op="bincount", operands=node.type_text, reason="the weights are not 1-D")
-    sums = _scatter_reduce("bincount", "add", cast(node, f64), ids, count, 0)
+    sums = _scatter_reduce("bincount", "add", cast(node, f64), ids, count)
     return Array.of(cast(sums, node.type.dtype) if node.type.dtype.is_float else sums)
 
 
@@ -193,27 +189,19 @@ def _nonnegative_length(what: str, argument: str, length: Any) -> Index:
     return size
 
 
-def _extreme_of(dtype: DType, sign: int) -> float | int:
-    """Return the largest (`sign` > 0) or smallest number of a dtype, infinite for floats."""
-    if dtype.is_float:
-        return math.inf * sign
-    unsigned = dtype.kind == "uint"
-    bits = dtype.bits
-    if sign > 0:
-        return 2 ** (bits if unsigned else bits - 1) - 1
-    return 0 if unsigned else -(2 ** (bits - 1))
+def _reduced(what: str, how: str, data: Any, ids: Any, count: Any) -> Array:
+    return Array.of(_scatter_reduce(what, how, *_segments(what, data, ids, count)))
 
 
-def _scatter_reduce(
-    what: str, how: str, data: Value, ids: Value, count: Index, empty: float | int
-) -> Value:
-    """Combine rows by id, starting from the value `empty` of a segment without rows.
+def _scatter_reduce(what: str, how: str, data: Value, ids: Value, count: Index) -> Value:
+    """Combine rows by id, starting from the reduction's neutral element.
 
     Sums and products of half types are accumulated in float32; extremes need not be.
     """
     dtype = data.type.dtype
     accumulator_type = dtype.compute if how in ("add", "mul") else dtype
     rest: Shape = shape_of(data)[ids.type.rank :]
+    empty = COMBINES[_JOINS[how]].identity(accumulator_type)
     start = filled((count, *rest), number(empty, accumulator_type, what))
     at = resolve_positions(ids, count, wraps=False)
     check_axis_not_empty(start, [at], (0,))

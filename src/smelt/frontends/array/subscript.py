@@ -33,14 +33,22 @@ from smelt.errors import (
 )
 from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.convert import from_host, operand_of_numpy
-from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.trace_cache import cache_trace, cache_trace_in_recording
-from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, leaf, record
+from smelt.frontends.array.value import (
+    RANGES,
+    SNAPSHOT_BYTES,
+    STATE,
+    Buffer,
+    Value,
+    constant,
+    leaf,
+    record,
+)
 from smelt.frontends.array.views import (
     as_integer,
     flip,
@@ -683,3 +691,22 @@ def check_axis_not_empty(x: Value, index: Sequence[Value], axes: Sequence[int]) 
             if any(not holds(x.scope, 0, "<", d) for d in counts):
                 return  # there are no positions
             raise IndexRangeError(f"positions in an empty axis of {x.type_text}")
+
+
+_FEW = 256
+"""Maximum elements for which a pass takes no longer than a look into the cache."""
+
+
+def range_of_elements(x: Value, data: Buffer) -> tuple[int, int]:
+    """Return the smallest and the largest element of integers with elements `data`.
+
+    Programs use the same positions many times, and a pass over them takes as long as a use: the
+    ends are cached.
+    """
+    is_cached = data.size > _FEW and not x.shared
+    ends = RANGES.get(x) if is_cached else None
+    if ends is None:
+        ends = int(data.min()), int(data.max())
+        if is_cached:
+            RANGES[x] = ends
+    return ends

@@ -109,7 +109,7 @@ def reshape(x: Value, shape: Shape) -> Value:
     scope = scope_of(x, shape)
     source = shape_of(x)
     if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
+        raise _unfit("reshape", x, "its elements do not fill the shape", shape, scope)
     if scope is not None:
         _pin_constant_sizes(source, shape, scope)
         source = shape_of(x)
@@ -123,13 +123,13 @@ def reshape(x: Value, shape: Shape) -> Value:
     else:
         same = product(shape) == product(source)
     if not same:
-        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
+        raise _unfit("reshape", x, "its elements do not fill the shape", shape, scope)
     return record(Reshape(shape), (x,), scope)
 
 
-def _reshape_error(shape: Shape, scope: Scope | None) -> str:
+def _unfit(op: str, x: Value, reason: str, shape: Shape, scope: Scope | None) -> ShapeError:
     shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
-    return f"its elements do not fill the shape [{shape_text(shape)}]"
+    return ShapeError.of(op, f"{reason} [{shape_text(shape)}]", x)
 
 
 def _pin_constant_sizes(source: Shape, shape: Shape, scope: Scope) -> None:
@@ -166,7 +166,7 @@ def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
         else scope.divisible(total, others)
     )
     if not fits:
-        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
+        raise _unfit("reshape", x, "its elements do not fill the shape", shape, scope)
     if scope is not None:
         total, others = scope.canon(total), scope.canon(others)
         shape = scope.shape(shape)
@@ -184,7 +184,7 @@ def expand(x: Value, shape: Shape) -> Value:
         return x
     new = len(shape) - len(source)
     if new < 0:
-        raise ShapeError(op="broadcast_to", operands=x.type_text, reason=_rank_error(shape, scope))
+        raise _unfit("broadcast_to", x, "it has more dimensions than the shape", shape, scope)
     for position, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
         if a == 1 or a == b:
             continue
@@ -202,11 +202,6 @@ def expand(x: Value, shape: Shape) -> Value:
 
 def _number(d: Index, scope: Scope | None) -> str:
     return text(d if scope is None else scope.hint(d))
-
-
-def _rank_error(shape: Shape, scope: Scope | None) -> str:
-    shape = shape if scope is None else tuple(scope.hint(d) for d in shape)
-    return f"it has more dimensions than the shape [{shape_text(shape)}]"
 
 
 def take_range(x: Value, starts: Shape, counts: Shape, steps: tuple[int, ...]) -> Value:

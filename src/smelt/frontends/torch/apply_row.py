@@ -16,7 +16,7 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.sizes import Sizes, fake_value, is_size
 from smelt.frontends.torch.value import V
 from smelt.graph.bounds_checks import Read
-from smelt.types.tensor import Shape, TensorType
+from smelt.types.tensor import TensorType
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def apply_row(
     fakes = [fake_value(a) for a in node.args]
     if row.elementwise and isinstance(out, torch.Tensor):
         shape = sizes.shape(out.shape)
-        args = [respell(a, shape, sizes) if isinstance(a, V) else a for a in args]
+        args = [sizes.respell(a, shape) if isinstance(a, V) else a for a in args]
     return row.lower(Call(out, fakes, sizes, origin_of(node), reads), *args, **options)
 
 
@@ -58,20 +58,11 @@ def require_types(node: Any, results: Any, sizes: Sizes, device: torch.device = 
 
 def _require_type(value: V | None, expected: TensorType, position: int, sizes: Sizes) -> V:
     if value is not None and value.type.rank == expected.rank:
-        value = respell(value, expected.shape, sizes)
+        value = sizes.respell(value, expected.shape)
     if value is None or value.type != expected:
         actual = "nothing" if value is None else value.type
         raise UnsupportedError(f"result {position} is {expected}, the rule gives {actual}")
     return value
-
-
-def respell(a: V, shape: Shape, sizes: Sizes) -> V:
-    """Respell the dimensions of a value as those of `shape`, which guards make equal.
-
-    Raises UnsupportedError if they differ in the traced call.
-    """
-    sizes.require_equal_hints(a.shape, shape)
-    return a.respell(shape)
 
 
 def _place(device: torch.device) -> tuple[str, int]:

@@ -134,14 +134,6 @@ class Call:
         """Return an operand, tensor or number, as a value of a type."""
         return x.cast(dtype) if isinstance(x, V) else number(x, dtype, self.origin)
 
-    def respell(self, x: V, shape: Shape) -> V:
-        """Respell the dimensions of a value as those of `shape`, which guards make equal.
-
-        Raises UnsupportedError if they differ in the traced call.
-        """
-        self.sizes.require_equal_hints(x.shape, shape)
-        return x.respell(shape)
-
     def index(self, n: Any) -> Index:
         """Return a size argument, which is an expression already.
 

@@ -89,7 +89,7 @@ def _cond(c: Call, pred: Any, yes: Subgraph, no: Subgraph, operands: Operands) -
 
     def spelled(values: Sequence[V | None]) -> list[V]:
         pairs = zip(_present([values[k] for k in present]), shapes, strict=True)
-        return [c.respell(x, shape) for x, shape in pairs]
+        return [c.sizes.respell(x, shape) for x, shape in pairs]
 
     graphs = [outer.graph("branch", (), spelled(r)) for r in results]
     if all(map(is_cheap_branch, graphs)):
@@ -253,7 +253,7 @@ def _next_carry(c: Call, after: Sequence[V], before: Sequence[V]) -> list[V]:
     """Return the next carries with the sizes of those before them."""
     if [x.dtype for x in after] != [x.dtype for x in before]:
         raise UnsupportedError("a step that returns another carry")
-    return [c.respell(x, y.shape) for x, y in zip(after, before, strict=True)]
+    return [c.sizes.respell(x, y.shape) for x, y in zip(after, before, strict=True)]
 
 
 def _condition(x: V) -> V:

@@ -28,7 +28,9 @@ def _contract_guarded(c: Call, a: V, b: V, spec: str, dtype: DType | None = None
     sizes = dict(zip(left, a.shape, strict=True))
     for letter, n in zip(right, b.shape, strict=True):
         sizes[letter] = n if isinstance(n, int) else sizes.get(letter, n)
-    a, b = (c.respell(x, tuple([sizes[n] for n in side])) for x, side in ((a, left), (b, right)))
+    a, b = (
+        c.sizes.respell(x, tuple([sizes[n] for n in side])) for x, side in ((a, left), (b, right))
+    )
     return contract(a, b, spec, dtype)
 
 

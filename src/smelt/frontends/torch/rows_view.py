@@ -125,13 +125,15 @@ def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
     full = [p for p in parts if p.rank == len(c.shape)]
     shapes = [(*c.shape[:a], p.shape[a], *c.shape[a + 1 :]) for p in full]
-    return concat([c.respell(p.cast(c.dtype), s) for p, s in zip(full, shapes, strict=True)], a)
+    return concat(
+        [c.sizes.respell(p.cast(c.dtype), s) for p, s in zip(full, shapes, strict=True)], a
+    )
 
 
 def _stack(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
     shape = (*c.shape[:a], *c.shape[a + 1 :])
-    return concat([c.respell(p.cast(c.dtype), shape).unsqueeze(a) for p in parts], a)
+    return concat([c.sizes.respell(p.cast(c.dtype), shape).unsqueeze(a) for p in parts], a)
 
 
 def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:

@@ -124,6 +124,14 @@ class Sizes:
             if n not in (1, m) and evaluate(n, self.hints) != evaluate(m, self.hints):
                 raise UnsupportedError(f"{n} elements where {m} are wanted")
 
+    def respell(self, x: V, shape: Shape) -> V:
+        """Respell the dimensions of a value as those of `shape`, which guards make equal.
+
+        Raises UnsupportedError if they differ in the traced call.
+        """
+        self.require_equal_hints(x.shape, shape)
+        return x.respell(shape)
+
     def _are_equal(self, left: Any, right: Any) -> bool:
         """Whether guards make two expressions equal."""
         try:

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.apply_row import apply_row, require_types, respell
+from smelt.frontends.torch.apply_row import apply_row, require_types
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.origins import origin_of
 from smelt.frontends.torch.refusals import is_refused
@@ -72,7 +72,7 @@ class Subgraph:
             return value
         if not isinstance(fake, torch.Tensor) or from_torch(fake.dtype) != value.dtype:
             raise UnsupportedError(f"an argument of type {type(fake).__name__}")
-        return respell(value, self.sizes.shape(fake.shape), self.sizes)
+        return self.sizes.respell(value, self.sizes.shape(fake.shape))
 
     def _value(self, node: Any, values: dict[Any, Any]) -> Any:
         """Return the value of an operator, or of a constant or function at the module."""

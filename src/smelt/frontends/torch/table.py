@@ -27,7 +27,6 @@ from smelt.frontends.torch import (
     rows_scatter,
     rows_search,
     rows_strided,
-    rows_topk,
     rows_view,
     rows_window,
     split_training_ops,
@@ -48,7 +47,6 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
         rows_overlap.ROWS,
         rows_search.ROWS,
         rows_strided.ROWS,
-        rows_topk.ROWS,
     )
     for row in chapter
 }
