@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from itertools import chain
+from math import prod
 from typing import Any, Final, Literal, TypeAlias
 
 from smelt.types.polynomial import divide, divide_term, factorizations, is_nonnegative
@@ -453,6 +454,27 @@ def _nonnegative(e: Expr) -> bool:
 def positive(e: Index) -> bool:
     """Whether `e` is provably >= 1 when every size is >= 1."""
     return nonnegative(sub(e, 1))
+
+
+def may_wrap(e: Index) -> bool:
+    """Whether integers of 64 bits may be too short, with sizes and positions below 2**40.
+
+    >>> i = axis("i", size("n"))
+    >>> may_wrap(i * 1000 + size("n")), may_wrap(i * 2**30), may_wrap(i * i)
+    (False, True, True)
+    """
+    return _magnitude(e) >> 63 > 0
+
+
+def _magnitude(e: Index) -> int:
+    """Return what the absolute value of an expression does not exceed."""
+    return sum(abs(factor) * prod(map(_atom_magnitude, m)) for m, factor in terms_of(e))
+
+
+def _atom_magnitude(atom: Atom) -> int:
+    if atom.args:
+        return max(map(_magnitude, atom.args))
+    return atom.extent if atom.kind == "axis" and isinstance(atom.extent, int) else 1 << 40
 
 
 def atoms(e: Index) -> tuple[Atom, ...]:

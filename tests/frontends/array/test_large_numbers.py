@@ -86,3 +86,20 @@ def test_a_number_that_no_float_holds() -> None:
         sm.ones(3) + 10**400
     with pytest.raises(ArgumentError):
         sm.arange(3) + 10**400
+
+
+WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "choice": lambda m, x, i: m.where(i * 2**31 * 2**31 < 0, x, -x),
+    "edge": lambda m, x, i: m.where(i * 2**62 + 5 >= 0, x, -x),
+    "minimum": lambda m, x, i: m.minimum(i * 2**61, 7) + x,
+    "quotient": lambda m, x, i: (i * 2**62) // 3 + x,
+    "sum": lambda m, x, i: m.sum(m.maximum(i * 2**62, 0) % 7) + x,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("length", [0, 1, 5, 17, 5000])
+def test_integers_computed_of_positions_wrap(name: str, length: int) -> None:
+    f, x = WRAPPED[name], np.arange(length, dtype=np.float64)
+    compiled = sm.jit(lambda x: f(sm, x, sm.arange(x.shape[0])))
+    np.testing.assert_array_equal(compiled(x), f(np, x, np.arange(length)))

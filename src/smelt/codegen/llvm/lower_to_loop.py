@@ -59,6 +59,7 @@ from smelt.types.expr import (
     floordiv,
     map_variables,
     maximum,
+    may_wrap,
     minimum,
     mod,
     mul,
@@ -442,13 +443,12 @@ _OF_A_RING = ("add", "sub", "mul")
 
 
 def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
-    """Apply an operator of the program.
-
-    Its integers wrap, which index expressions of positions and sizes alone do not.
-    """
+    """Apply an operator of the program, whose integers wrap; index expressions do not."""
     indices = [loop.as_index(x) for x in args]
-    may_wrap = any(e is not None and any(a.kind == "value" for a in atoms(e)) for e in indices)
-    return loop.Apply(op, args) if may_wrap and op not in _OF_A_RING else loop.apply(op, *args)
+    e = loop.as_index(result := loop.apply(op, *args))
+    has_values = any(i is not None and any(a.kind == "value" for a in atoms(i)) for i in indices)
+    is_exact = e is not None and not may_wrap(e) and (op in _OF_A_RING or not has_values)
+    return result if is_exact else loop.Apply(op, args)
 
 
 def _read(name: str, dtype: DType) -> loop.Value:
