@@ -74,7 +74,7 @@ def divide(xp: Any, x: Pair, y: Pair) -> Pair:
     (a, b), (c, d) = x, y
     if d is None:
         return xp.divide(a, c), xp.divide(b, c)
-    b = 0.0 if b is None else b
+    b = xp.full_like(c, 0.0) if b is None else b  # a number would take the dtype of a
     if not hasattr(a, "dtype"):  # the choice between two numbers has no dtype of its own
         a = xp.full_like(c, a)
     size = xp.abs(c)
