@@ -270,8 +270,11 @@ class ComplexArray(Array):
         data = self.elements(use) if copy else self.exported(use, frame, copy)
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
+    def _is_readable(self) -> bool:
+        return self._scope is None
+
     def __repr__(self) -> str:
-        if self._scope is not None:
+        if not self._is_readable():
             real = self.parts[0]
             return f"Array(<{self.dtype}{str(real.node.type)[len(real.dtype.name) :]}>)"
         data = self.elements("repr(x)")
