@@ -1,7 +1,7 @@
-"""Choose larger sizes for which a plan should be good as well.
+"""Choose larger sizes to plan for as well, and between the plans for both.
 
-A program is planned once, with the sizes of its first call, and the plan serves all others. What is
-best for a few rows may lose a long axis of a large call to save a launch. So if the first call is
+A program is planned once, with the sizes of its first call, and the plan serves all others. A
+fusion that saves a launch for a few rows may slow down a call with many. So if the first call is
 small, kernels are also searched for at larger sizes, and taken if they cost a small call little and
 save a large one more.
 
@@ -32,10 +32,10 @@ from smelt.graph.walk import input_size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
-"""Maximum elements of the largest value in a small call; the elements that make a call large.
+"""Maximum elements of the largest value of a small call, and minimum of a large one.
 
-A call is small with fewer elements only, if they exceed a core's caches. Those of a large call
-exceed the caches and give all cores work.
+The largest value of a small call also fits in a core's own cache, at four bytes an element. That of
+a large call exceeds the caches and gives all cores work.
 """
 MAX_UNITS = 60
 """Maximum units for which kernels are searched for twice."""
@@ -53,8 +53,8 @@ Less is within the model's error.
 def larger_sizes(units: Units, hints: Hints, cache: int) -> Hints | None:
     """Return sizes of a large call, None if the first call is large.
 
-    Also None if a size is unknown. `cache` are the bytes of a core's own cache. The numbers of rows
-    of arrays grow, or the largest size if all arrays have few rows.
+    Also None if a size is unknown. `cache` is the size of a core's own cache in bytes. The numbers
+    of rows of arrays grow, or the largest size if all arrays have few rows.
     """
     names = input_size_names(units.graph)
     if len(units.units) > MAX_UNITS or not names or any(n not in hints for n in names):
@@ -74,6 +74,7 @@ def larger_sizes(units: Units, hints: Hints, cache: int) -> Hints | None:
 
 
 def _elements(units: Units, hints: Hints) -> int:
+    """Return the elements of the largest value."""
     return max(prod(at_hints(n, hints) for n in x.type.shape) for x in units.values)
 
 
@@ -114,7 +115,7 @@ def is_better_for_both(first: State, other: State) -> bool:
 def _plan_ns(model: CostModel, state: State) -> float:
     """Return the nanoseconds of all kernels at the sizes of a model.
 
-    Launches in the calling thread are charged as for repeated calls.
+    A start in the calling thread is charged as for repeated calls, INLINE_START_NS.
     """
     is_own = model is state.model
     costs = [
@@ -126,6 +127,11 @@ def _plan_ns(model: CostModel, state: State) -> float:
 
 
 def _cost(model: CostModel, cluster: Cluster) -> Cost:
+    """Return the cost of a cluster's kernel at the sizes of another model.
+
+    The axis that it streams stays, if it can be streamed there. `work` is reset because a region
+    caches what its own model computed.
+    """
     region = replace(cluster.region, work=-1.0)
     if cluster.cost.stream >= 0:
         prediction = stream_cost(model, region, cluster.cost.stream)

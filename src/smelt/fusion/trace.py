@@ -7,8 +7,8 @@ entered, so that their index maps are composed into one. No operator is known by
 >>> from smelt.types.dtype import f32
 >>> from smelt.types.tensor import TensorType
 >>> x = TensorType(f32, (4, 5))
->>> found = trace(Reduce("sum", (1,)), TensorType(f32, (4,)), ((None, x, ()),))
->>> found.reads, found.reduced_extents, found.reductions
+>>> facts = trace(Reduce("sum", (1,)), TensorType(f32, (4,)), ((None, x, ()),))
+>>> facts.reads, facts.reduced_extents, facts.reductions
 ((Read(leaf=0, terms=(0, 1)),), (5,), 1)
 """
 
@@ -63,9 +63,11 @@ class Trace:
     """Scalar operations, as a measure of code size."""
     reductions: int = 0
     dots: int = 0
+    """Number of contractions."""
     combine: str = ""
     """The scalar operator by which it reduces or scatters."""
     guards: int = 0
+    """Number of bounds tests of padded or concatenated elements."""
     positional: bool = False
     """Whether it is an arg-reduction: its result is a position."""
     scan_axis: int = -1
@@ -84,9 +86,9 @@ class Trace:
     position_axes: tuple[int, ...] = ()
     """For each of these dimensions, the axis of the updates that its position counts, or -1."""
     specials: int = 0
-    """Number of its functions that are dear enough for a unit of their own (`SPECIAL_COST`)."""
+    """Number of scalar functions expensive enough for a unit of their own (`SPECIAL_COST`)."""
     special_cost: float = 0.0
-    """The part of the cost that they are."""
+    """The part of `cost` that these functions take."""
     is_conversion: bool = False
     """Whether it converts one element to another type, and does nothing else."""
 
@@ -103,16 +105,16 @@ class _Tracer:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.reads: list[Read] = []
-        self.ended: list[Index] = []
+        self.reduced_extents: list[Index] = []
         self.cost = 0.0
         self.size = self.reductions = self.dots = self.guards = 0
         self.positional = False
-        self.joins = self.casts = self.specials = 0
+        self.scatter_dims = self.casts = self.specials = 0
         self.special_cost = 0.0
         self.position_axes: tuple[int, ...] = ()
         self.combine = ""
-        self.along = -1
-        self.picks: dict[str, Axes] = {}
+        self.scan_axis = -1
+        self.data_positions: dict[str, Axes] = {}
 
     def apply(self, op: ScalarOp, *args: Axes) -> Axes:
         self.cost += op.cost
@@ -141,8 +143,8 @@ class _Tracer:
     def position(self, value: Axes, extent: Index) -> Index:
         if isinstance(value, _IndexAxes) and _within(value.index, extent):
             return value.index  # x[iota, ..] reads at the position itself
-        name = f"p{len(self.picks)}"
-        self.picks[name] = value
+        name = f"p{len(self.data_positions)}"
+        self.data_positions[name] = value
         self.size += 1
         return position_index(name, extent)
 
@@ -162,8 +164,8 @@ class _Tracer:
         return self._over(extents, lambda j: NO_AXES.union(*body(j)))
 
     def _over(self, extents: Indices, body: Element[Axes]) -> Axes:
-        first = self.rank + len(self.ended)
-        self.ended += extents
+        first = self.rank + len(self.reduced_extents)
+        self.reduced_extents += extents
         over = tuple(axis(f"a{first + k}", n) for k, n in enumerate(extents))
         axes = body(over)
         return axes - {f"a{first + k}" for k in range(len(extents))}
@@ -177,7 +179,7 @@ class _Tracer:
         body: Callable[[Index], Axes],
     ) -> Axes:
         name = bare_axis(at)
-        self.along = int(name[1:]) if name is not None else -1
+        self.scan_axis = int(name[1:]) if name is not None else -1
         self.cost += SCALARS[combine.scalar].cost
         self.size += 2
         return body(at)
@@ -190,7 +192,7 @@ class _Tracer:
 
         def element(j: tuple[Index, ...]) -> Axes:
             targets, value = body(j)
-            self.joins = len(targets)
+            self.scatter_dims = len(targets)
             names = [
                 bare_axis(at.index) if isinstance(at, _IndexAxes) else None for at, _ in targets
             ]
@@ -211,7 +213,7 @@ class _Tracer:
             if atom.kind == "axis":
                 names |= {atom.name}
             elif atom.kind == "value":
-                names |= self.picks[atom.name]
+                names |= self.data_positions[atom.name]
         return names
 
 
@@ -267,12 +269,13 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         first += inputs[-1].leaves
     result = op.define(tracer, position, *inputs)
     counted_axis = bare_axis(result.index) if isinstance(result, _IndexAxes) else None
-    picks = tuple(
-        (name, tuple(sorted(int(a[1:]) for a in axes))) for name, axes in tracer.picks.items()
+    data_positions = tuple(
+        (name, tuple(sorted(int(a[1:]) for a in axes)))
+        for name, axes in tracer.data_positions.items()
     )
     return Trace(
         tuple(dict.fromkeys(tracer.reads)),
-        tuple(tracer.ended),
+        tuple(tracer.reduced_extents),
         tracer.cost,
         tracer.size,
         tracer.reductions,
@@ -280,11 +283,11 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         tracer.combine,
         tracer.guards,
         tracer.positional,
-        tracer.along,
-        picks,
+        tracer.scan_axis,
+        data_positions,
         -1 if counted_axis is None else int(counted_axis[1:]),
         inputs[0].leaves if inputs else 0,
-        tracer.joins,
+        tracer.scatter_dims,
         tracer.position_axes,
         tracer.specials,
         tracer.special_cost,

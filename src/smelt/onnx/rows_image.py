@@ -28,9 +28,12 @@ class _Axis:
     """Resampling of one axis."""
 
     extent: int
+    """Elements of the input."""
     goal: int
+    """Elements of the output."""
     scale: float
     roi: tuple[float, float]
+    """Ends of the cropped region, as fractions of the extent."""
 
 
 def _coordinates(mode: str, a: _Axis, *, nearest: bool) -> Any:
@@ -230,6 +233,10 @@ def _upsample(c: Call, x: Array, scales: Any = None) -> Any:
 
 
 def _denormalized(v: Array, extent: Any, corners: bool) -> Array:
+    """Return pixel positions for coordinates from -1 to 1.
+
+    With `corners` these are the centres of the first and the last pixel, else their outer edges.
+    """
     half, one = like(v, 0.5), like(v, 1)
     n = sm.full((), extent, dtype=v.dtype)
     if corners:
@@ -268,7 +275,7 @@ def _grid_sample(c: Call, x: Array, grid: Array) -> Any:
     else:
         taps, weigh = (0, 1), _linear_weight
         if padding != "zeros":
-            positions = [read.folded(p, k) for k, p in enumerate(positions)]
+            positions = [read.bring_inside(p, k) for k, p in enumerate(positions)]
     bases = [sm.floor(p) for p in positions]
     ratios = [p - b for p, b in zip(positions, bases, strict=True)]
     total: Any = None
@@ -295,12 +302,16 @@ def _cubic_weight(ratio: Array, offset: int) -> Array:
 
 
 class _Sampler:
-    """Reads an image at positions [batch, *shape], with a rule for positions outside."""
+    """Reads an image at positions [batch, *shape], with a rule for positions out of bounds.
+
+    `padding` is the rule: zeros, border or reflection. `corners` is that of `_denormalized`.
+    """
 
     def __init__(self, x: Array, padding: str, corners: bool) -> None:
         self.x, self.padding, self.corners = x, padding, corners
 
-    def folded(self, p: Array, k: int) -> Array:
+    def bring_inside(self, p: Array, k: int) -> Array:
+        """Clip positions along spatial dimension `k`; reflect them before, if that is the rule."""
         n = sm.full((), self.x.shape[2 + k], dtype=p.dtype)
         zero, one, half = like(p, 0), like(p, 1), like(p, 0.5)
         if self.padding == "reflection":
@@ -309,7 +320,10 @@ class _Sampler:
         return sm.clip(p, zero, n - one)
 
     def __call__(self, at: list[Array], exact: list[Array]) -> Array:
-        """Return [batch, channels, *shape] of elements at whole positions."""
+        """Return the elements [batch, channels, *shape] at whole positions `at`.
+
+        `exact` are the same positions as floats, before they were rounded.
+        """
         inside: Any = None
         clipped: list[Array] = []
         for k, p in enumerate(at):
@@ -321,8 +335,8 @@ class _Sampler:
             elif self.padding == "border":
                 clipped.append(sm.clip(p, 0, n - 1))
             else:
-                folded = self.folded(sm.astype(p, exact[k].dtype), k)
-                clipped.append(sm.astype(sm.round(folded), sm.int64))
+                reflected = self.bring_inside(sm.astype(p, exact[k].dtype), k)
+                clipped.append(sm.astype(sm.round(reflected), sm.int64))
         rank = at[0].ndim
         batch = sm.reshape(sm.arange(self.x.shape[0]), (-1, *(1,) * (rank - 1)))
         last = sm.moveaxis(self.x, 1, -1)
@@ -348,8 +362,8 @@ def _affine_grid(c: Call, theta: Array, size: Known) -> Any:
 
 
 def _roi_align(c: Call, x: Array, rois: Array, batches: Array) -> Any:
-    """Average samples of each bin of each region, interpolated linearly."""
-    high, wide = c.get("output_height", 1), c.get("output_width", 1)
+    """Pool samples of each bin of each region, interpolated linearly."""
+    height, width = c.get("output_height", 1), c.get("output_width", 1)
     ratio, scale = c.get("sampling_ratio", 0), c.get("spatial_scale", 1.0)
     mode = c.get(
         "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
@@ -363,27 +377,34 @@ def _roi_align(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     if mode != "half_pixel":
         spans = sm.maximum(spans, like(spans, 1))
     samples: list[Array] = []
-    for axis, count in ((1, high), (0, wide)):
+    for axis, count in ((1, height), (0, width)):
         steps = (np.arange(count * ratio) + 0.5) / (count * ratio)
         grid = sm.asarray(steps.astype(rois.dtype.numpy))
         samples.append(starts[:, axis : axis + 1] + spans[:, axis : axis + 1] * grid)
-    return _roi_means(c, x, samples, batches, (high, wide, ratio, ratio))
+    return _pool_regions(c, x, samples, batches, (height, width, ratio, ratio))
 
 
-def _roi_means(c: Call, x: Array, samples: list[Array], batches: Array, form: Any) -> Array:
-    high, wide, rows, columns = form
-    y, w = sm.expand_dims(samples[0], axis=2), sm.expand_dims(samples[1], axis=1)
+def _pool_regions(
+    c: Call, x: Array, samples: list[Array], batches: Array, grid: tuple[int, int, int, int]
+) -> Array:
+    """Return the mean or maximum of each bin's samples: [region, channels, height, width].
+
+    `samples` are positions [region, sample] along y and x, `batches` the image of each region.
+    `grid` has the bins along y and x, and the samples of a bin along y and x.
+    """
+    height, width, rows, columns = grid
+    y, x_position = sm.expand_dims(samples[0], axis=2), sm.expand_dims(samples[1], axis=1)
     batch = sm.reshape(sm.astype(batches, sm.int64), (-1, 1, 1))
     last = sm.moveaxis(x, 1, -1)
-    n, m = x.shape[2], x.shape[3]
+    image_height, image_width = x.shape[2], x.shape[3]
     inside = (
         (y >= like(y, -1))
-        & (y <= sm.full((), n, dtype=y.dtype))
-        & (w >= like(w, -1))
-        & (w <= sm.full((), m, dtype=w.dtype))
+        & (y <= sm.full((), image_height, dtype=y.dtype))
+        & (x_position >= like(x_position, -1))
+        & (x_position <= sm.full((), image_width, dtype=x_position.dtype))
     )
     parts: list[tuple[Array, Array, Array]] = []
-    for p, extent in ((y, n), (w, m)):
+    for p, extent in ((y, image_height), (x_position, image_width)):
         p = sm.maximum(p, like(p, 0))
         low = sm.minimum(sm.astype(sm.floor(p), sm.int64), extent - 1)
         top = sm.minimum(low + 1, extent - 1)
@@ -396,22 +417,22 @@ def _roi_means(c: Call, x: Array, samples: list[Array], batches: Array, form: An
         for b, wb in ((x0, one - rx), (x1, rx)):
             values.append(last[(batch, a, b)] * sm.expand_dims(wa * wb, axis=-1))
     largest = c.get("mode", "avg") == "max"
-    shape = (-1, high, rows, wide, columns, x.shape[1])
+    shape = (-1, height, rows, width, columns, x.shape[1])
 
-    def bins(v: Array, fold: Any) -> Array:
+    def reduce_bins(v: Array, reduction: Any) -> Array:
         v = sm.where(sm.expand_dims(inside, axis=-1), v, like(v, 0))
-        return fold(sm.reshape(v, shape), axis=(2, 4))
+        return reduction(sm.reshape(v, shape), axis=(2, 4))
 
     if largest:
         total = sm.maximum(sm.maximum(values[0], values[1]), sm.maximum(values[2], values[3]))
-        return sm.moveaxis(bins(total, sm.max), -1, 1)
+        return sm.moveaxis(reduce_bins(total, sm.max), -1, 1)
     total = values[0] + values[1] + values[2] + values[3]
-    return sm.moveaxis(bins(total, sm.mean), -1, 1)
+    return sm.moveaxis(reduce_bins(total, sm.mean), -1, 1)
 
 
 def _roi_align_known(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     """Sample as many points as a bin has pixels: each region by itself, from its values."""
-    high, wide = c.get("output_height", 1), c.get("output_width", 1)
+    height, width = c.get("output_height", 1), c.get("output_width", 1)
     scale = c.get("spatial_scale", 1.0)
     mode = c.get(
         "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
@@ -423,12 +444,12 @@ def _roi_align_known(c: Call, x: Array, rois: Array, batches: Array) -> Any:
         h, w = y2 - y1, x2 - x1
         if mode != "half_pixel":
             h, w = max(h, 1.0), max(w, 1.0)
-        rows, columns = math.ceil(h / high), math.ceil(w / wide)
-        ys = y1 + h * (np.arange(high * rows) + 0.5) / (high * rows)
-        xs = x1 + w * (np.arange(wide * columns) + 0.5) / (wide * columns)
+        rows, columns = math.ceil(h / height), math.ceil(w / width)
+        ys = y1 + h * (np.arange(height * rows) + 0.5) / (height * rows)
+        xs = x1 + w * (np.arange(width * columns) + 0.5) / (width * columns)
         samples = [sm.asarray(v[None].astype(rois.dtype.numpy)) for v in (ys, xs)]
-        form = (high, wide, rows, columns)
-        results.append(_roi_means(c, x, samples, batches[k : k + 1], form))
+        grid = (height, width, rows, columns)
+        results.append(_pool_regions(c, x, samples, batches[k : k + 1], grid))
     return sm.concat(results, axis=0)
 
 

@@ -4,8 +4,9 @@
     stream t with h = 0 [b,k]                   stream t with h = 0 [k]
       y = dot(h, w[k,j] over k)                   y = sum(h * w[k,j] over k)
 
-A step of a recurrence needs all of what it carries: a program has the state of one row, or of a
-block of rows, for which the products are those of matrices.
+A step of a recurrence needs the whole state that the step before left, so one program runs all
+steps of one row or of a block of rows.  For a block each contraction is a matrix product; for one
+row it is a vector times a matrix, which lanes sum.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from smelt.ops.combine import SUM_OF_PRODUCTS
 
 
 def vector_sums(launch: Kernel) -> Kernel | None:
-    """Return a launch of steps with products of one row in a program, or None."""
+    """Rewrite a recurrence to one row per program, its contractions to sums.
+
+    Where both factors of a contraction have axes of their own, those of one factor that are blocked
+    in the grid get blocks of one position.  A contraction becomes a sum if one factor is then left
+    without an axis of its own.  Returns None if no step has a contraction.
+    """
     streams = [s for s in statements(launch) if isinstance(s, Stream) and carries_steps(s)]
     dots = [d for s in streams for d in dots_of(s.body)]
     if not dots:
@@ -40,7 +46,7 @@ def vector_sums(launch: Kernel) -> Kernel | None:
     fixed |= {b.axis for s in streams for b in s.blocks if b.size == 1}
     combine, times = SUM_OF_PRODUCTS
 
-    def change(v: Value) -> Value:
+    def as_sum(v: Value) -> Value:
         if not isinstance(v, Dot) or v not in dots:
             return v
         left, right = (axes_of_value(x, names) - fixed for x in (v.left, v.right))
@@ -49,4 +55,4 @@ def vector_sums(launch: Kernel) -> Kernel | None:
         factors = tuple(Cast(x, v.dtype.compute) for x in (v.left, v.right))
         return Reduce(combine, Apply(times, factors), v.over, v.dtype)
 
-    return map_values(replace(launch, grid=grid), change)
+    return map_values(replace(launch, grid=grid), as_sum)

@@ -5,9 +5,9 @@ norm) into one that computes new values and copies them in at the end, which rea
 array once more. The last graph writes such a value itself if nothing after it needs the old one:
 its plan then has the kernel that reads the old value element by element overwrite it.
 
-    new_values(last, results, inputs, outputs, row_of)      # arguments by their new values
-    inputs = InPlaceInputs(executable, {0: 3}, dense)       # result 0 is written over input 3
-    inputs.overlapping_inputs(tensors, sizes)               # not in this call: 3 overlaps another
+    new_values(final_writes, results, inputs, outputs, row_of)  # arguments by new values
+    inputs = InPlaceInputs(executable, {0: 3}, dense)   # result 0 is written over input 3
+    inputs.overlapping_inputs(tensors, sizes)           # not in this call: 3 overlaps another
 
 What a plan does not write in place, and arguments that overlap another one in the call at hand, are
 copied as before.
@@ -16,7 +16,7 @@ copied as before.
 old value, only the part is written, as eager code does, and the rest of the cache is neither read
 nor copied:
 
-    find_updates(graph)              # arguments by the operators that make new values of them
+    find_updates(graph, row_of)      # arguments by the operators that make new values of them
     write = Update(aten.index_put.default)
     write(True, cache, [at], x)      # writes into the cache and returns it
     write(False, cache, [at], x)     # a new value: the cache shares memory with another argument
@@ -55,7 +55,7 @@ def is_write(node: Any) -> bool:
 
 
 def new_values(
-    last: Sequence[Any],
+    final_writes: Sequence[Any],
     results: Any,
     inputs: Mapping[Any, Any],
     outputs: Mapping[Any, Any],
@@ -63,10 +63,12 @@ def new_values(
 ) -> dict[Any, Any]:
     """Return the outputs of the last graph that only replace one of its inputs.
 
-    Maps each such output to the input. No other write and no result of the program reads either.
+    Maps each such output to the input. `final_writes` are the calls at the end that write into
+    their operands, `results` the values that the program returns. No other write and no result
+    reads the output or the input.
     """
-    writes = [n for n in last if is_write(n)]
-    rest = [x for n in last if n not in writes for x in nodes_in(n.args)]
+    writes = [n for n in final_writes if is_write(n)]
+    rest = [x for n in final_writes if n not in writes for x in nodes_in(n.args)]
     rest += [x for x in nodes_in(results) if x not in writes]
     read = aliased_values(rest, row_of)
     sources = {n: aliased_values(nodes_in(n.args[1:]), row_of) for n in writes}
@@ -98,10 +100,10 @@ def _fills_argument(argument: Any, value: Any) -> bool:
 
 
 def values_to_copy(
-    last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
+    final_writes: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
 ) -> list[Any]:
-    """Return the values that final copies read from memory also written then."""
-    written_arguments = {x for n in last for x in n.args[:1]}
+    """Return the sources of the copies `copied` whose memory a final write may change."""
+    written_arguments = {x for n in final_writes for x in n.args[:1]}
     sources = (
         x
         for n in copied
@@ -164,8 +166,8 @@ class InPlaceInputs:
     def __init__(self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]) -> None:
         """Find the inputs that kernels write.
 
-        `mutated_values` maps outputs to the inputs whose new values they are; `dense` says which
-        inputs have no gaps between elements.
+        `written` maps outputs to the inputs whose new values they are; `dense` says which inputs
+        have no gaps between elements.
         """
         values = [executable.values[v] for v in executable.outputs]
         self.inputs = [i for j, i in written.items() if values[j].overwrites == i]
