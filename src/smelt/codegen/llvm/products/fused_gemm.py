@@ -397,13 +397,14 @@ class FusedGemm(FusedEpilogue):
 
     def _tile(self, row: Value, count: int, *, clamped: bool = False) -> Columns:
         """Return what emits tiles of some rows: sums of this block, and what reads them."""
-        b, env, c, whole = self.b, self.env, self.c, self.c.form == "k_blocked"
+        b, env, c = self.b, self.env, self.c
+        has_extra_sums = c.form == "k_blocked"  # of whole tiles past the last row or column
         starts = self._starts(row, count, clamped=clamped)
         has_sums = c.stores_sums or c.k_blocked
         places = [] if has_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 and not c.small_m else {}
         is_final = self.is_last_block
-        if whole:
+        if has_extra_sums:
             is_full = b.icmp_signed("<=", b.add(row, number(count)), env.ranges[c.m][1])
             is_final = b.and_(is_full, is_final)
 
@@ -413,7 +414,7 @@ class FusedGemm(FusedEpilogue):
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask, ahead)
             totals = add_previous_blocks(self.m, sums, c.item.dtype, totals, self.is_first_block)
             reads = ir.IntType(1)(0) if c.stores_sums else is_final
-            if whole:
+            if has_extra_sums:
                 inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), env.ranges[c.n][1])
                 reads = b.and_(reads, inside)
             elif self.selected_outputs is not None:

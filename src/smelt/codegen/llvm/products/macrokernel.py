@@ -115,7 +115,8 @@ class OperandLayout:
     packed: bool
     panels: tuple[Access, Scope] | None = None
     """For a right operand prepacked in panels: its access and scope."""
-    unit: DType | None = None  # type of a unit if k counts units rather than elements
+    unit: DType | None = None
+    """Type of a unit, where k counts units rather than elements."""
     next_task_step: Value | None = None
     """Elements from here to the next task's operand, if small enough to prefetch."""
 
@@ -148,9 +149,8 @@ class Macrokernel:
         self.base, self.stride = row_layout(env, c)
         self.rounded_output = rounded_output(env, c)
         dtype = c.unit
-        self.left_in_place: Value | None = (
-            None  # whether a left operand in units is read in place (i1)
-        )
+        self.left_in_place: Value | None = None
+        """Whether a left operand in units is read in place (i1)."""
         part = env.storage.at.get((c.item, RIGHT_PART))
         self.right = OperandLayout(
             part, number(0), (number(c.tile.columns), number(1)), dtype, True
@@ -231,9 +231,8 @@ class Macrokernel:
     def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
         """Emit the block's products into the result in scratch.
 
-        Sums are added to the array, or stored where `is_first_block` holds.  `begin_tile` replaces
-        the contraction's own register tile; `rounded_output` says whether this is the last block
-        along k.
+        Sums are added to the array, or stored where `fresh` holds.  `tile` replaces the
+        contraction's own register tile; `last` says whether this is the last block along k.
         """
         c, b, env = self.c, self.b, self.env
         self.prefetcher = TilePrefetcher(
@@ -509,8 +508,7 @@ class Macrokernel:
         masks = self._masks(height, vectors, mask)
         begin = self._initial_sums(m, places, masks, vectors, column)
         rows = self.prefetcher.next_rows(starts) if full else None
-        across, asks = (vectors, mask), (rows, part)
-        following = self.accumulate(m, starts, right_row, begin, across, asks)
+        following = self.accumulate(m, starts, right_row, begin, (vectors, mask), (rows, part))
         if self.adds_previous_last:
             following = add_previous_blocks(
                 m, places, item.dtype, following, self.is_first_block, masks

@@ -47,13 +47,13 @@ INTERVAL = 16
 """Positions per prefetch: prefetching at each would slow long sums."""
 
 
-def prefetch_in_loop(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) -> None:
+def prefetch_in_loop(b: ir.IRBuilder, streams: Sequence[PrefetchStream], k: Value) -> None:
     """Prefetch the lines which fall to position k, once every `INTERVAL` positions."""
-    if not courses:
+    if not streams:
         return
     with b.if_then(b.icmp_signed("==", b.and_(k, number(INTERVAL - 1)), number(0))):
-        for course in courses:
-            course.prefetch_at(k)
+        for stream in streams:
+            stream.prefetch_at(k)
 
 
 class PrefetchStream:

@@ -67,7 +67,7 @@ class TileTarget:
 class RoundedOutput:
     """Destination of final sums which are rounded as they are stored.
 
-    `base` is the address of the task's first output, `row_stride` its strides along the row axes in
+    `base` is the address of the task's first output, `strides` its strides along the row axes in
     elements, and `enabled` whether this destination is used (i1).
     """
 
@@ -115,9 +115,10 @@ def store_tile(
     masks: Masks = (),
     last: tuple[Value, TileTarget] | None = None,
 ) -> None:
-    """Store a tile's sums at `addresses` in scratch, or at their final spot.
+    """Store a tile's sums at `places` in scratch, or in the output.
 
-    `last` is the condition of the latter, and the spot."""
+    `last` is the condition of the latter, and the tile's destination there.
+    """
     b = m.builder
 
     def store(places: Sequence[Value], values: Sequence[Value], dtype: DType) -> None:
