@@ -16,7 +16,10 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not ins
 RANDOM = np.random.default_rng(0)
 NEWEST = onnx.defs.onnx_opset_version()
 QUICK = frozenset(
-    {"Softmax", "Clip", "Slice", "Squeeze", "Dropout", "BatchNormalization", "Resize 0.6", "Pad"}
+    (
+        *("Softmax", "Clip", "Slice", "Squeeze", "Dropout", "BatchNormalization", "Resize 0.6"),
+        *("Pad", "Resize crop to one", "GridSample of one row"),
+    )
 )
 
 
@@ -123,6 +126,22 @@ CASES: dict[str, list[Form]] = {
         (9, (IMAGE, scales(1, 1, 2, 3)), {"mode": "linear"}),
     ),
     "Resize 0.6": _resize("nearest", 0.6, 1.7),
+    "Resize crop to one": forms(
+        "Resize",
+        (
+            13,
+            (IMAGE, scales(0, 0, 0.5, 0.3, 1, 1, 0.9, 0.8), None, ints(1, 2, 1, 4)),
+            {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"},
+        ),
+    ),
+    "GridSample of one row": [
+        Form(
+            16,
+            "GridSample",
+            (IMAGE[:, :, :1], floats(1, 4, 3, 2)),
+            {"padding_mode": "reflection", "align_corners": 1},
+        )
+    ],
     "Resize 2.4": _resize("nearest", 2.4, 0.3),
     "Resize linearly": _resize("linear", 1.7, 0.5),
     **{
@@ -225,3 +244,23 @@ def test_every_version_of_an_operator(name: str) -> None:
         for x, y in zip(results, peer.run(None, feeds), strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape), opset
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5, err_msg=f"opset {opset}")
+
+
+BOUNDS = (-(2**63), -(2**31), -11, -6, -5, -3, -1, 0, 1, 4, 5, 9, 2**31 - 1, 2**40, 2**63 - 1)
+
+
+@pytest.mark.parametrize("step", [-3, -1, 1, 2])
+def test_bounds_of_slices_beyond_an_axis_are_its_ends(step: int) -> None:
+    x, n = np.arange(5, dtype=np.float32), 5
+
+    def position(bound: int, least: int, most: int) -> int:
+        return min(max(bound + n * (bound < 0), least), most)
+
+    for start in BOUNDS:
+        for stop in BOUNDS:
+            model = _model(Form(13, "Slice", (x, *map(ints, (start, stop, 0, step)))), 13)
+            (got,) = sm.onnx.load(model, fallback="error").run(None, {"i0": x})
+            ends = (-1, n - 1) if step < 0 else (0, n)
+            first = position(start, 0, ends[1])
+            want = x[[*range(first, position(stop, *ends), step)]]
+            assert np.array_equal(got, want), (start, stop)

@@ -52,7 +52,7 @@ def _coordinates(mode: str, a: _Axis, *, nearest: bool) -> Any:
     if mode == "tf_crop_and_resize":
         first, last = a.roi
         if a.goal == 1:
-            return x * 0 + (last - first) * (a.extent - 1) / 2
+            return x * 0 + (first + last) * (a.extent - 1) / 2
         return first * (a.extent - 1) + x * (last - first) * (a.extent - 1) / (a.goal - 1)
     if mode == "pytorch_half_pixel" and a.goal == 1:
         return x * 0
@@ -316,6 +316,7 @@ class _Sampler:
         zero, one, half = like(p, 0), like(p, 1), like(p, 0.5)
         if self.padding == "reflection":
             low, high = (zero, n - one) if self.corners else (-half, n - half)
+            high = sm.maximum(high, low + one)  # one pixel: `clip` finds it from any position
             p = _reflected(p, low, high)
         return sm.clip(p, zero, n - one)
 

@@ -199,35 +199,34 @@ def _slice_terms(c: Call, rank: int, rest: Sequence[Any]) -> list[tuple[int, Any
     ]
 
 
-def _bound(position: Any, step: int) -> Any:
-    """Return a bound for a Python slice; None for an end of the axis."""
-    if not isinstance(position, int):
-        return position
+def _slice_of(start: Any, stop: Any, step: int, extent: Any) -> slice:
+    """Return the slice that Python reads as ONNX does: bounds beyond the axis are its ends."""
     if step > 0:
-        return None if position >= _ENDS else 0 if position <= -_ENDS else position
-    if position >= _ENDS:
-        return None
-    return None if position <= -_ENDS else position
+        first = extent if _is_beyond(start, 1) else 0 if _is_beyond(start, -1) else start
+        return slice(
+            first, None if _is_beyond(stop, 1) else 0 if _is_beyond(stop, -1) else stop, step
+        )
+    if _is_beyond(stop, 1):
+        return slice(0, 0, step)
+    first = None if _is_beyond(start, 1) else 0 if _is_beyond(start, -1) else start
+    last = None if _is_beyond(stop, -1) else stop
+    if isinstance(extent, int):
+        first = max(first + extent * (first < 0), 0) if isinstance(first, int) else first
+        if isinstance(last, int):
+            last += extent * (last < 0)
+            last = None if last < 0 else min(last, extent - 1)
+    return slice(first, last, step)
 
 
-def _clamped(position: Any, extent: Any, step: int) -> Any:
-    """Return a negative-step bound within the axis, so that Python reads it as ONNX does."""
-    if not isinstance(position, int) or not isinstance(extent, int):
-        return position
-    if position < 0:
-        position += extent
-        return position if position >= 0 else None
-    return min(position, extent - 1) if step < 0 else position
+def _is_beyond(position: Any, sign: int) -> bool:
+    """Return whether a bound stands for the end of every axis."""
+    return isinstance(position, int) and position * sign >= _ENDS
 
 
 def _slice(c: Call, x: Any, *rest: Any) -> Any:
     key: list[Any] = [slice(None)] * x.ndim
     for axis, start, stop, step in _slice_terms(c, x.ndim, rest):
-        first, last = _bound(start, step), _bound(stop, step)
-        if step < 0:
-            first = first if first is None else _clamped(first, x.shape[axis], step)
-            last = last if last is None else _clamped(last, x.shape[axis], step)
-        key[axis] = slice(first, last, step)
+        key[axis] = _slice_of(start, stop, step, x.shape[axis])
     return x[tuple(key)]
 
 
