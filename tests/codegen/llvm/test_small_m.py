@@ -46,6 +46,7 @@ SIZES = (
     (17, 3 * TSMM.columns + 50, 9),
     (29, 70, SMALL_M.kc + 1),
     (16, 33, 2 * SMALL_M.kc + 1),
+    (3, 66, SMALL_M.kc),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 MASKED = [isa for isa in ISAS if Target.for_isa(isa).facts.has_mask_registers]

@@ -58,6 +58,9 @@ class FirstUse:
         has_tiles = b.icmp_signed("<", number(0), full_tiles)
         self.columns = b.select(has_tiles, b.and_(columns, number(-width)), number(0))
         """Columns which tiles pack, panel by panel in the same buffer."""
+        has_panels = b.icmp_signed("<", number(0), self.columns)
+        self.packed_begin = b.select(has_panels, number(width), number(0))
+        """Packed column at which the other columns begin, after that buffer if there is one."""
         self.full_tiles, self.tile_iterations = full_tiles, b.udiv(depth, number(UNROLL))
         across = b.udiv(b.mul(columns, number(self.dtype.itemsize)), number(GROUP_BYTES))
         self.groups_per_row = b.add(across, number(1))
@@ -91,7 +94,7 @@ class FirstUse:
         """Return where a column is packed: the current panel comes first, then the other ones."""
         b, width = self.b, self.c.tile.columns
         inside = b.and_(column, number(width - 1))
-        at = b.add(b.sub(column, self.columns), number(width))
+        at = b.add(b.sub(column, self.columns), self.packed_begin)
         return b.select(b.icmp_signed("<", column, self.columns), inside, at)
 
     def load_row(self, m: LLVMMachine, k: Value, column: Value, vectors: int) -> list[Value]:
