@@ -125,7 +125,7 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
     # Without tests nothing is left out of a loop, and small tables are looked up in registers.
     tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
-    near |= tested and None not in steps
+    near |= tested and not nest.reductions and None not in steps
     if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
         return "lanes that are apart"
     sums = (i for i in _kept(s, nest) if storage.holds_states(i))
