@@ -81,6 +81,24 @@ def test_sums_along_an_interior_are_as_near_as_others() -> None:
         np.testing.assert_allclose(np.asarray(f(x)), wanted, rtol=4 * float(np.finfo("f4").eps))
 
 
+def test_sums_of_tested_rows_add_up_in_the_order_of_others() -> None:
+    def ends(x: sm.Array) -> sm.Array:
+        return sm.where(sm.arange(x.shape[1]) < x.shape[1] - 7, x, 0.5)
+
+    def neighbours(x: sm.Array) -> sm.Array:
+        return sm.roll(x, 1, axis=1) - 2 * x
+
+    def row_sums(x: sm.Array) -> sm.Array:
+        return sm.sum(x, axis=1)
+
+    for f in (ends, neighbours):
+        fused, rows, sums = sm.jit(lambda x, f=f: row_sums(f(x))), sm.jit(f), sm.jit(row_sums)
+        for n in (15, 65, 257, 1000):
+            x = sm.asarray(np.random.default_rng(n).standard_normal((20, n)).astype("f4"))
+            apart = np.asarray(sums(sm.asarray(np.asarray(rows(x)))))
+            assert np.asarray(fused(x)).tobytes() == apart.tobytes(), n
+
+
 def window_sum(x: sm.Array) -> object:
     p = sm.pad(x, 2)
     return sum(p[k : k + x.shape[0]] * (k + 0.5) for k in range(5))
@@ -133,6 +151,26 @@ def test_what_is_the_same_half_the_way_stays_in_pieces() -> None:
     joined = sm.jit(lambda x: sm.concat([x * 2, x - 1]))
     text = joined.lower(sm.spec(("n",), "f32")).compile().as_text("llvm")
     assert len(UNTESTED.findall(text)) >= 2
+
+
+def stacked_columns(x: sm.Array, y: sm.Array) -> sm.Array:
+    return sm.concat([x, y], axis=1).T
+
+
+def stacked_rows(x: sm.Array, y: sm.Array) -> sm.Array:
+    return sm.concat([x, y], axis=0).T
+
+
+@pytest.mark.parametrize("f", [stacked_columns, stacked_rows])
+def test_lanes_that_are_apart_are_gathered_from_one_side(f: Callable[..., sm.Array]) -> None:
+    text = sm.jit(f).lower(*[sm.spec(("m", "n"), "f32")] * 2).compile().as_text("llvm")
+    blocks = re.split(r"^[\w.\"]+:", text, flags=re.MULTILINE)
+    gathers = [len(re.findall(r"= call .*masked\.gather", b)) for b in blocks]
+    assert sum(gathers) > max(gathers) == 1
+    for m, n in ((1, 1), (17, 100), (65, 3)):
+        x = np.arange(m * n, dtype="f4").reshape(m, n)
+        axis = int(f is stacked_columns)
+        assert np.array_equal(np.asarray(sm.jit(f)(x, -x)), np.concatenate([x, -x], axis).T)
 
 
 def spins(x: sm.Array) -> object:

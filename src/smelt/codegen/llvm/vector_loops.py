@@ -27,6 +27,7 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
+from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_to_loop import identifier
@@ -122,6 +123,9 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     groups = group_loads(moving, lambda a: _step(a, nest.vector))
     steps = [_step(a, nest.vector) for a in accesses_of(moving)]
     near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
+    # Without tests nothing is left out of a loop, and small tables are looked up in registers.
+    tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
+    near |= tested and not nest.reductions and None not in steps
     if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
         return "lanes that are apart"
     sums = (i for i in _kept(s, nest) if storage.holds_states(i))

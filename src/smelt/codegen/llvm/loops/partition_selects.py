@@ -161,6 +161,13 @@ def conditions(nest: Nest) -> set[Item]:
     return items
 
 
+def is_split(nest: Nest) -> bool:
+    """Return whether rows of a map have parts by selections: each is short enough for one loop."""
+    if nest.reductions or nest.saves or nest.state_updates or nest.scalars:
+        return False
+    return any(gap_of(i) is not None for i in conditions(nest))
+
+
 def _ordered_cuts(cuts: Sequence[Index], facts: Facts, most: int) -> list[Index]:
     """Return as many cuts as have one known order, whatever the sizes."""
     ordered: list[Index] = []
@@ -209,4 +216,4 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     return results.pop() if len(results) == 1 else None
 
 
-__all__ = ["MAX_CUTS", "conditions", "partition_axis_at_most"]
+__all__ = ["MAX_CUTS", "conditions", "is_split", "partition_axis_at_most"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     candidates,
@@ -34,7 +33,7 @@ from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.collapse_short_rows import collapse_short_rows, is_map
 from smelt.codegen.llvm.loops.distribute import STAGE_UNROLL, distribute
-from smelt.codegen.llvm.loops.partition_selects import conditions
+from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.unroll_columns import shares_costly, unroll_columns
 from smelt.codegen.llvm.loops.unroll_factor import (
     choose_unroll,
@@ -146,13 +145,6 @@ def innermost_axes(nest: Nest, v: str | None) -> list[str]:
     overs = [o for o in overs if v in o] or overs
     axes = [a for a in nest.order if any(a in o for o in overs)]
     return sorted(axes, key=lambda a: sum(a in o for o in overs))
-
-
-def _is_split(nest: Nest) -> bool:
-    """Return whether rows of a map have parts by selections: each is short enough for one loop."""
-    if nest.reductions or nest.saves or nest.state_updates or nest.scalars:
-        return False
-    return any(gap_of(i) is not None for i in conditions(nest))
 
 
 def scan_axes(of: Nest | Phase) -> set[str]:
@@ -648,7 +640,7 @@ class _Planner:
             return nest
         v, serial = self._choose_vector(nest), scan_axes(nest)
         nest = self._transposing(self._ordered(nest, v), v)
-        stages = () if _is_split(nest) else distribute(nest)
+        stages = () if is_split(nest) else distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
         pairs = not any(visited & {*f.over} for f in nest.reductions)
         nest = replace(nest, stages=stages, pairs=pairs)
