@@ -124,20 +124,6 @@ def linear_cross_entropy(g: Formula) -> Graph:
     return g.graph(g.logsumexp(g.matmul(x, w)))
 
 
-def test_a_plan_is_decided_by_the_time_that_its_report_shows():
-    """Bytes that hide behind products hardly count: a ReLU is a part of its convolution."""
-    image, weights = sm.spec("bf16[32,256,28,28]"), sm.spec("bf16[256,256,3,3]")
-
-    def layer(x, w):
-        return sm.maximum(sm.nn.conv(x, w, padding=1), 0)
-
-    with sm.config(device_code=False):
-        report = sm.explain(layer, image, weights, target="h100")
-    (kernel,) = report.data.kernels
-    assert kernel.device is not None
-    assert kernel.device.planned_ns == pytest.approx(report.data.total.predicted_ns)
-
-
 def test_positions_of_a_scatter_are_computed_once():
     """Each program of a scatter looks at all positions: what they follow from is stored."""
 

@@ -30,10 +30,11 @@ from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
 from smelt.types.dtype import DType, bf16, f32
 
-HIDDEN_SHARE = 0.05
+HIDDEN_SHARE = 0.5
 """Share of hidden time that counts, so that of plans of one time the one that moves less is chosen.
 
-More would keep a kernel apart for bytes that hide behind its products."""
+It leads the search past states of one time: with less, kernels that mix heads are joined to
+products whose tiles no program holds. More keeps kernels apart for bytes that hide."""
 UNPRINTED_NS = 1e9
 """Time of a kernel without a program: longer than any plan whose kernels have one."""
 
