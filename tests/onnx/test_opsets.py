@@ -18,7 +18,11 @@ NEWEST = onnx.defs.onnx_opset_version()
 QUICK = frozenset(
     (
         *("Softmax", "Clip", "Slice", "Squeeze", "Dropout", "BatchNormalization", "Resize 0.6"),
-        *("Pad", "Resize crop to one", "GridSample of one row"),
+        *("Pad", "Resize crop to one", "GridSample of one row", "Resize by a rounded scale"),
+        *("Mod of infinity", "Mod of a tiny number", "ReduceMean of negative integers"),
+        *("ReduceL2 of one number", "ReduceL2 of no axes", "CumSum of nothing"),
+        *("Shrink of bytes", "Shrink by a fraction", "LayerNormalization of doubles"),
+        *("RNN with alphas", "AffineGrid of one position"),
     )
 )
 
@@ -142,6 +146,40 @@ CASES: dict[str, list[Form]] = {
             {"padding_mode": "reflection", "align_corners": 1},
         )
     ],
+    "Resize by a rounded scale": _resize("linear", 0.7, 2.3)[1:],
+    "Mod of infinity": forms("Mod", (10, (X, np.float32(np.inf)), {"fmod": 1})),
+    "Mod of a tiny number": forms("Mod", (10, (X * np.float32(1e-9), np.float32(3)), {"fmod": 1})),
+    "ReduceMean of negative integers": forms(
+        "ReduceMean", (7, (np.array([[-3, -4, 2], [1, -6, -7]], np.int32),), {"keepdims": 0})
+    ),
+    "ReduceL2 of one number": forms("ReduceL2", (18, (np.float32(-3),), {})),
+    "ReduceL2 of no axes": forms("ReduceL2", (18, (-POSITIVE,), {"noop_with_empty_axes": 1})),
+    "CumSum of nothing": forms("CumSum", (11, (floats(2, 0), np.int64(1)), {"exclusive": 1})),
+    "Shrink of bytes": forms(
+        "Shrink", (9, (np.arange(9, dtype=np.uint8),), {"lambd": 1.0, "bias": 1.0})
+    ),
+    "Shrink by a fraction": forms(
+        "Shrink", (9, (np.arange(-4, 5, dtype=np.int32),), {"lambd": 1.5, "bias": 0.5})
+    ),
+    "LayerNormalization of doubles": forms(
+        "LayerNormalization", (17, (X.astype(np.float64), np.ones(4)), {}), results=3
+    ),
+    "RNN with alphas": forms(
+        "LSTM",
+        (
+            14,
+            (floats(3, 2, 3), floats(1, 16, 3), floats(1, 16, 4)),
+            {
+                "hidden_size": 4,
+                "activations": ["Sigmoid", "LeakyRelu", "Tanh"],
+                "activation_alpha": [0.3],
+            },
+        ),
+        results=2,
+    ),
+    "AffineGrid of one position": forms(
+        "AffineGrid", (20, (floats(1, 2, 3), ints(1, 1, 1, 3)), {"align_corners": 1})
+    ),
     "Resize 2.4": _resize("nearest", 2.4, 0.3),
     "Resize linearly": _resize("linear", 1.7, 0.5),
     **{
@@ -264,3 +302,25 @@ def test_bounds_of_slices_beyond_an_axis_are_its_ends(step: int) -> None:
             first = position(start, 0, ends[1])
             want = x[[*range(first, position(stop, *ends), step)]]
             assert np.array_equal(got, want), (start, stop)
+
+
+def test_large_integers_become_halves_after_the_product_with_the_scale() -> None:
+    x, scale = np.array([[0, 4097, 65535]], np.uint16), np.float16(0.001)
+    model = _model(Form(21, "DequantizeLinear", (x, scale)), 21)
+    (got,) = sm.onnx.load(model, fallback="error").run(None, {"i0": x})
+    assert np.array_equal(got, (x * np.float32(scale)).astype(np.float16))
+
+
+def test_a_known_zero_divides_only_its_own_element() -> None:
+    pair = (np.array([4, -6, 9], np.int32), np.array([2, 4, 0], np.int32))
+    names, version = ["i0", "i1"], onnx.helper.make_opsetid("", 14)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Div", names, ["o0"])],
+        "g",
+        [],
+        [onnx.helper.make_empty_tensor_value_info("o0")],
+        [onnx.numpy_helper.from_array(x, name) for x, name in zip(pair, names, strict=True)],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[version], ir_version=10)
+    (got,) = sm.onnx.load(model.SerializeToString(), fallback="error").run(None, {})
+    assert got.tolist()[:2] == [2, -1]

@@ -81,8 +81,6 @@ def _divide(c: Call, a: Array, b: Array) -> Any:
 
 def _divide_host(a: Any, b: Any) -> Any:
     if a.dtype.kind in "iu":
-        if not np.all(b):
-            return a - a
         quotient = np.floor_divide(a, b)
         return quotient + ((a - quotient * b != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
     return np.true_divide(a, b)
@@ -97,8 +95,10 @@ def _divide_symbolic(a: Any, b: Any) -> Any:
 
 
 def _mod(c: Call, a: Array, b: Array) -> Any:
+    if c.get("fmod", 0) and a.dtype.is_float:  # between numbers of one sign nothing is rounded
+        return sm.copysign(sm.remainder(sm.abs(a), sm.abs(b)), a)
     rest = sm.remainder(a, b)
-    if not c.get("fmod", 0) or not (_is_signed(a) or a.dtype.is_float):
+    if not c.get("fmod", 0) or not _is_signed(a):
         return rest
     zero = like(a, 0)
     return sm.where((rest != zero) & ((a < zero) != (rest < zero)), rest - b, rest)
@@ -262,8 +262,10 @@ def _hard_swish(c: Call, x: Array) -> Any:
 
 
 def _shrink(c: Call, x: Array) -> Any:
-    bias, bound = like(x, c.get("bias", 0.0)), like(x, c.get("lambd", 0.5))
-    return sm.where(x < -bound, x + bias, sm.where(x > bound, x - bias, like(x, 0)))
+    y = sm.astype(x, sm.float64) if x.dtype.is_integer else x
+    bias, bound = like(y, c.get("bias", 0.0)), like(y, c.get("lambd", 0.5))
+    result = sm.where(y < -bound, y + bias, sm.where(y > bound, y - bias, like(y, 0)))
+    return sm.astype(result, x.dtype)
 
 
 def _thresholded(c: Call, x: Array) -> Any:

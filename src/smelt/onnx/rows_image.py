@@ -121,7 +121,7 @@ def _resample(c: Call, x: Array, axis: int, a: _Axis) -> Array:
     else:
         result: Any = None
         for k in range(weights.shape[1]):
-            if not weights[:, k].any():
+            if a.goal and not weights[:, k].any():
                 continue
             factor = sm.asarray(weights[:, k].astype(x.dtype.numpy))
             part = sm.take(x, sm.asarray(index[:, k]), axis=axis) * sm.reshape(factor, tuple(shape))
@@ -203,7 +203,7 @@ def _resize_axis(
             return _repeat(x, axis, int(scale))
         extent = int(extent)
         span = (region[1] - region[0]) if crops else 1.0
-        goal = math.floor(extent * scale * span)
+        goal = math.floor(np.float32(extent * scale) * np.float32(span))  # 10 * 0.7 is 7 there
     elif not crops and goal == extent:
         return x
     else:
@@ -353,8 +353,8 @@ def _affine_grid(c: Call, theta: Array, size: Known) -> Any:
     corners = bool(c.get("align_corners", 0))
     axes: list[Any] = []
     for n in sides:
-        steps = np.arange(n, dtype=np.float64)
-        axes.append((2 * steps / max(n - 1, 1) - 1) if corners else ((2 * steps + 1) / n - 1))
+        outer = 1 if corners else 1 - 1 / max(n, 1)
+        axes.append(np.linspace(outer, -outer, n)[::-1])  # one position is the last corner
     mesh = np.meshgrid(*axes, indexing="ij")
     points = np.stack([*reversed(mesh), np.ones_like(mesh[0])], axis=-1)
     base = sm.asarray(points.reshape(-1, len(sides) + 1).astype(theta.dtype.numpy))

@@ -27,7 +27,7 @@ def _layer_norm(c: Call, x: Array, scale: Any, bias: Any = None) -> Any:
     factor = sm.rsqrt(variance + like(y, c.get("epsilon", 1e-5)))
     result = sm.astype(centred * factor, x.dtype) * scale
     result = result if bias is None else result + bias
-    return result, mean, factor
+    return result, sm.astype(mean, sm.float32), sm.astype(factor, sm.float32)
 
 
 def _skip_layer_norm(
@@ -104,9 +104,9 @@ def _group_norm(c: Call, x: Array, scale: Array, bias: Array) -> Any:
 
 def _mean_variance(c: Call, x: Array) -> Any:
     axes = tuple(axis_of(a, x.ndim) for a in c.get("axes") or (0, 2, 3))
-    mean = sm.mean(x, axis=axes, keepdims=True)
-    variance = sm.mean(x * x, axis=axes, keepdims=True) - mean * mean
-    return (x - mean) / (sm.sqrt(variance) + like(x, 1e-9))
+    centred = x - sm.mean(x, axis=axes, keepdims=True)
+    variance = sm.mean(centred * centred, axis=axes, keepdims=True)
+    return centred / (sm.sqrt(variance) + like(x, 1e-9))
 
 
 def _local_response(c: Call, x: Array) -> Any:

@@ -53,7 +53,7 @@ def dequantized(x: Array, scale: Array, zero: Any) -> Array:
     wide = sm.astype(x, sm.int32)
     if zero is not None:
         wide = wide - sm.astype(zero, sm.int32)
-    return sm.astype(wide, scale.dtype) * scale
+    return sm.astype(sm.astype(wide, sm.float32) * sm.astype(scale, sm.float32), scale.dtype)
 
 
 def _target(c: Call, zero: Any) -> np.dtype[Any]:

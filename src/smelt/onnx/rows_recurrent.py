@@ -22,6 +22,11 @@ Product = Callable[[Array], Array]
 """A product with recurrent weights."""
 
 
+_WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
+_WITH_ALPHA = (*_WITH_BETA, "LeakyRelu", "ThresholdedRelu", "Elu")
+"""Activations that take the next element of `activation_alpha`; the others skip none."""
+
+
 def _activation(name: str, alpha: Any, beta: Any) -> Callable[[Array], Array]:
     first = 0.01 if alpha is None and name == "LeakyRelu" else 1.0 if alpha is None else alpha
     table: dict[str, Callable[[Array], Array]] = {
@@ -58,8 +63,12 @@ class _Net:
         names = list(c.get("activations") or functions * self.count)
         alphas, betas = list(c.get("activation_alpha") or ()), list(c.get("activation_beta") or ())
         self.functions = [
-            _activation(n, *(v[k] if k < len(v) else None for v in (alphas, betas)))
-            for k, n in enumerate(names)
+            _activation(
+                n,
+                alphas.pop(0) if alphas and n in _WITH_ALPHA else None,
+                betas.pop(0) if betas and n in _WITH_BETA else None,
+            )
+            for n in names
         ]
         self.per_direction = len(functions)
 

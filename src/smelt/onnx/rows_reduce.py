@@ -11,16 +11,16 @@ import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known, object_array
 from smelt.onnx.row import Call, Row, axis_of
-from smelt.onnx.rows_elementwise import like
+from smelt.onnx.rows_elementwise import like, truncated_quotient
 from smelt.onnx.rows_view import product, slice_along
 from smelt.types.dtype import f32
 
 
-def _reduced_axes(c: Call, axes: Any, rank: int) -> tuple[int, ...] | None:
-    """Return the axes of a reduction; None if nothing is reduced."""
+def _reduced_axes(c: Call, axes: Any, rank: int) -> tuple[int, ...]:
+    """Return the axes of a reduction; of none each element is a sum, or a norm, of its own."""
     wanted = c.ints(axes, "axes", ())
     if not wanted:
-        return None if c.get("noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if c.get("noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted(axis_of(int(a), rank) for a in wanted))
 
 
@@ -36,8 +36,7 @@ def _reduction(
     def rule(c: Call, x: Array, axes: Known | None = None) -> Any:
         among = _reduced_axes(c, axes, x.ndim)
         y = x if before is None else before(x)
-        if among is not None and x.ndim:
-            y = function(y, axis=among, keepdims=bool(c.get("keepdims", 1)))
+        y = function(y, axis=among, keepdims=bool(c.get("keepdims", 1)))
         return y if after is None else after(y)
 
     return Row(name, rule, (1,), host=host)
@@ -55,11 +54,12 @@ def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
     if not x.dtype.is_integer:
         return sm.mean(x, axis=axis, keepdims=keepdims)
     total = sm.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
-    return sm.floor_divide(total, product([x.shape[a] for a in axis]))
+    count = sm.full((), product([x.shape[a] for a in axis]), dtype=x.dtype)
+    return truncated_quotient(total, count)
 
 
 def _log_sum_exp(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
-    return sm.nn.logsumexp(x, axis=axis, keepdims=keepdims)
+    return sm.astype(sm.nn.logsumexp(x, axis=axis, keepdims=keepdims), x.dtype)
 
 
 def _extreme(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
@@ -115,7 +115,7 @@ def _scan(function: Callable[..., Any], neutral: int) -> Callable[..., Any]:
         y = function(x, axis=a, dtype=x.dtype)
         if c.get("exclusive", 0):
             first = sm.full((*x.shape[:a], 1, *x.shape[a + 1 :]), neutral, dtype=x.dtype)
-            y = sm.concat([first, slice_along(y, a, 0, x.shape[a] - 1)], axis=a)
+            y = slice_along(sm.concat([first, y], axis=a), a, 0, x.shape[a])
         return sm.flip(y, axis=a) if c.get("reverse", 0) else y
 
     return rule
