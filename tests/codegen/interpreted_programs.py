@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 
-os.environ["TRITON_INTERPRET"] = "1"
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton asks when it is imported
 
 import argparse
 import sys
