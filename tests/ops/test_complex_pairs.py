@@ -39,6 +39,17 @@ def test_functions_agree_with_numpy(name: str, numbers: Any) -> None:
     assert_close(actual * 1.0, wanted * 1.0)
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan", "sinh", "cosh", "tanh"])
+def test_zeros_have_numpys_signs(name: str) -> None:
+    parts = [0.0, -0.0, 0.5, -0.5, 2.0, -2.0, 4.0, -4.0]
+    z = np.array([complex(a, b) for a in parts for b in parts])
+    wanted: Any = getattr(np, name)(z)
+    actual: Any = complex_pairs.FUNCTIONS[name](XP, pair_of(z))
+    for a, b in zip(actual, (wanted.real, wanted.imag), strict=True):
+        zero = b == 0.0
+        assert (np.signbit(a) == np.signbit(b))[zero].all()
+
+
 @np.errstate(all="ignore")
 @settings(max_examples=60, deadline=None)
 @given(numbers=_NUMBERS, other=st.tuples(_PARTS, _PARTS), exponent=st.integers(-5, 5))

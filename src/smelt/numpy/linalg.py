@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from functools import wraps
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
@@ -27,11 +28,13 @@ def _array(x: Any) -> Array:
 
 
 def _of_arrays(function: Any, count: int = 1) -> Any:
-    """Return a function of ours whose first arguments may be lists too."""
+    """Return a function of ours whose arguments by position are arrays, which may be lists."""
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        return function(*map(_array, args[:count]), *args[count:], **options)
+        if len(args) > count:
+            raise LibraryOnly("arguments by position that only NumPy may take")
+        return function(*map(_array, args), **options)
 
     return run
 
@@ -39,8 +42,13 @@ def _of_arrays(function: Any, count: int = 1) -> Any:
 matrix_norm, vector_norm = _of_arrays(linalg.matrix_norm), _of_arrays(linalg.vector_norm)
 inv, det, slogdet = _of_arrays(linalg.inv), _of_arrays(linalg.det), _of_arrays(linalg.slogdet)
 cholesky, svdvals = _of_arrays(linalg.cholesky), _of_arrays(linalg.svdvals)
-trace, solve = _of_arrays(linalg.trace), _of_arrays(linalg.solve, 2)
+trace = _of_arrays(linalg.trace)
 matmul, outer, cross = (_of_arrays(f, 2) for f in (linalg.matmul, linalg.outer, linalg.cross))
+
+
+def solve(a: Any, b: Any) -> Array:
+    """Return the solution of linear equations."""
+    return linalg.solve(_array(a), _array(b))
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
@@ -150,7 +158,10 @@ LIBRARY: Final = {
 __all__ = ["LinAlgError", *OURS.split(), *LIBRARY]  # pyright: ignore[reportUnsupportedDunderAll]
 
 for _name in OURS.split():
-    globals()[_name] = bound(f"linalg.{_name}", globals()[_name], getattr(np.linalg, _name))
+    _ours, _theirs = globals()[_name], getattr(np.linalg, _name)
+    globals()[_name] = bound(f"linalg.{_name}", _ours, _theirs)
+    if hasattr(_ours, "__wrapped__"):  # the array API has other names
+        globals()[_name].__signature__ = signature(_theirs)
 for _name, _reason in LIBRARY.items():
     globals()[_name] = library(f"linalg.{_name}", getattr(np.linalg, _name), _reason)
 

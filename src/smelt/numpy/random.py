@@ -260,6 +260,7 @@ class RecordedGenerator:
 def _inverse(name: str, formula: Any, doc: str) -> Any:
     """Return a method that applies the inverse of a distribution to uniform numbers."""
     _, *names = signature(formula).parameters
+    calls.named(formula, name, doc)  # its errors name it
 
     def method(self: Any, *args: Any, **named: Any) -> Any:
         values = dict(zip((*names, "size"), args, strict=False)) | named

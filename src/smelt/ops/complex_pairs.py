@@ -241,10 +241,12 @@ def _hyperbolic(xp: Any, x: Pair) -> tuple[Part, Part, Part, Part]:
     flat, straight = re == 0.0, im == 0.0
     unknown = xp.isinf(re) & ~xp.isfinite(im)
     sinh, cosh = xp.sinh(re), xp.cosh(re)
-    sc = xp.where(flat, re, xp.where(unknown, re, product(sinh, cosine, True)))
+    sc = xp.where(
+        flat, re * xp.copysign(1.0, cosine), xp.where(unknown, re, product(sinh, cosine, True))
+    )
     cs = xp.where(straight, im, product(cosh, sine, False))
     cc = xp.where(unknown, math.inf, product(cosh, cosine, False))
-    zero = xp.copysign(1.0, re) * xp.copysign(0.0, im)
+    zero = xp.copysign(1.0, re) * xp.copysign(0.0, sine)
     ss = xp.where(flat | straight, zero, product(sinh, sine, True))
     return sc, cs, cc, ss
 

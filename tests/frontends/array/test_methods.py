@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import smelt as sm
 from smelt.errors import ArgumentError, TracerError, UnsupportedError
 from smelt.frontends.array.methods import METHODS, PROPERTIES
+from smelt.frontends.array.operators import Operators
 
 CALLS = """
 x.all(); x.all(0); x.any(axis=1, keepdims=True); x.argmax(); x.argmax(1); x.argmin(axis=0)
@@ -169,3 +171,11 @@ def test_axes_of_swapaxes_are_checked() -> None:
 def test_a_table_for_notebooks_shows_integers_in_full() -> None:
     assert "<td>1234567</td>" in sm.asarray([[1234567, 2]])._repr_html_()
     assert "<td>0.333333</td>" in sm.asarray([[1 / 3]])._repr_html_()
+
+
+def test_methods_of_operators_have_their_names() -> None:
+    x = sm.asarray(DATA)
+    for name, method in vars(Operators).items():
+        if name.startswith("__") and isfunction(method):
+            assert method.__qualname__ == f"Operators.{name}"
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(x.__rsub__))(1.0), 1.0 - DATA)

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,21 @@ def test_all_of_linear_algebra_is_there(name: str) -> None:
     if name == "linalg":
         pytest.skip("a module that NumPy has kept for old programs")
     assert hasattr(snp.linalg, name)
+
+
+@pytest.mark.parametrize("name", ["det", "inv", "slogdet", "solve", "cholesky", "trace", "cross"])
+def test_linear_algebra_shows_the_arguments_that_it_takes(name: str) -> None:
+    functions = getattr(snp.linalg, name), getattr(np.linalg, name)
+    ours, theirs = ([(p.name, p.kind) for p in signature(f).parameters.values()] for f in functions)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["trace", "cross"])
+def test_options_that_numpy_takes_by_name_are_no_positions(name: str) -> None:
+    x, operands = np.eye(3), {"trace": 1, "cross": 2}[name]
+    for function in (getattr(snp.linalg, name), sm.jit(getattr(snp.linalg, name))):
+        with pytest.raises((TypeError, TracerError)):
+            function(*[x] * operands, 1)
 
 
 def test_helpers_that_build_arrays() -> None:

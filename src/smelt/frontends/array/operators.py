@@ -47,7 +47,6 @@ def _forward(what: str) -> Method[T]:
     def method(self: T, other: Any) -> T:
         return self.apply_forward(family, other)
 
-    method.__name__ = what
     return method
 
 
@@ -57,7 +56,6 @@ def _reflected(what: str) -> Method[T]:
     def method(self: T, other: Any) -> T:
         return self.apply_reflected(family, other)
 
-    method.__name__ = what
     return method
 
 
@@ -67,7 +65,6 @@ def _in_place(what: str) -> Method[T]:
     def method(self: T, other: Any) -> T:
         return self.apply_in_place(family, other)
 
-    method.__name__ = what
     return method
 
 
@@ -255,6 +252,11 @@ class Operators:
 
     def __invert__(self) -> Self:
         return finished(keep_order(self.of(_apply(UNARY["bitwise_invert"], self)), self))
+
+
+for _name, _method in vars(Operators).items():
+    if getattr(_method, "__name__", _name) != _name:  # pickles of bound methods find them by it
+        _method.__name__, _method.__qualname__ = _name, f"Operators.{_name}"
 
 
 def finished(result: Any, depth: int = 2) -> Any:
