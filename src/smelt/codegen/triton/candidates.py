@@ -179,6 +179,7 @@ def candidates(
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
     of_call = sizes if of_call is None else of_call
+    policy = replace(policy, has_bfloat16=device.has_bfloat16)
     registers = device.limits.registers
     whole = dict.fromkeys(
         divide(kernel, sizes, policy, n, device.processors)

@@ -69,6 +69,8 @@ class Policy:
     math: Literal["exact", "fast"] = "exact"
     products: Literal["exact", "split", "narrow"] = "exact"
     order: Literal["kept", "free"] = "kept"
+    has_bfloat16: bool = True
+    """Whether matrix units take bfloat16 and tf32; without, float32 lanes multiply instead."""
 
 
 EXACT = Policy()
