@@ -100,7 +100,7 @@ GROUP_WARPS = 4
 MIN_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
 WIDE_ELEMENTS = 128
-"""Accumulators of a thread from which on its epilogue is also compared in two halves."""
+"""Minimum accumulators of a thread whose epilogue is also compared in two halves."""
 MAX_HELD_ELEMENTS = 128
 """Elements of a row that a thread has in registers, of 255."""
 STEP_ROWS = (16, 32)

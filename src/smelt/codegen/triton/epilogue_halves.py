@@ -34,7 +34,7 @@ from smelt.python.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DividedLaunch:
-    """The statements of a launch up to its loop, the loop, and those of its epilogue."""
+    """A launch: statements before its loop, the loop, and its epilogue."""
 
     before: tuple[Statement, ...]
     loop: Stream
