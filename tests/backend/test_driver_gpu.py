@@ -10,11 +10,13 @@ from smelt.backend import GPUS
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.device_limits import device_limits
 from smelt.tune.scheduled_gpu import rates_of
+from smelt.types.dtype import bf16, f16, f32
 
 MIB = 1 << 20
 CARDS: dict[str, tuple[str, tuple[int, ...], tuple[float, float, float]]] = {
     # name: architecture; processors, MHz, memory MHz, bus bits, MiB of L2, double ratio;
-    # published GB/s, and Tflop/s of float32 and of dense bfloat16 products
+    # published GB/s, and Tflop/s of float32 and of dense float16 products
+    "Tesla T4": ("sm_75", (40, 1590, 5001, 256, 4, 32), (320, 8.1, 65)),
     "NVIDIA H100 PCIe": ("sm_90", (114, 1755, 1593, 5120, 50, 2), (2039, 51, 756)),
     "NVIDIA H20": ("sm_90", (78, 1980, 3201, 5120, 60, 2), (4000, 40, 148)),
     "NVIDIA H200": ("sm_90", (132, 1980, 3201, 6144, 60, 2), (4800, 67, 989)),
@@ -46,7 +48,7 @@ def facts(card: str) -> dict[str, int]:
 @pytest.mark.parametrize("card", CARDS)
 def test_a_card_has_its_published_rates(card: str):
     gpu = gpu_of_driver(card, CARDS[card][0], facts(card))
-    rates = (gpu.memory_gbs, gpu.vector_gflops / 1e3, dict(gpu.matrix_gflops)["bf16"] / 1e3)
+    rates = (gpu.memory_gbs, gpu.vector_gflops / 1e3, dict(gpu.matrix_gflops)["f16"] / 1e3)
     for k, (rate, published) in enumerate(zip(rates, CARDS[card][2], strict=True)):
         if (card, k) not in UNPUBLISHED:
             assert rate == pytest.approx(published, rel=0.1), k
@@ -55,7 +57,7 @@ def test_a_card_has_its_published_rates(card: str):
     assert rates_of(gpu).limits is device_limits(gpu.arch)
 
 
-@pytest.mark.parametrize("key", ["a100", "4090", "h100", "h200", "b200"])
+@pytest.mark.parametrize("key", ["a100", "4090", "5090", "h100", "h200", "b200"])
 def test_a_listed_card_is_the_same_from_its_driver(key: str):
     listed = GPUS[key]
     reported = {"processors": listed.processors, "clock_khz": round(listed.clock_ghz * 1e6)}
@@ -66,6 +68,24 @@ def test_a_listed_card_is_the_same_from_its_driver(key: str):
     pairs: Any = zip(gpu.matrix_gflops, listed.matrix_gflops, strict=True)
     for (name, rate), (same, published) in pairs:
         assert name == same and rate == pytest.approx(published, rel=0.01)
+
+
+def test_a_5090_is_listed_with_the_figures_of_its_driver():
+    name = "NVIDIA GeForce RTX 5090"
+    gpu, listed = gpu_of_driver(name, "sm_120", facts(name)), GPUS["sm_120"]
+    assert gpu.memory_gbs == pytest.approx(listed.memory_gbs, rel=0.001)
+    assert dict(gpu.matrix_gflops) == pytest.approx(dict(listed.matrix_gflops), rel=0.001)
+    same = ("processors", "clock_ghz", "lanes", "shared_bytes", "cache_bytes", "has_tensor_copies")
+    assert all(getattr(gpu, f) == getattr(listed, f) for f in same)
+
+
+def test_turing_multiplies_no_bfloat16_on_matrix_units():
+    t4 = gpu_of_driver("Tesla T4", "sm_75", facts("Tesla T4"))
+    assert {t for t, _ in t4.matrix_gflops} == {"f16", "i8", "u8"}
+    assert t4.product_ns(f16, f16) < t4.product_ns(bf16, bf16) == t4.product_ns(f32, f32)
+    assert t4.product_ns(f32, f16) == t4.product_ns(f32, bf16) == t4.product_ns(f32, f32)
+    rates = rates_of(t4)
+    assert not rates.has_bfloat16 and rates.tf32_tflops == 0
 
 
 def test_a_driver_that_reports_nothing_leaves_the_architecture_s_listed_card():
@@ -81,7 +101,7 @@ def test_a_slice_has_its_part_of_the_memory_s_rate():
 
 
 @pytest.mark.parametrize(
-    ("arch", "same"), [("sm_75", "sm_80"), ("sm_103", "sm_100"), ("sm_121", "sm_120")]
+    ("arch", "same"), [("sm_70", "sm_75"), ("sm_103", "sm_100"), ("sm_121", "sm_120")]
 )
 def test_an_architecture_without_limits_has_those_of_the_newest_older_one(arch: str, same: str):
     assert device_limits(arch) is device_limits(same)

@@ -24,7 +24,7 @@ from smelt.machine.target import Target
 from smelt.types.dtype import bf16, f16, f32, f64, i8, i64
 
 DEVICES = sorted({g.key for g in GPUS.values()})
-ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "gfx942", "gfx950")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 
 
 @pytest.fixture(params=DEVICES)

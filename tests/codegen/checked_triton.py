@@ -544,6 +544,10 @@ class Language:
         """Swap the last two axes."""
         return Value(x.data.swapaxes(-1, -2), x.defined.swapaxes(-1, -2))
 
+    def split(self, x: Value) -> tuple[Value, ...]:
+        assert x.data.shape[-1] == 2
+        return tuple(Value(x.data[..., k], x.defined[..., k]) for k in range(2))
+
     def permute(self, x: Value, *axes: int) -> Value:
         return Value(x.data.transpose(axes), x.defined.transpose(axes))
 

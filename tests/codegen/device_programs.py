@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.backend.test_driver_gpu import CARDS, facts
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
-from smelt.backend import GPUS, gpu
-from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
@@ -273,11 +271,8 @@ QUICK = (
 
 
 def rates(arch: str) -> DeviceRates:
-    """The first device with an architecture; of one that is not listed, what its driver reports."""
-    if arch in GPUS:
-        return rates_of(gpu(arch))
-    card = next(name for name, (of_card, *_) in CARDS.items() if of_card == arch)
-    return rates_of(gpu_of_driver(card, arch, facts(card)))
+    """The first device with an architecture."""
+    return rates_of(gpu(arch))
 
 
 def compiled(name: str, arch: str, compiler: TritonCompiler) -> Iterator[SelectedLaunch]:

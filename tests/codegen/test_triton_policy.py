@@ -193,3 +193,20 @@ def test_hardware_forms_keep_special_values(op):
     x = np.array([0.0, np.inf, np.nan], np.float32)
     (y,) = launch(triton_source(kernel, policy=FAST), [x])
     np.testing.assert_array_equal(y, run(kernel, [x])["y"])
+
+
+@pytest.mark.parametrize("products", ["exact", "split", "narrow"])
+@pytest.mark.parametrize(
+    ("left", "right"), [("bf16", "bf16"), ("f32", "bf16"), ("f16", "bf16"), ("f32", "f32")]
+)
+def test_without_bfloat16_units_products_are_of_float32(left, right, products):
+    policy = Policy(products=products, has_bfloat16=False)
+    source, y, wanted, size = product(left, right, policy)
+    assert source.count('input_precision="ieee"') == 1
+    assert (abs(y - wanted) <= 2.0**-22 * size).all()
+
+
+def test_without_bfloat16_units_float16_is_multiplied_as_it_is():
+    source, y, wanted, size = product("f16", "f16", Policy(has_bfloat16=False))
+    assert "input_precision" not in source
+    assert (abs(y - wanted) <= 2.0**-22 * size).all()

@@ -18,7 +18,6 @@ from smelt.backend.gpu import Gpu
 from smelt.backend.gpus import GPUS
 from smelt.python.dataclass import dataclass
 
-_HALF_TYPES = ("f16", "bf16")
 _GIGA, _KILO = 1e9, 1e3
 _KIB = 1 << 10
 
@@ -42,9 +41,12 @@ class _Processor:
     special: int = 16
     integer_ratio: int = 2
     """Operations on 8-bit integers by those on half types."""
+    matrix_types: tuple[str, ...] = ("f16", "bf16", "i8", "u8", "tf32")
+    """Types that matrix units multiply; others are computed on the vector lanes."""
 
 
 _PROCESSORS = {
+    75: _Processor("4090", 1024, 64, lanes=64, matrix_types=("f16", "i8", "u8")),
     80: _Processor("a100", 2048, 164, lanes=64, double_lanes=32),
     86: _Processor("4090", 1024, 100),
     87: _Processor("4090", 2048, 164),
@@ -54,7 +56,7 @@ _PROCESSORS = {
     # Blackwell Ultra: twice the special functions, few float64 and integer operations
     103: _Processor("b200", 7736, 228, has_tensor_copies=True, special=32, integer_ratio=1),
     110: _Processor("b200", 7736, 228, has_tensor_copies=True),
-    120: _Processor("4090", 1024, 100, has_tensor_copies=True),
+    120: _Processor("5090", 1024, 100, has_tensor_copies=True),
     121: _Processor("4090", 1024, 100, has_tensor_copies=True),
 }
 
@@ -80,6 +82,7 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     # GeForce sums products of half types in float32 at half the rate of the other cards.
     half = one.matrix_flops * cycles / (2 if "GeForce" in name else 1)
     integer = one.matrix_flops * one.integer_ratio * cycles
+    rates = {"f16": half, "bf16": half, "i8": integer, "u8": integer, "tf32": half / 2}
     return replace(
         like,
         key=name,
@@ -96,10 +99,7 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
         memory_gbs=_memory_gbs(like, processors, reported, is_slice=" MIG " in name),
         vector_gflops=2 * one.lanes * cycles,
         double_gflops=2 * (double_lanes or one.double_lanes) * cycles,
-        matrix_gflops=(
-            *((t, half) for t in _HALF_TYPES),
-            *(("i8", integer), ("u8", integer), ("tf32", half / 2)),
-        ),
+        matrix_gflops=tuple((t, rates[t]) for t in one.matrix_types),
         has_tensor_copies=one.has_tensor_copies,
         special_per_clock=one.special,
         unconfirmed=("cache_gbs", "matrix_gflops"),

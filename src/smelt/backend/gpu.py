@@ -421,7 +421,8 @@ class Gpu:
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
         wide, narrow = sorted((left, right), key=lambda t: -t.itemsize)
         lanes = self.element_ns(1.0, wide)
-        products = 1 if len(usable) == 2 else PRODUCTS_OF_TERMS.get(narrow.name, 0)
+        terms = PRODUCTS_OF_TERMS.get(narrow.name, 0) if "bf16" in rates else 0
+        products = 1 if len(usable) == 2 else terms
         if is_narrow and products != 1 and wide.is_float and wide.itemsize == f32.itemsize:
             products, usable = 1, usable or [rates[n] for n in ("tf32",) if n in rates]
         if not usable or not products or wide.itemsize > f32.itemsize:

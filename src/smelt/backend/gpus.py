@@ -118,6 +118,28 @@ _TABLE = (
         has_tensor_copies=True,
         unconfirmed=("cache_gbs", "memory_gbs"),
     ),
+    # NVIDIA RTX Blackwell GPU architecture white paper, appendix "GeForce RTX 5090"; float16 with
+    # float32 accumulation. The rate of L2 is not published: as for the RTX 4090, per cycle
+    Gpu(
+        key="5090",
+        name="NVIDIA GeForce RTX 5090",
+        arch="sm_120",
+        processors=170,
+        clock_ghz=2.407,
+        lanes=128,
+        warp_size=32,
+        registers_bytes=256 * KIB,
+        shared_bytes=100 * KIB,
+        cache_bytes=96 * MIB,
+        cache_gbs=6343.0,
+        memory_bytes=32 * GB,
+        memory_gbs=1792.0,
+        vector_gflops=104_800.0,
+        double_gflops=1_640.0,
+        matrix_gflops=_matrix(209_500.0, 838_000.0, 104_800.0),
+        has_tensor_copies=True,
+        unconfirmed=("cache_gbs",),
+    ),
     # AMD Instinct MI300X data sheet and CDNA 3 white paper; the cache is the Infinity Cache. AMD
     # measures 4.3 TB/s of its 5.3, and 45 % of the matrix units' peak
     Gpu(

@@ -98,6 +98,7 @@ def cached_partials(
 @lru_cache
 def rates_of(machine: Gpu) -> DeviceRates:
     """Return a device as schedules are compared on it."""
+    rates = dict(machine.matrix_gflops)
     return DeviceRates(
         arch=machine.arch,
         limits=device_limits(machine.arch),
@@ -106,8 +107,9 @@ def rates_of(machine: Gpu) -> DeviceRates:
         cache_gbytes_per_second=machine.cache_gbs,
         cache_bytes=machine.cache_bytes,
         launch_ns=machine.launch_ns,
-        tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
-        tf32_tflops=dict(machine.matrix_gflops).get("tf32", 0.0) / 1e3,
+        tensor_tflops=rates["f16"] / 1e3,
+        has_bfloat16="bf16" in rates,
+        tf32_tflops=rates.get("tf32", 0.0) / 1e3,
         matrix_share=machine.matrix_share,
         float32_tflops=machine.vector_gflops / 1e3,
         float64_tflops=machine.double_gflops / 1e3,

@@ -17,6 +17,7 @@ from smelt.codegen.triton.block_axes import (
     power_of_two,
 )
 from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
+from smelt.codegen.triton.epilogue_halves import divided_launch
 from smelt.codegen.triton.flat_grid import flat_grid, flat_rows
 from smelt.codegen.triton.launch_time import (
     block_count,
@@ -98,6 +99,8 @@ GROUP_WARPS = 4
 """Warps that tensor cores of Hopper take an instruction from."""
 MIN_GROUPED_ROWS = 128
 """Rows of a block that two groups of warps halve: an instruction has 64."""
+WIDE_ELEMENTS = 128
+"""Minimum accumulators of a thread whose epilogue is also compared in two halves."""
 MAX_HELD_ELEMENTS = 128
 """Elements of a row that a thread has in registers, of 255."""
 STEP_ROWS = (16, 32)
@@ -151,6 +154,8 @@ class Candidate:
             parts.append("tensor copies and stores" if schedule.stored else "tensor copies")
         if schedule.programs is not None:
             parts.append(f"{schedule.programs} persistent programs")
+        if schedule.halved:
+            parts.append("epilogue in halves")
         if schedule.specialised:
             parts.append("specialised warps")
         if schedule.streams:
@@ -179,6 +184,7 @@ def candidates(
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
     of_call = sizes if of_call is None else of_call
+    policy = replace(policy, has_bfloat16=device.has_bfloat16)
     registers = device.limits.registers
     whole = dict.fromkeys(
         divide(kernel, sizes, policy, n, device.processors)
@@ -357,7 +363,7 @@ def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
     forms: dict[object, int] = {}
     for c in every:
         schedule = c.schedule
-        tile = (*c.lanes.items(), schedule.splits_loops)
+        tile = (*c.lanes.items(), schedule.splits_loops, schedule.halved)
         if c.work is None or not _is_product(c.work, schedule):
             tile = (*tile, c.warps, schedule.stages, schedule.programs)
         count = forms.setdefault(tile, 0)
@@ -741,12 +747,23 @@ def _product_forms(
     behind = replace(walking, copied=copied, reason=f"{walk}, loads of the next one behind stores")
     stored = copied_stores(launch, of_call, lanes)
     yield behind
+    if _has_wide_tiles(schedule, lanes, work) and divided_launch(launch, schedule.blocked[1]):
+        reason = f"{behind.reason}, registers for half of an epilogue"
+        yield replace(behind, halved=schedule.blocked[1], reason=reason)
     if stored:
         behind = replace(behind, stored=stored)
         yield behind
     specialised = _specialised(launch, behind, device)
     if specialised is not None:
         yield specialised
+
+
+def _has_wide_tiles(schedule: Schedule, lanes: Mapping[str, int], work: LaunchWork) -> bool:
+    """Return whether accumulators take half of the registers of a program's threads."""
+    if len(schedule.blocked) != 2 or not schedule.warps:
+        return False
+    elements = sum(math.prod(lanes.get(a, 1) for a in c.result) for c in work.contractions)
+    return elements >= WIDE_ELEMENTS * 32 * schedule.warps
 
 
 def _specialised(launch: Kernel, schedule: Schedule, device: DeviceRates) -> Schedule | None:

@@ -76,10 +76,12 @@ def _nvidia(
     specialised: Literal["", "nested", "flattened"] = "",
     asynchronous_rows: int = 0,
     whole_store_bytes: int = 8,
+    stages_in_registers: int = 0,
 ) -> DeviceLimits:
     return DeviceLimits(
         asynchronous_rows=asynchronous_rows,
         whole_store_bytes=whole_store_bytes,
+        stages_in_registers=stages_in_registers,
         has_tensor_copies=has_tensor_copies,
         specialised=specialised,
         shared_bytes=(shared_kib - 1) << 10,
@@ -108,6 +110,7 @@ def _amd(shared_kib: int) -> DeviceLimits:
 # CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"; AMD's
 # CDNA 3 and CDNA 4 instruction set references, chapter "Program organization".
 _LIMITS: Final = {
+    "sm_75": _nvidia(64, 32, 16, stages_in_registers=1),
     "sm_80": _nvidia(164, 64, 32),
     "sm_86": _nvidia(100, 48, 16),
     "sm_87": _nvidia(164, 48, 16),
@@ -157,7 +160,9 @@ class DeviceRates:
     launch_ns: float
     """Between the starts of two launches."""
     tensor_tflops: float
-    """Of products of bfloat16."""
+    """Of products of half types."""
+    has_bfloat16: bool = True
+    """Whether matrix units multiply bfloat16; else it is multiplied as float32."""
     tf32_tflops: float
     """Of products of float32 rounded to tf32; 0 without matrix units for them."""
     matrix_share: float

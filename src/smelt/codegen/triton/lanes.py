@@ -32,6 +32,10 @@ class Lanes:
         """Axes whose first lanes of a block may be none: the range begins inside of it."""
         self.blocks: dict[str, int | None] = {}
         self.with_ends = _with_ends(kernel)
+        self.half = ""
+        """The axis that is taken in halves of its blocks."""
+        if schedule.halved:
+            self.with_ends |= {schedule.halved}
         for access in (*schedule.copied, *schedule.stored):
             self.with_ends |= {a for e in access.index for a in axes_of(e)}
 
@@ -120,7 +124,7 @@ class Lanes:
 
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
-        return f"BLOCK_{axis}"
+        return f"(BLOCK_{axis} // 2)" if axis == self.half else f"BLOCK_{axis}"
 
     def stream(self, axis: str) -> str:
         """Take an axis in the blocks of its stream; return the name of their lanes."""
@@ -189,6 +193,13 @@ class Lanes:
             return extent
         first, end = self.ends[axis]
         return f"({end} - ({first}))"
+
+    @contextmanager
+    def halved(self, axis: str) -> Generator[None]:
+        """Take an axis in halves of its blocks within."""
+        self.half = axis
+        yield
+        self.half = ""
 
     @contextmanager
     def scope(self) -> Generator[None]:

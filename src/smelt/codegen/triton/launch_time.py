@@ -223,7 +223,7 @@ def loop_shared_bytes(
     if not schedule.overlaps_blocks:
         return nbytes
     for x in work.stored:
-        stored = x.nbytes * _tile(x.axes, lanes)
+        stored = x.nbytes * _tile(x.axes, lanes) // (1 + (schedule.halved in x.axes))
         is_whole = schedule.stored or x.nbytes >= limits.whole_store_bytes
         nbytes += stored if is_whole else min(stored, STORE_BYTES)
     return nbytes

@@ -222,7 +222,8 @@ def _loads_of_conditions(launch: Kernel) -> list[Load]:
 
 
 def _contraction(d: Dot, axes: Axes, width: int, products: int, policy: Policy) -> Contraction:
-    is_tf32 = d.dtype == f32 and width == f32.itemsize and policy.products != "exact"
+    takes_tf32 = policy.products != "exact" and policy.has_bfloat16
+    is_tf32 = takes_tf32 and d.dtype == f32 and width == f32.itemsize
     return Contraction(axes, Axes(d.over), *_rate_of(d, width, products), is_tf32)
 
 
@@ -351,10 +352,13 @@ def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axe
 def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
     """Return the bytes of the elements that a contraction multiplies, and its number of products.
 
-    Products of terms are in bfloat16.
+    Products of terms are in bfloat16, and in float32 where matrix units do not multiply that.
     """
     pair = [_type_of(v, types) for v in (dot.left, dot.right)]
     wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
+    has_terms = f32 in pair and policy.products != "narrow"
+    if not policy.has_bfloat16 and (bf16 in pair or has_terms):
+        return max(wider, f32.itemsize), 1
     products = SPLIT_PRODUCTS if policy.products == "split" and wider == f32.itemsize else 1
     if policy.products == "narrow":
         return min(wider, max(narrower, 2)), 1

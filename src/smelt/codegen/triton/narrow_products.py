@@ -11,6 +11,8 @@ or of the other sign, would make NaN of infinity. The policy decides:
     split    two terms of a float32 beside a bfloat16: 2^-16 of a product
     narrow   x rounded to the half type: 2^-8 of x for bfloat16, 2^-11 for float16
 
+On matrix units without bfloat16 (Turing's), it and such sums are multiplied in float32.
+
 G. Henry, P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
 Higher-Precision Computations", 2019.
 """
@@ -58,9 +60,12 @@ def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
     if not types:
         return _in_float32(policy)
     half = bf16 if bf16 in types else f16
-    if types == {half} and (left.narrow == right.narrow or policy.products == "narrow"):
+    is_multiplied = half == f16 or policy.has_bfloat16
+    is_same = left.narrow == right.narrow or policy.products == "narrow"
+    if types == {half} and is_same and is_multiplied:
         return Products([(_to(half), _to(half))], "")
-    if policy.products == "exact" or (policy.products == "split" and types == {bf16}):
+    has_terms = policy.products == "exact" or (policy.products == "split" and types == {bf16})
+    if has_terms and policy.has_bfloat16:
         orders = product_orders(left.narrow, right.narrow, policy)
         return Products([(_term(i), _term(j)) for i, j in orders], "")
     return _in_float32(policy)
@@ -136,7 +141,8 @@ def product_orders(
 
 
 def _in_float32(policy: Policy) -> Products:
-    precision = {"exact": "ieee", "split": "tf32x3", "narrow": "tf32"}[policy.products]
+    products = policy.products if policy.has_bfloat16 else "exact"
+    precision = {"exact": "ieee", "split": "tf32x3", "narrow": "tf32"}[products]
     return Products([(_as_it_is, _as_it_is)], f', input_precision="{precision}"')
 
 

@@ -69,6 +69,8 @@ class Policy:
     math: Literal["exact", "fast"] = "exact"
     products: Literal["exact", "split", "narrow"] = "exact"
     order: Literal["kept", "free"] = "kept"
+    has_bfloat16: bool = True
+    """Whether matrix units take bfloat16 and tf32; without, float32 lanes multiply instead."""
 
 
 EXACT = Policy()
@@ -109,6 +111,8 @@ class Schedule:
     """Operands of contractions whose blocks tensor descriptors copy: an axis for each dimension."""
     stored: Mapping[Store, tuple[str | None, ...]] = field(default_factory=_nothing_stored)
     """Results whose blocks tensor descriptors copy to memory."""
+    halved: str = ""
+    """The axis in whose halves of a block the epilogue is computed, one after the other."""
     specialised: Literal["", "nested", "flattened"] = ""
     """The loop over blocks that is divided among warps for copies, products and results."""
     reason: str = ""

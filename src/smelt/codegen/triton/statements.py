@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from smelt.codegen.triton.epilogue_halves import DividedLaunch, divided_launch
 from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.members import Members, members_of
@@ -75,8 +76,12 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
     if members is not None:
         members.print(writer, lanes.index_type)
     lanes.declare(writer, values.indices, members=members is not None)
-    for statement in kernel.body:
+    divided = divided_launch(kernel, schedule.halved) if schedule.halved else None
+    whole = kernel.body if divided is None else (*divided.before, divided.loop)
+    for statement in whole:
         print_statement(statement, values)
+    if divided is not None:
+        _halves(divided, schedule.halved, values)
     used = {f"ptr_{p}" for p in _accessed(kernel)}
     pointers = dict.fromkeys(
         p.name for p in (*kernel.inputs, *kernel.outputs) if f"ptr_{p.name}" in used and not p.each
@@ -341,6 +346,34 @@ def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
     bound = f"tl.full([], {extent.code}, tl.int64)"
     inside = f"tl.minimum(tl.maximum({x.code}, 0), {bound})"
     return values.writer.bind(f"{inside}.to({values.lanes.index_type})", (), i32)
+
+
+def _halves(divided: DividedLaunch, axis: str, values: ValuePrinter) -> None:
+    """Write the epilogue for the low and the high half of an axis' accumulators."""
+    writer, lanes, block = values.writer, values.lanes, values.lanes.block(axis)
+    extent = values.indices.text(values.kernel.axis(axis).extent).code
+    halves: dict[str, tuple[Text, ...]] = {}
+    for state in divided.loop.states:
+        x = values.names[state.name]
+        if axis not in x.axes:
+            continue
+        place = x.axes.index(axis)
+        shape = [lanes.block(a) for a in x.axes]
+        shape[place : place + 1] = "2", f"{block} // 2"
+        order = [k for k in range(len(shape)) if k != place] + [place]
+        names = f"low_{state.name}", f"high_{state.name}"
+        code = f"{x.code}.reshape({', '.join(shape)}), {', '.join(map(str, order))}"
+        writer.line(f"{', '.join(names)} = tl.split(tl.permute({code}))")
+        halves[state.name] = tuple(Text(n, x.axes, x.dtype) for n in names)
+    for k in range(2):
+        with values.scope(), lanes.halved(axis):
+            if k:
+                writer.line(f"start_{axis} = start_{axis} + {lanes.block(axis)}")
+            lanes.enter(writer, axis, f"start_{axis}", extent)
+            for name, texts in halves.items():
+                values.define(name, texts[k])
+            for statement in divided.epilogue:
+                print_statement(statement, values)
 
 
 # ---- stores ------------------------------------------------------------------------------------
