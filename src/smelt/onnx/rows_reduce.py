@@ -17,7 +17,7 @@ from smelt.types.dtype import f32
 
 
 def _reduced_axes(c: Call, axes: Any, rank: int) -> tuple[int, ...]:
-    """Return the axes of a reduction; of none each element is a sum, or a norm, of its own."""
+    """Return the axes of a reduction; without any, each element is reduced alone."""
     wanted = c.ints(axes, "axes", ())
     if not wanted:
         return () if c.get("noop_with_empty_axes", 0) else tuple(range(rank))
