@@ -94,9 +94,12 @@ WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "minimum": lambda m, x, i: m.minimum(i * 2**61, 7) + x,
     "quotient": lambda m, x, i: (i * 2**62) // 3 + x,
     "sum": lambda m, x, i: m.sum(m.maximum(i * 2**62, 0) % 7) + x,
+    "by itself": lambda m, x, i: i // i + (i - 3) % (i - 3) + x,
+    "an element by itself": lambda m, x, i: m.astype(x, m.int64) // m.astype(x, m.int64) + x,
 }
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.parametrize("length", [0, 1, 5, 17, 5000])
 def test_integers_computed_of_positions_wrap(name: str, length: int) -> None:

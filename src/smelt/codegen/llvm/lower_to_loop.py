@@ -64,6 +64,7 @@ from smelt.types.expr import (
     mod,
     mul,
     nonnegative,
+    positive,
     product,
     size,
     sub,
@@ -438,17 +439,15 @@ def lower_nest(lowering: Lowering, nest: Nest) -> _Body:
     return tuple(body)
 
 
-_OF_A_RING = ("add", "sub", "mul")
-"""Operators that are the same on index expressions and on integers that wrap."""
-
-
 def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
     """Apply an operator of the program, whose integers wrap; index expressions do not."""
     indices = [loop.as_index(x) for x in args]
     e = loop.as_index(result := loop.apply(op, *args))
-    has_values = any(i is not None and any(a.kind == "value" for a in atoms(i)) for i in indices)
-    is_exact = e is not None and not may_wrap(e) and (op in _OF_A_RING or not has_values)
-    return result if is_exact else loop.Apply(op, args)
+    if op in ("floordiv", "mod", "min", "max"):  # sums and products are the same for both
+        has_values = any(a.kind == "value" for i in indices if i is not None for a in atoms(i))
+        may_be_zero = op in ("floordiv", "mod") and not positive(indices[-1] or 0)
+        e = None if has_values or may_be_zero else e
+    return loop.Apply(op, args) if e is None or may_wrap(e) else result
 
 
 def _read(name: str, dtype: DType) -> loop.Value:
