@@ -336,6 +336,9 @@ _ARITHMETIC: Final = {
     "min": expr.minimum,
     "max": expr.maximum,
 }
+DIVISIONS: Final = frozenset(("floordiv", "mod"))
+UNWRAPPED: Final = frozenset(("min", "max")) | DIVISIONS
+"""Arithmetic that index expressions do as integers which wrap only as long as nothing wraps."""
 
 
 def variable(loop: For, name: str = "") -> Index:

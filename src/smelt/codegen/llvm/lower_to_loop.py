@@ -443,9 +443,9 @@ def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
     """Apply an operator of the program, whose integers wrap; index expressions do not."""
     indices = [loop.as_index(x) for x in args]
     e = loop.as_index(result := loop.apply(op, *args))
-    if op in ("floordiv", "mod", "min", "max"):  # sums and products are the same for both
+    if op in loop.UNWRAPPED:
         has_values = any(a.kind == "value" for i in indices if i is not None for a in atoms(i))
-        may_be_zero = op in ("floordiv", "mod") and not positive(indices[-1] or 0)
+        may_be_zero = op in loop.DIVISIONS and not positive(indices[-1] or 0)
         e = None if has_values or may_be_zero else e
     return loop.Apply(op, args) if e is None or may_wrap(e) else result
 
