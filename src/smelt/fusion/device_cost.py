@@ -20,7 +20,7 @@ from smelt.errors import DeviceKernelError
 from smelt.fusion.array_families import Families
 from smelt.fusion.assemble import Group, single_cluster
 from smelt.fusion.bitsets import Hints, bits
-from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.cost_model import CHARGED, Cost, CostModel
 from smelt.fusion.legal import refuse_cost
 from smelt.fusion.plan import Cluster
 from smelt.fusion.region import Region
@@ -30,11 +30,6 @@ from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
 from smelt.types.dtype import DType, bf16, f32
 
-HIDDEN_SHARE = 0.5
-"""Share of hidden time that counts, so that of plans of one time the one that moves less is chosen.
-
-It leads the search past states of one time: with less, kernels that mix heads are joined to
-products whose tiles no program holds. More keeps kernels apart for bytes that hide."""
 UNPRINTED_NS = 1e9
 """Time of a kernel without a program: longer than any plan whose kernels have one."""
 
@@ -183,7 +178,7 @@ class DeviceModel(CostModel):
             busy = self._least_time(touched).busy
         return Cost(
             launch + busy,
-            launch + busy + HIDDEN_SHARE * min(time.memory, time.arithmetic),
+            launch + busy + (1.0 - CHARGED) * min(time.memory, time.arithmetic),
             launch,
             time.arithmetic,
             time.memory,
@@ -203,8 +198,8 @@ class DeviceModel(CostModel):
         self, work: float, one_core: float, all_cores: float, full_ns: float, kernels: int
     ) -> float:
         """Return the least objective of kernels that keep every processor busy."""
-        busy = max(work, all_cores) + HIDDEN_SHARE * min(work, all_cores)
-        return kernels * self.least_launch_ns + busy
+        charged = work + all_cores - CHARGED * min(work, all_cores)
+        return kernels * self.least_launch_ns + charged
 
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
         """Return `l1` for states that a program holds in registers and shared memory."""
