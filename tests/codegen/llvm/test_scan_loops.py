@@ -1,4 +1,4 @@
-"""Running folds in lanes: the bits of nests that are emitted otherwise, on all instruction sets."""
+"""Scans in lanes: the bits of nests that are emitted otherwise, on all instruction sets."""
 
 from __future__ import annotations
 

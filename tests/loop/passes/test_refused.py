@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         ROW.replace("each", "for") + "y[i] = 1.0",
         lambda f: vectorize(f, "i", 4, "mask"),
     ),
-    "carries s, which is not a running fold": (
+    "carries s, which is not a scan": (
         ORDERED,
         lambda f: vectorize(f, "i", 4, "mask"),
     ),

@@ -21,7 +21,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Vectors that fill no cache lines are not stored past the caches.
-A running fold combines the prefixes of each vector's lanes with the last lane before it:
+A scan combines the prefixes of each vector's lanes with the last lane before it:
 
 >>> module = parse('''
 ... func f(x: f32[n], y: out f32[n]; n)
@@ -57,7 +57,7 @@ from smelt.loop.env import Env, read, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.decide import gap_of
 from smelt.loop.passes.remainder import continued, copy_loop, halves, whole_groups
-from smelt.loop.passes.running import Running, running
+from smelt.loop.passes.scans import Scan, scans
 from smelt.loop.walk import (
     Body,
     Names,
@@ -130,7 +130,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
 def _in_order(
     loop: ir.For, mid: Index, lanes: int, tail: Tail, rest: int, env: Env, names: Names
 ) -> Body:
-    """Return the loops of running folds, of which each continues the one before."""
+    """Return the loops of scans, of which each continues the one before."""
     out: list[ir.Statement] = []
     before: ir.For | None = None
     masked, count = tail in ("mask", "masked"), rest or lanes
@@ -258,8 +258,8 @@ class Widen(Rewriter):
         self.verdicts: dict[int, bool] = {}
         """Whether values of the body vary, by identity: operators ask for their operands again."""
         self.carries = {c.name: c for c in loop.carry}
-        self.running = running(loop) if loop.kind == "for" else {}
-        self.last = {r.carry: name for name, r in self.running.items()}
+        self.scans = scans(loop) if loop.kind == "for" else {}
+        self.last = {r.carry: name for name, r in self.scans.items()}
 
     def _varies(self, v: ir.Value) -> bool:
         varies = self.verdicts.get(id(v))
@@ -370,9 +370,9 @@ class Widen(Rewriter):
 
     def statement(self, s: ir.Statement) -> Body:
         match s:
-            case ir.Let(name) if name in self.running:
+            case ir.Let(name) if name in self.scans:
                 self.varying.add(name)
-                return (ir.Let(name, self._prefixes(self.running[name])),)
+                return (ir.Let(name, self._prefixes(self.scans[name])),)
             case ir.Next(name) if name in self.last:
                 vector = ir.Ref(self.last[name])
                 return (ir.Next(name, ir.Shuffle((vector,), "permute", (self.lanes - 1,))),)
@@ -397,7 +397,7 @@ class Widen(Rewriter):
             case _:
                 return (s,)
 
-    def _prefixes(self, r: Running) -> ir.Value:
+    def _prefixes(self, r: Scan) -> ir.Value:
         """Return what a carry becomes with each lane."""
         value, dtype = self._full(r.element), type_of(r.element, self.env).dtype
         if self.on is not None:

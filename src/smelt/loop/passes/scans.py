@@ -1,18 +1,14 @@
-"""Find the carries of a loop that its iterations combine with their elements: running sums.
+"""Find the carries of a loop that its iterations combine with their elements: scans.
 
 >>> from smelt.loop.text import parse
->>> (loop,) = (
-...     parse('''
+>>> module = parse('''
 ... func f(x: f32[n], y: out f32[n]; n)
 ...   for i in 0 .. n with s = 0.0
 ...     v = s + x[i]
 ...     y[i] = v
 ...     s' = v
 ... ''')
-...     .funcs[0]
-...     .body
-... )
->>> [(name, r.carry, r.combine) for name, r in running(loop).items()]
+>>> [(name, r.carry, r.combine) for name, r in scans(module.funcs[0].body[0]).items()]
 [('v', 's', 'sum')]
 """
 
@@ -27,13 +23,11 @@ from smelt.ops.combine import COMBINES
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
 
-__all__ = ["Running", "running"]
-
 _COMBINE_OF = {row.scalar: row.name for row in COMBINES.values() if not row.positional}
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Scan:
     """Value that a carry has next: the carry, combined with an element."""
 
     carry: str
@@ -41,14 +35,14 @@ class Running:
     element: ir.Value
 
 
-def running(loop: ir.For) -> dict[str, Running]:
-    """Return the running values of a loop, by the names that they have in its body.
+def scans(loop: ir.For) -> dict[str, Scan]:
+    """Return what a loop's carries have next, by the names of these values.
 
     Raises LoopPassError if the loop carries anything else.
     """
     nexts = {s.name: s.value for s in loop.body if isinstance(s, ir.Next)}
     lets = {s.name: s.value for s in loop.body if isinstance(s, ir.Let)}
-    found: dict[str, Running] = {}
+    out: dict[str, Scan] = {}
     for c in loop.carry:
         name = "" if c.combine else _name(nexts[c.name])
         value = lets.get(name)
@@ -59,15 +53,15 @@ def running(loop: ir.For) -> dict[str, Running]:
             carried, element = element, carried
         if _name(carried) != c.name or c.name in names_in(element):
             _refuse(loop, c.name)
-        found[name] = Running(c.name, _COMBINE_OF[value.op], element)
-    carried = {r.carry for r in found.values()}
-    if any(carried & _read(s) for s in statements(loop.body) if _let_name(s) not in found):
+        out[name] = Scan(c.name, _COMBINE_OF[value.op], element)
+    carried = {r.carry for r in out.values()}
+    if any(carried & _read(s) for s in statements(loop.body) if _let_name(s) not in out):
         raise LoopPassError(f"the loop over {loop.var} reads what it carries more than once")
-    return found
+    return out
 
 
 def _refuse(loop: ir.For, name: str) -> NoReturn:
-    raise LoopPassError(f"the loop over {loop.var} carries {name}, which is not a running fold")
+    raise LoopPassError(f"the loop over {loop.var} carries {name}, which is not a scan")
 
 
 def _name(v: ir.Value) -> str:
