@@ -46,7 +46,8 @@ class _Processor:
 
 
 _PROCESSORS = {
-    75: _Processor("4090", 1024, 64, lanes=64, matrix_types=("f16", "i8", "u8")),
+    # Triton uses Turing's matrix units no more (triton-lang/triton#5066)
+    75: _Processor("4090", 0, 64, lanes=64, matrix_types=()),
     80: _Processor("a100", 2048, 164, lanes=64, double_lanes=32),
     86: _Processor("4090", 1024, 100),
     87: _Processor("4090", 2048, 164),
