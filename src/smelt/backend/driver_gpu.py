@@ -62,6 +62,10 @@ _PROCESSORS = {
 }
 
 
+_LIMITED_GFLOPS = {"NVIDIA H20": 148_000.0, "NVIDIA L20": 119_500.0}
+"""Published rates of half types below those of a card's processors, which no driver reports."""
+
+
 def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     """Return a GPU with the figures that its driver reports.
 
@@ -82,7 +86,8 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     double_lanes = one.lanes / reported["double_ratio"] if "double_ratio" in reported else 0
     # GeForce sums products of half types in float32 at half the rate of the other cards.
     half = one.matrix_flops * cycles / (2 if "GeForce" in name else 1)
-    integer = one.matrix_flops * one.integer_ratio * cycles
+    half = min(half, _LIMITED_GFLOPS.get(name, half))
+    integer = half * one.integer_ratio * (2 if "GeForce" in name else 1)
     rates = {"f16": half, "bf16": half, "i8": integer, "u8": integer, "tf32": half / 2}
     return replace(
         like,
