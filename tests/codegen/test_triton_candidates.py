@@ -25,11 +25,9 @@ from smelt.codegen.triton.launch_time import floor_ns, launch_time, loop_shared_
 from smelt.codegen.triton.launch_work import launch_work
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage
-from smelt.kernel.axes import Axes
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
-from smelt.ops.cost import MOVE_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import evaluate, size
 
@@ -313,39 +311,6 @@ def test_parts_of_a_stream_visit_together_what_the_whole_one_does(parts):
     assert works[0].parts["n"] == {"part"}
     assert works[0].visited["n"] == pytest.approx(0.53, abs=0.05)
     assert works[1].visited["part"] == pytest.approx(1 - 1 / parts)
-
-
-MASKED = """
-kernel f(s: f32[m,n], keep: f32[m,n]) -> y: f32[m]
-  grid m/16
-  v0 = m
-  stream n/16 to last(m) + 1 with v8 = -inf [m], a = 0 [m]
-    v1 = n
-    v2 = v1 <= v0
-    v3 = s[m,n]
-    v4 = select(v2, v3 * 2 + 1, -inf) if last(n) > first(m) else v3
-    v8' = max(v8, max(v4 over n))
-    v5 = v3 * keep[m,n]
-    v6 = select(v2, v5, 0) if last(n) > first(m) else v5
-    a' = a + sum(v6 over n)
-  y[m] = v8 + a
-"""
-
-
-def test_masks_and_what_only_they_read_are_the_work_of_cut_blocks():
-    every = {(x.axes, x.masked): x for x in lane_work(parse(MASKED.strip()))}
-    full, cut = every[Axes("mn"), ""], every[Axes("mn"), "n"]
-    multiplied, reduced = SCALARS["mul"].cost, SCALARS["max"].cost + SCALARS["add"].cost
-    assert full.cost == multiplied + reduced
-    chosen = 2 * SCALARS["select"].cost + SCALARS["le"].cost
-    assert cut.cost == 2 * SCALARS["select"].cost + chosen + multiplied + SCALARS["add"].cost
-
-
-def test_an_instruction_for_the_greater_of_two_floats_is_one():
-    work = launch_work(parse(SOFTMAX.strip()), {"r": 4, "c": 64}, FAST)
-    (row,) = [x for x in work.lanes if x.axes == Axes("rc")]
-    assert row.extreme_cost == SCALARS["max"].cost - MOVE_COST
-    assert device_limits("sm_90").has_extremes and not device_limits("gfx942").has_extremes
 
 
 def test_integer_operators_are_no_special_functions():

@@ -52,9 +52,9 @@ def _exp2_over(m: M, d: DType, x: V, n: V) -> V:
 
 
 def _moved(per: float) -> Lower:
-    """Return the factor from the power of 2 nearest e^y or 2^y, y · `per` the exponent, to z's.
+    """Return the formula of `exp_moved`, or of `exp2_moved`: `per` times x is an exponent of 2.
 
-    It is 1 where neither moves: the instruction has the value 1 at 0.
+    The factor is 1 where nothing moves, because the instruction's value at 0 is 1.
     """
 
     def factor(m: M, d: DType, y: V, z: V) -> V:
