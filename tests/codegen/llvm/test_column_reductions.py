@@ -11,9 +11,9 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm import folding
+from smelt.codegen.llvm import nest_loops, vector_loops
 from smelt.codegen.llvm.loopir.items import Access, Item, Load, apply
-from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
+from smelt.codegen.llvm.loops import unroll_factor
 from smelt.machine.blocks import BLOCK, rows_per_task
 from smelt.runtime import code
 from smelt.types.dtype import f32
@@ -105,7 +105,7 @@ def test_jammed_rows_give_the_bits_of_single_rows(
         ]
 
     monkeypatch.setattr(
-        folding, "adds_pairs_first", lambda _: False
+        nest_loops, "adds_pairs_first", lambda _: False
     )  # which row rows are added to first
     for shape in ((2, 16), (14, 5), (16, 70), (18, 33), (4100, 21)):
         x = (_columns(*shape) * 9).astype(dtype)
@@ -113,7 +113,7 @@ def test_jammed_rows_give_the_bits_of_single_rows(
             x[shape[0] // 2, 1] = np.nan
         together = bits(x)
         with monkeypatch.context() as patch:
-            patch.setattr(unroll_and_jam, "can_jam", lambda _: False)
+            patch.setattr(vector_loops, "jammed_rows", lambda _: 0)
             assert bits(x) == together
     code.forget()
 
