@@ -243,6 +243,3 @@ class _NestLowering(Lowering):
         assert isinstance(position, Expr) and is_short(position)
         (name,) = (a.name for a in atoms(position))
         return axis(name, self.index(atom.extent))
-
-
-__all__ = ["run_as_loops"]

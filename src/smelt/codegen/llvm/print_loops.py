@@ -387,6 +387,3 @@ def print_func(
     for name, value in zip(func.numbers, numbers, strict=True):
         printer.bind(name, value)
     printer.block(func.body)
-
-
-__all__ = ["LoopPrinter", "Typed", "print_func"]

@@ -392,6 +392,3 @@ def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
             return 0
         counts.append(rows)
     return max(counts)
-
-
-__all__ = ["in_vectors", "why_not_nest"]
