@@ -21,7 +21,7 @@ A prepacked right operand is read in place; all tiles of a panel share in prefet
 the next block, or the next task, reads first.
 
 With few rows a panel is multiplied only some times, and packing it separately would cost as much as
-two of these: so the first tile packs what it multiplies (`smelt.codegen.llvm.products.first_use`).
+two of these: so the first tile packs what it multiplies (`FirstUse`).
 
 A row remainder goes to lower tiles, down to single rows, where outputs may overwrite operands:
 nothing is computed twice.  The extra sums of whole tiles are of whatever is stored behind packed
@@ -38,7 +38,6 @@ from typing import Self
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_scalar,
     load_vector,
     prefetch,
     store_vector,
@@ -49,15 +48,27 @@ from smelt.codegen.llvm.instructions.counting import (
     row_addresses,
     step_address,
 )
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
-from smelt.codegen.llvm.products.first_use import UNROLL, FirstUse
 from smelt.codegen.llvm.products.fused_epilogue import Columns, FusedEpilogue, Part, mask_of_last
+from smelt.codegen.llvm.products.fused_gemm_packing import UNROLL, FirstUse
+from smelt.codegen.llvm.products.microkernel import (
+    add_previous_blocks,
+    broadcast_each,
+    fits_one_run,
+    for_each_height,
+    multiply_add,
+    rank_one_update,
+    reduction_loop,
+    strip_mine_axis,
+    sum_in_runs,
+    unrolled_reduction,
+)
 from smelt.codegen.llvm.products.prefetch import (
     PanelShare,
     Share,
@@ -65,14 +76,6 @@ from smelt.codegen.llvm.products.prefetch import (
     prefetch_at,
     prefetch_in_loop,
 )
-from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import (
-    for_each_height,
-    reduction_loop,
-    strip_mine_axis,
-    unrolled_reduction,
-)
-from smelt.codegen.llvm.products.tile_sums import add_previous_blocks, fits_one_run, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
@@ -498,7 +501,7 @@ class FusedGemm(FusedEpilogue):
         )
 
     def _left_at(self, starts: list[Value], k: Value, nth: int) -> Iterator[Value]:
-        """Yield the broadcast elements of a tile's rows at position k + nth."""
+        """Return the broadcast elements of a tile's rows at position k + nth."""
         step, dtype = self.left_strides[1], self.left_dtype
         kind = memory_type(dtype)
         if self.c.k_blocked or self.c.gathers_rows:  # few registers, or unrelated addresses
@@ -506,8 +509,7 @@ class FusedGemm(FusedEpilogue):
         else:
             row_stride = self.left_strides[0], kind
             places = iter(row_addresses(self.b, starts, row_stride, k, step, kind))
-        for at in places:
-            yield splat(self.b, load_scalar(self.scalar, at, dtype, None), self.c.tile.lanes)
+        return broadcast_each(self.m, places, dtype)
 
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""

@@ -30,7 +30,7 @@ from smelt.codegen.llvm.products.direct_store import (
     rows_are_contiguous,
     transposed_layout,
 )
-from smelt.codegen.llvm.products.operand_rows import load_rows, row_scopes, vector_loop
+from smelt.codegen.llvm.products.pack_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan

@@ -39,7 +39,7 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RUNS_PART
 from smelt.codegen.llvm.print_loops import print_func
 from smelt.codegen.llvm.products.fused_gemm_packing import conversions
-from smelt.codegen.llvm.products.tile_loops import outline_function
+from smelt.codegen.llvm.products.microkernel import outline_function
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
 from smelt.loop.ir import Func

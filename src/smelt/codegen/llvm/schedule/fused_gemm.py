@@ -14,7 +14,7 @@ small right operand is packed, once for each task:
 - *K-blocked*: the left operand has to be packed too, or too many positions are reduced for
   one pass.  A task takes the reduced positions block by block, with the sums in scratch.
 - *Small M*: each panel is packed by the tile that multiplies it first
-  (`smelt.codegen.llvm.products.first_use`).  If the right operand is contiguous along the
+  (`smelt.codegen.llvm.products.fused_gemm_packing`).  If the right operand is contiguous along the
   reduction, the left one is packed, and operands are swapped
   (`smelt.codegen.llvm.products.small_m_swapped`).
 
