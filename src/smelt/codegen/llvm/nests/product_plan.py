@@ -88,7 +88,69 @@ class TileStores:
     """An axis that must have a position, since nothing else clears the sums."""
 
 
-class ProductPlan(Protocol):
+class PlanDefaults(Protocol):
+    """The answers of a plan that packs as nests do, and stores nothing directly."""
+
+    __slots__ = ()
+
+    @property
+    def unit(self: ProductPlan) -> DType:
+        """The element type of packed operands in scratch: that of results."""
+        return self.item.dtype
+
+    @property
+    def row_axes(self: ProductPlan) -> tuple[str, ...]:
+        """The axes of the result's rows: all but the last one."""
+        return self.axes[:-1]
+
+    @property
+    def result_axis(self: ProductPlan) -> str:
+        """The axis along which results are contiguous: that of columns."""
+        return self.n
+
+    def cycles(self: ProductPlan, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds, for a result of so many rows."""
+        return tile_cycles(points, self.tile)
+
+    @property
+    def reads_past_end(self) -> bool:
+        """Whether tiles read packed operands past what was packed: that must be numbers."""
+        return True
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once."""
+        return 2
+
+    @property
+    def transposes_packing(self) -> bool:
+        """Whether nests may pack the right operand by transposed tiles."""
+        return True
+
+    @property
+    def transposes_sums(self) -> bool:
+        """Whether results are transposed when all sums are done."""
+        return False
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly; None if an epilogue stores them."""
+        return None
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        return False
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield variants that serve a phase better whose products have these plans."""
+        yield from ()
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the operand that the inner loop reads in panels, or None."""
+        return None
+
+
+class ProductPlan(PlanDefaults, Protocol):
     """Plan of a product: its operands in order, its axes, and its register tile."""
 
     @property
@@ -156,26 +218,6 @@ class ProductPlan(Protocol):
         """The axis along which its result is contiguous where others read it."""
         ...
 
-    @property
-    def reads_past_end(self) -> bool:
-        """Whether tiles read packed operands past what was packed: that must be numbers."""
-        ...
-
-    @property
-    def unroll_of_packing(self) -> int:
-        """Vectors that a nest packs at once."""
-        ...
-
-    @property
-    def transposes_packing(self) -> bool:
-        """Whether nests may pack the right operand by transposed tiles."""
-        ...
-
-    @property
-    def transposes_sums(self) -> bool:
-        """Whether results are transposed when all sums are done."""
-        ...
-
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
         ...
@@ -192,26 +234,9 @@ class ProductPlan(Protocol):
         """Return the cycles of so many multiply-adds, for a result of so many rows."""
         ...
 
-    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
-        """Return how tiles may store results directly; None if they never do."""
-        ...
-
-    def panel_operand(self) -> PanelOperand | None:
-        """Return the operand that the inner loop reads in panels, or None."""
-        ...
-
 
 class PackedPlan(ProductPlan, Protocol):
     """Plan of a product whose operands are packed by position; it stands outside of streams."""
-
-    @property
-    def has_plain_columns(self) -> bool:
-        """Whether columns are along several axes, but without windows."""
-        ...
-
-    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
-        """Yield variants that serve a phase better whose products have these plans."""
-        ...
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
@@ -224,68 +249,6 @@ class PackedPlan(ProductPlan, Protocol):
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         ...
-
-
-class PlanDefaults:
-    """The answers of a plan that packs as nests do, and stores nothing directly."""
-
-    __slots__ = ()
-
-    @property
-    def unit(self: ProductPlan) -> DType:
-        """The element type of packed operands in scratch: that of results."""
-        return self.item.dtype
-
-    @property
-    def row_axes(self: ProductPlan) -> tuple[str, ...]:
-        """The axes of the result's rows: all but the last one."""
-        return self.axes[:-1]
-
-    @property
-    def result_axis(self: ProductPlan) -> str:
-        """The axis along which results are contiguous: that of columns."""
-        return self.n
-
-    def cycles(self: ProductPlan, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
-
-    @property
-    def reads_past_end(self) -> bool:
-        """True: tiles read packed operands past what was packed."""
-        return True
-
-    @property
-    def unroll_of_packing(self) -> int:
-        """Vectors that a nest packs at once."""
-        return 2
-
-    @property
-    def transposes_packing(self) -> bool:
-        """True: nests may pack the right operand by transposed tiles."""
-        return True
-
-    @property
-    def transposes_sums(self) -> bool:
-        """False: sums are stored as they are computed."""
-        return False
-
-    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
-        """Return None: an epilogue stores results."""
-        return None
-
-    @property
-    def has_plain_columns(self) -> bool:
-        """False: columns are along one axis, or windows slide along them."""
-        return False
-
-    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
-        """Yield nothing: there is one way for all sizes."""
-        yield from ()
-
-    def panel_operand(self) -> PanelOperand | None:
-        """Return None: no operand is worth storing in panels beforehand."""
-        return None
 
 
 def tile_cycles(points: Index, tile: Tile, together: int = 1) -> Index:

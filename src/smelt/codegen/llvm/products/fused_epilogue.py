@@ -401,7 +401,7 @@ class FusedEpilogue(FusedGemmPacker):
 
     def _origins(self, row: Value) -> dict[Access, Value]:
         """Return the first element of a row for each access of the epilogue to prefetch."""
-        fills = self.c.wide and not self.c.k_blocked  # L1, with a panel over all of k
+        fills = self.c.wide and not self.c.blocks_k  # L1, with a panel over all of k
         accesses = [*self.extra_loads, *(() if fills else self.results)]
         place = self._places(row, 1)[0] if accesses else None
         return {a: place.offset(a) for a in accesses} if place else {}
@@ -418,7 +418,7 @@ class FusedEpilogue(FusedGemmPacker):
         for access, origin in origins.items():
             dtype, step = env.frame.dtypes[access.buffer], self.row_strides[access]
             base, written = env.frame.buffers[access.buffer], access in self.results
-            rows_ahead = 0 if written or c.stores_sums or c.k_blocked else count
+            rows_ahead = 0 if written or c.stores_sums or c.blocks_k else count
             at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
             shape = count, -(-vectors * c.tile.lanes * dtype.itemsize // CACHE_LINE)

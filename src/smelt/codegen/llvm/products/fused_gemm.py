@@ -136,7 +136,7 @@ class FusedGemm(FusedEpilogue):
         together by those products only which share a packed left operand.
         """
         env, c = self.env, self.c
-        if c.k_blocked:
+        if c.blocks_k:
             self._k_blocks(self._sharing())
         elif not c.keeps_sums:
             products = [*self._kept_products(), self]
@@ -403,7 +403,7 @@ class FusedGemm(FusedEpilogue):
         b, env, c = self.b, self.env, self.c
         has_extra_sums = c.form == "k_blocked"  # of whole tiles past the last row or column
         starts = self._starts(row, count, clamped=clamped)
-        has_sums = c.stores_sums or c.k_blocked
+        has_sums = c.stores_sums or c.blocks_k
         places = [] if has_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 and not c.small_m else {}
         is_final = self.is_last_block
@@ -469,7 +469,7 @@ class FusedGemm(FusedEpilogue):
         c, b, use, vectors = self.c, self.b, self.first_use, panel[1]
         # Packing stores would keep LLVM from interleaving unrolled positions.
         is_short = c.small_m and (packed is not None or not (use and use.iterations_before))
-        unroll = UNROLL if c.k_blocked and not is_short else 1
+        unroll = UNROLL if c.blocks_k and not is_short else 1
         update = multiply_add(self.m, c.item)
 
         def step_at(
@@ -493,7 +493,7 @@ class FusedGemm(FusedEpilogue):
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         span, dtype = (number(0), self.depth), c.item.dtype
-        if c.k_blocked or not c.wide or fits_one_run(self.env.s.local[c.k], dtype):
+        if c.blocks_k or not c.wide or fits_one_run(self.env.s.local[c.k], dtype):
             rest = partial(step_at, prefetches=False)
             return unrolled_reduction(b, span, unroll, step_at, zeros, rest)
         return sum_in_runs(
@@ -504,7 +504,7 @@ class FusedGemm(FusedEpilogue):
         """Return the broadcast elements of a tile's rows at position k + nth."""
         step, dtype = self.left_strides[1], self.left_dtype
         kind = memory_type(dtype)
-        if self.c.k_blocked or self.c.gathers_rows:  # few registers, or unrelated addresses
+        if self.c.blocks_k or self.c.gathers_rows:  # few registers, or unrelated addresses
             places = (self._advance(start, k, nth, step, dtype) for start in starts)
         else:
             row_stride = self.left_strides[0], kind
@@ -606,7 +606,7 @@ class FusedGemm(FusedEpilogue):
         b, c, (starts, vectors) = self.b, self.c, tile
         if c.small_m:
             return self.first_use.prefetch if self.first_use else lambda k, step: None
-        if c.k_blocked:
+        if c.blocks_k:
             place = b.sub(row, self.first_row), b.sub(column, self.column)
             targets = self._prefetch_targets(*place)
             part = self._panel_ahead(*place) if c.prepacked and not c.issue_bound else None

@@ -87,11 +87,11 @@ class FusedGemmPacker(Packer):
         self.depth = b.sub(*env.ranges[c.k][::-1])
         self.column, high = env.ranges[c.n]
         self.columns = b.sub(high, self.column)
-        width = c.tile.columns if c.k_blocked else c.tile.lanes
+        width = c.tile.columns if c.blocks_k else c.tile.lanes
         self.pitch = self._round_down(b.add(self.columns, number(width - 1)), width)
         """Elements between packed rows of the right operand, and between rows of sums."""
         self.packed_right_strides = {c.k: self.pitch, c.n: number(1)}
-        left_pitch = number(c.pitch) if c.k_blocked else self.depth
+        left_pitch = number(c.pitch) if c.blocks_k else self.depth
         self.packed_left_strides = {c.m: left_pitch, c.k: number(1)}
 
     def _round_down(self, count: Value, step: int) -> Value:
@@ -253,7 +253,7 @@ class FusedGemmPacker(Packer):
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; vectors of a strip whole, at their position."""
         b, c = self.b, self.c
-        if not c.k_blocked:
+        if not c.blocks_k:
             super().put(nest, value, scope)
             return
         is_prefetched = c.by_tiles and nest.packed == "left" and plain_load(c.left) is not None

@@ -82,7 +82,7 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         packed_left=_computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
         sums=sums,
         block_sums=BLOCK_SUMS,
-        depth=c.depth if c.k_blocked else 0,
+        depth=c.depth if c.blocks_k else 0,
         epilogue=epilogue,
         start=START["small_m" if c.small_m else c.form],
         left_pitch=_pitch(c.left, c.m, c.k, phase) if c.direct else 0,

@@ -65,7 +65,7 @@ def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
     turns = not transposed and has_strides and (is_padded or gathers)
     right_order = right.order[::-1] if turns else right.order
     right = replace(right, transposed=transposed, order=right_order)
-    if c.k_blocked:
+    if c.blocks_k:
         outer, inner = left.order
         rows = tuple(i for i in left.items if is_transposed_load(i, inner, outer))
         left = replace(left, transposed=rows)
