@@ -1,9 +1,11 @@
-"""What every plan of a product answers, whatever its operands and its loops.
+"""What every plan of a product answers, whatever its operands; its register tile.
 
 A product has an axis of vectors (n), one of rows (m) unless rows are positions along several axes,
 and reduced ones (k, outer).  Its plan says which loops pack each operand, what a task takes, which
 arrays it needs in scratch, how tiles may store results, and what it costs.  Everything outside of
 a plan's own driver asks these questions, and never which kind of plan it is.
+
+Sizes of tiles: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016.
 """
 
 from __future__ import annotations
@@ -13,11 +15,63 @@ from typing import Literal, Protocol
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Item, Phase
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.machine.blocks import ROW_MULTIPLE
+from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, floordiv
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The register tile of a microkernel: `rows` by `vectors` of `lanes` columns."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def register_tile(target: Target, lanes: int) -> Tile:
+    """Return the usual register tile.
+
+    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast: blocks
+    of rows are whole tiles.
+
+    >>> [register_tile(Target.for_isa(isa), 8).rows for isa in ("avx512", "avx2", "neon")]
+    [12, 6, 12]
+    """
+    free = target.registers - 3
+    rows = next(h for h in range(free // 2, 0, -1) if ROW_MULTIPLE % h == 0)
+    return Tile(rows, 2, lanes)
+
+
+def in_place_tile(target: Target, lanes: int) -> Tile:
+    """Return the tile for operands in place, where each row takes an address register.
+
+    As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
+    are registers.
+    """
+    return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
+
+
+def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
+    """Return tiles for a GEMV with short rows, the narrower first.
+
+    They are as wide as rows of the right operand.  Their accumulators take half of the registers.
+    """
+    sums = target.registers // 2
+    return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
+
+
+def tile_heights(full: int) -> tuple[int, ...]:
+    """Return tile heights, largest first, which together cover any number of rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
+
 
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
 """Arrays in scratch: packed operands, tables of offsets, sums, and runs."""

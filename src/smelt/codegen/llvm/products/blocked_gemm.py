@@ -33,8 +33,7 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.nests.register_tile import Tile, short_row_tiles
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.microkernel import strip_mine_axis

@@ -31,13 +31,11 @@ from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Apply, Const, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
-from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.direct_store import (
     image_layout,
     rounded_output,
 )
-from smelt.codegen.llvm.products.layout_transpose import pack_pixel_rows, store_channel_rows
 from smelt.codegen.llvm.products.microkernel import (
     TileTarget,
     fits_one_run,
@@ -48,7 +46,11 @@ from smelt.codegen.llvm.products.microkernel import (
     store_tile,
     sum_in_runs,
 )
-from smelt.codegen.llvm.products.move_elements import clear_elements
+from smelt.codegen.llvm.products.move_elements import (
+    clear_elements,
+    pack_pixel_rows,
+    store_channel_rows,
+)
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
 from smelt.machine.blocks import REGISTER_RUN

@@ -26,8 +26,7 @@ from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
 from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, SUMS_PART
-from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, SUMS_PART, Tile
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
 from smelt.codegen.llvm.products.microkernel import TileTarget
 from smelt.codegen.llvm.products.move_elements import copy_elements

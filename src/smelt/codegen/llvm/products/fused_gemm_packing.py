@@ -48,7 +48,7 @@ from smelt.codegen.llvm.products.move_elements import clear_panel_tail, copy_ele
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
-from smelt.codegen.llvm.schedule.operands import plain_load
+from smelt.codegen.llvm.schedule.operands import conversions, plain_load
 from smelt.ops.cast import cast as convert
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -344,11 +344,6 @@ def farthest_accesses(accesses: Sequence[Access], axis: str) -> list[Access]:
             if nonnegative(sub(access.offset, best.offset)):
                 by_buffer[access.buffer] = access
     return [*by_buffer.values()]
-
-
-def conversions(item: Item) -> tuple[DType, ...]:
-    """Return the types to which a loaded element is converted until it is `item`."""
-    return (*conversions(item.args[0]), item.dtype) if isinstance(item, Cast) else ()
 
 
 def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:

@@ -20,8 +20,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
-from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.microkernel import (
     TileTarget,
     add_previous_blocks,
@@ -35,8 +34,7 @@ from smelt.codegen.llvm.products.microkernel import (
     row_offset,
     strip_mine_axis,
 )
-from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.pack_filters import pack_filter_pairs, pair_loads
+from smelt.codegen.llvm.products.move_elements import clear_elements, pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.packing import Packer, for_each_row_length
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load

@@ -24,14 +24,12 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART
-from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
 from smelt.codegen.llvm.products.direct_store import (
     image_layout,
     rounded_output,
 )
-from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
 from smelt.codegen.llvm.products.microkernel import (
     TileTarget,
     add_previous_blocks,
@@ -46,7 +44,7 @@ from smelt.codegen.llvm.products.microkernel import (
     store_tile,
     strip_mine_axis,
 )
-from smelt.codegen.llvm.products.pack_filters import TransposedFilterPacker
+from smelt.codegen.llvm.products.move_elements import TransposedFilterPacker, pack_nchw, store_nchw
 from smelt.codegen.llvm.products.pack_rows import load_rows, row_scopes, vector_loop
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import (

@@ -36,8 +36,13 @@ from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.nests.register_tile import Tile, tile_heights
+from smelt.codegen.llvm.nests.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    SUMS_PART,
+    Tile,
+    tile_heights,
+)
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
 from smelt.codegen.llvm.products.direct_store import rounded_output, row_layout

@@ -46,7 +46,7 @@ from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Item, KPair
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.register_tile import Tile
+from smelt.codegen.llvm.nests.product_plan import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side

@@ -52,8 +52,7 @@ from smelt.codegen.llvm.loops.partition_padding import has_small_step, interior_
 from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
 from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.pieces import Limit, Piece
+from smelt.codegen.llvm.nests.nest import Limit, Nest, Piece
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side

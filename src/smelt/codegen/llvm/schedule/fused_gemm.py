@@ -31,7 +31,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Dot, Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
-from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
+from smelt.codegen.llvm.nests.product_plan import Tile, register_tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedForm, FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.operands import (

@@ -19,9 +19,9 @@ from smelt.codegen.llvm.nests.product_plan import (
     PlanDefaults,
     PlanNotes,
     ScratchArray,
+    Tile,
     packed_panels,
 )
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.kernel.product_cost import MANY
 from smelt.machine.blocks import (

@@ -8,8 +8,8 @@ from dataclasses import replace
 from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.clone import backward_slice
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of
+from smelt.codegen.llvm.nests.contraction import Products
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
