@@ -351,7 +351,8 @@ class _Run:
             case ir.Const(value, dtype):
                 return np.array(value, dtype.compute.numpy)[()]
             case ir.IndexValue(index, dtype):
-                return np.array(self.index(index, env), np.int64).astype(dtype.numpy)[()]
+                wrapped = np.array(self.index(index, env) % 2**64, np.uint64).astype(np.int64)
+                return wrapped.astype(dtype.numpy)[()]
             case ir.Ref(name):
                 return env[name]
             case ir.Load(place, other):

@@ -80,7 +80,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Scalar operator of `smelt.ops.scalar`, in every lane; scalars are broadcast."""
+    """Scalar operator of `smelt.ops.scalar`, in every lane; scalars are broadcast.
+
+    Integers wrap as the program's do, positions among them; those of index expressions may not.
+    """
 
     op: str
     args: tuple[Value, ...]
@@ -360,6 +363,11 @@ def position(index: Index) -> IndexValue:
 def as_index(value: Value) -> Index | None:
     """Return the index expression that a value is, else None."""
     return value.index if isinstance(value, IndexValue) and value.dtype is i64 else None
+
+
+def is_marked(op: str, args: tuple[Value, ...]) -> bool:
+    """Return whether an operator of positions needs a mark, or its text is index arithmetic."""
+    return (op in _ARITHMETIC or op == "neg") and None not in map(as_index, args)
 
 
 def apply(op: str, *args: Value) -> Value:

@@ -155,7 +155,7 @@ def _ends(
                 lanes //= 2
                 lets.append(ir.Let(name := names.new(c.name), halves(wide, lanes, c.combine)))
                 wide = ir.Ref(name)
-            total = ir.apply(COMBINES[c.combine].scalar, wide, total)
+            total = ir.Apply(COMBINES[c.combine].scalar, (wide, total))
             lets.append(ir.Let(name := names.new(c.name), total))
             total = ir.Ref(name)
         ends.append(_joined(c, total, env))
@@ -169,7 +169,7 @@ def _joined(c: ir.Carry, total: ir.Value, env: Env) -> ir.Value:
         return across
     is_wide = c.mode == "own" or type_of(c.init, env).dtype == f64
     init = c.init if is_wide else ir.cast(c.init, f64)
-    return ir.apply(COMBINES[c.combine].scalar, across, init)
+    return ir.Apply(COMBINES[c.combine].scalar, (across, init))
 
 
 def _inline_indices(body: Body) -> Body:
