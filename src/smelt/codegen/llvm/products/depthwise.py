@@ -5,7 +5,7 @@ for all outputs of the tile which need it (a sliding window); the weights of the
 tile's axis stay in registers.  A loop walks the taps along the other axes, for which a table says
 where each is read.  There are two sources of input rows:
 
-- `Packed`, padding included, by the packing nest or by transposes (`layout_transpose`); the table
+- `Packed`, padding included, by the packing nest or by transposes (`pack_pixel_rows`); the table
   holds the offset from an output to each tap;
 - `InPlace`, where a vector of a pixel's channels is contiguous (NHWC).  For each row of outputs the
   table holds the addresses of the input rows which its windows reach.  A row of the padding is a
