@@ -3,11 +3,14 @@
 >>> x = make.arange(6)
 >>> vstack([x, x]).shape, array_split(x, 4)[1], rot90(methods.reshape(x, 2, 3)).shape
 ((2, 6), Array([2, 3]), (3, 2))
+>>> shares_memory(x, ravel(x)), may_share_memory(x, x + 0)
+(True, False)
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import methods, numerical, searching, sorting, views
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.methods import as_view
 from smelt.frontends.array.numpy_calls import array as _array
@@ -565,3 +570,27 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 put, place, put_along_axis, _fill_diagonal = (
     _write_through(name) for name in ("put", "place", "put_along_axis", "fill_diagonal")
 )
+
+
+def shares_memory(a: Any, b: Any, /, max_work: Any = None) -> bool:
+    """Return whether two arrays have elements in common."""
+    return _overlap(a, b, lambda x, y: np.shares_memory(x, y, max_work))
+
+
+def may_share_memory(a: Any, b: Any, /, max_work: Any = None) -> bool:
+    """Return whether the bounds of two arrays in memory overlap."""
+    return _overlap(a, b, lambda x, y: np.may_share_memory(x, y, max_work))
+
+
+def _overlap(a: Any, b: Any, compare: Callable[[Any, Any], bool]) -> bool:
+    return any(compare(x, y) for x, m in _memories(a) for y, n in _memories(b) if m is n)
+
+
+def _memories(x: Any) -> list[tuple[Any, Any]]:
+    """Return what stands for the memory of an array, and which memory it is."""
+    if isinstance(x, ComplexArray):
+        return [pair for part in x.parts for pair in _memories(part)]
+    if not isinstance(x, Array):
+        return [(np.asarray(x), None)]
+    place = own(x)
+    return [(place.shadow(), None if place.memory.node.shared else place.memory)]

@@ -22,7 +22,7 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import sorting
-from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
+from smelt.numpy import arithmetic, creation, manipulation, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.direct import direct
 from smelt.numpy.library import as_ours, plain
@@ -155,7 +155,7 @@ def _refused(name: str, hint: str) -> Any:
 
 def _composites() -> Iterator[tuple[str, Any]]:
     """Yield the functions of the modules with array code, by NumPy's names."""
-    for module in (arithmetic, creation, manipulation, memory, reduction):
+    for module in (arithmetic, creation, manipulation, reduction):
         for name, function in vars(module).items():
             is_ours = getattr(function, "__module__", "").startswith("smelt.numpy.")
             if is_ours and callable(function) and not name.startswith("_") and _is_function(name):

@@ -18,9 +18,8 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy import small
-from smelt.numpy.at_once import compute_into
 from smelt.numpy.binding import bind
-from smelt.numpy.library import as_ours, call
+from smelt.numpy.library import as_ours, call, compute_into
 from smelt.types.dtype import DType, bool_, counterpart
 
 _REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {

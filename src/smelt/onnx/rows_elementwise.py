@@ -14,8 +14,8 @@ import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number, Size
 from smelt.onnx.known import Known, on_elements
-from smelt.onnx.narrow_types import convert
 from smelt.onnx.row import Call, NeedsHostError, Row, computable
+from smelt.onnx.tensors import convert
 from smelt.types.dtype import from_numpy, i64
 
 

@@ -175,7 +175,7 @@ class Executable:
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the program to a file, with the options `isa` and `hints` of `smelt.save`."""
-        fork_safe_import("smelt.frontends.array.save").save(self, path, **options)
+        fork_safe_import("smelt.frontends.array.program_files").save(self, path, **options)
 
     def as_text(self, form: str = "kernel") -> str:
         """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".

@@ -37,10 +37,10 @@ from smelt.frontends.array.complex_array import (
     pair,
 )
 from smelt.frontends.array.complex_calls import COMPLEX
-from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
+from smelt.frontends.array.library import call_stacked
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.frontends.array.value import leaf

@@ -17,7 +17,7 @@ from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.load import LoadedFunction
+from smelt.frontends.array.program_files import LoadedFunction
 from smelt.frontends.array.results import buffers_of
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.types.expr import Index

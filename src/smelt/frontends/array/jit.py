@@ -44,7 +44,7 @@ from smelt.frontends.array.shortcut import (
     count_call,
 )
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.transformed import FunctionObject, function_text
+from smelt.frontends.array.transformations import FunctionObject, function_text
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint

@@ -2,6 +2,11 @@
 
 Dynamo traces a function; AOTAutograd makes its operators pure, splits forward from backward and
 passes both to `compile_traced`. A graph that fails to compile runs eagerly, with one warning.
+
+Work that Dynamo does only for logs that nobody reads is skipped. For each operator it looks up the
+enclosing function of a source line, which tokenizes every file of a model, for a line under
+`TORCH_LOGS=trace_call`; and it times the guards for the guards log, flushing the caches with a
+buffer. Both happen whether or not the line is written, and cost a noticeable part of a first call.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from unittest import mock
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._dynamo import exc, symbolic_convert, utils
+from torch._dynamo import exc, guards, output_graph, symbolic_convert, utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -33,12 +38,16 @@ from smelt.errors import (
     warn_at_origin,
 )
 from smelt.frontends.torch import hoist_backward
-from smelt.frontends.torch.aliasing import count_effect_tokens, restore_argument_views
 from smelt.frontends.torch.bisect_failures import NOT_LEFT_TO_TORCH, bisect_failures
-from smelt.frontends.torch.complex_views import cancel_views
-from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
-from smelt.frontends.torch.eager_memory import Budget
-from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
+from smelt.frontends.torch.complex_operators import cancel_views
+from smelt.frontends.torch.decompositions import keep_native_backward
+from smelt.frontends.torch.fake_facts import (
+    Budget,
+    GraphFacts,
+    count_effect_tokens,
+    graph_facts,
+    restore_argument_views,
+)
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
 from smelt.frontends.torch.in_place import join_nested_updates
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
@@ -47,8 +56,7 @@ from smelt.frontends.torch.origins import argument_names, name_arguments
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.replace_index_put import accumulate_in_place
-from smelt.frontends.torch.resize_backward import keep_native_backward
-from smelt.frontends.torch.rows_strided import rebase_on_memory
+from smelt.frontends.torch.rows_view import rebase_on_memory
 from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.knobs.steer import expand_fuse_options
@@ -56,6 +64,43 @@ from smelt.python.imports import fork_safe_import
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
+
+
+@contextmanager
+def disable_trace_logs() -> Generator[None]:
+    """Disable that work where this version of PyTorch does it and the log is off.
+
+    >>> with disable_trace_logs():
+    ...     symbolic_convert.get_funcname("model.py", 3)
+    """
+    with ExitStack() as stack:
+        for module, name, instead, lines in _PATCHES:
+            is_read = any(log is None or log.isEnabledFor(logging.DEBUG) for log in lines)
+            if hasattr(module, name) and not is_read:
+                stack.enter_context(mock.patch.object(module, name, instead))
+        yield
+
+
+_PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
+    (
+        symbolic_convert,
+        "get_funcname",
+        lambda *_: None,
+        tuple(
+            [
+                getattr(m, f"trace_{n}_log", None)
+                for m, n in (
+                    (output_graph, "call"),
+                    (symbolic_convert, "call"),
+                    (symbolic_convert, "source"),
+                )
+            ]
+        ),
+    ),
+    (guards, "profile_guard_manager", lambda *_: 0.0, (getattr(guards, "guards_log", None),)),
+)
+"""(module, function name, replacement, logs that show the result of the function)."""
+
 
 _LOG = logging.getLogger("smelt.torch")
 """Logs one line for each graph and one for each operator that is left to torch."""

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch.fx.node import map_arg
 
-from smelt.frontends.torch.eager_memory import nbytes
+from smelt.frontends.torch.fake_facts import nbytes
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch.eager_memory import nbytes
+from smelt.frontends.torch.fake_facts import nbytes
 from smelt.frontends.torch.row import Row
 
 PARTIAL_VIEWS = {

@@ -24,8 +24,7 @@ from torch.fx.node import map_arg
 
 from smelt import knobs
 from smelt.errors import SmeltError, UnsupportedError, raised_by_signal_handler, reason_of
-from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
-from smelt.frontends.torch.apply_row import CPU, apply_row, require_types, type_of
+from smelt.frontends.torch.fake_facts import ARGUMENT_VIEWS, is_view
 from smelt.frontends.torch.in_place import (
     find_updates,
     is_mutating,
@@ -48,7 +47,7 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import TracedOrigin, module_of, origin_of
 from smelt.frontends.torch.refusals import is_refused
-from smelt.frontends.torch.row import Row
+from smelt.frontends.torch.row import CPU, Row, apply_row, require_types, type_of
 from smelt.frontends.torch.saved_stats import compute_from_siblings
 from smelt.frontends.torch.sizes import Sizes, element_count, is_size
 from smelt.frontends.torch.subgraph import Subgraph, submodule

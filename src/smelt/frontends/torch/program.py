@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError, raised_by_signal_handler
-from smelt.frontends.torch.aliasing import View, make_view
-from smelt.frontends.torch.eager_memory import Budget
+from smelt.frontends.torch.fake_facts import Budget, View, make_view
 from smelt.frontends.torch.in_place import Update, copy_if_new, is_write, share_no_memory
 from smelt.frontends.torch.layout import (
     constant_permutation,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.dtypes import from_torch
-from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of, from_torch
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, f64, i64, u8
 from smelt.types.expr import Index, floordiv
