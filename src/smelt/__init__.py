@@ -162,19 +162,6 @@ from smelt.frontends.array.manipulation import (
     tile,
     unstack,
 )
-from smelt.frontends.array.nan_reductions import (
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmin,
-    nanprod,
-    nanstd,
-    nansum,
-    nanvar,
-)
 from smelt.frontends.array.numerical import (
     allclose,
     average,
@@ -191,11 +178,22 @@ from smelt.frontends.array.numerical import (
     trapezoid,
 )
 from smelt.frontends.array.numpy_hints import raise_missing
-from smelt.frontends.array.order import (
+from smelt.frontends.array.numpy_statistics import (
     median,
+    nanargmax,
+    nanargmin,
+    nancumprod,
+    nancumsum,
+    nanmax,
+    nanmean,
     nanmedian,
+    nanmin,
     nanpercentile,
+    nanprod,
     nanquantile,
+    nanstd,
+    nansum,
+    nanvar,
     percentile,
     quantile,
 )

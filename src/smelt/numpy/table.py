@@ -51,13 +51,10 @@ _SAME_NAME: Final = """
 
 _ELEMENTWISE: Final[dict[str, str]] = {
     "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
+    **{
+        f"arc{name[1:]}": name
+        for name in ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh"]
+    },
     "conjugate": "conj",
     "bitwise_not": "bitwise_invert",
     "invert": "bitwise_invert",
@@ -79,32 +76,16 @@ _OF_FLAGS: Final = ("require",)
 """Composites that look at their arguments' flags: NumPy gets arrays of ours that are read-only."""
 
 _OURS: Final[dict[str, Callable[..., Any]]] = {
-    "all": calls.all,
-    "amax": calls.max,
-    "amin": calls.min,
-    "any": calls.any,
-    "argmax": calls.argmax,
-    "argmin": calls.argmin,
-    "cumprod": calls.cumprod,
-    "cumsum": calls.cumsum,
-    "einsum": sums.einsum,
-    "empty": make.empty,
-    "matmul": products.matmul,
-    "max": calls.max,
-    "mean": calls.mean,
-    "min": calls.min,
-    "ones": make.ones,
-    "prod": calls.prod,
-    "ptp": calls.ptp,
-    "std": calls.std,
-    "sum": calls.sum,
-    "unique_all": sorting.unique_all,
-    "unique_counts": sorting.unique_counts,
-    "unique_inverse": sorting.unique_inverse,
-    "unique_values": sorting.unique_values,
-    "var": calls.var,
-    "zeros": make.zeros,
-}
+    name: getattr(module, name)
+    for module, names in (
+        (calls, "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var"),
+        (sums, "einsum"),
+        (make, "empty ones zeros"),
+        (products, "matmul"),
+        (sorting, "unique_all unique_counts unique_inverse unique_values"),
+    )
+    for name in names.split()
+} | {"amax": calls.max, "amin": calls.min}
 
 _ALIASES: Final = {"pow": "power", "around": "round", "permute_dims": "transpose"}
 

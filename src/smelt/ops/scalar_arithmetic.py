@@ -34,10 +34,6 @@ def _integer_of(dtype: DType) -> DType:
     return i64 if dtype.compute.bits == 64 else i32
 
 
-def _zero_unless_float(dtype: DType) -> Number | None:
-    return None if dtype.is_float else 0
-
-
 def lowest(dtype: DType) -> Number:
     """Return the least value of a type (minus infinity for floats)."""
     if dtype.is_float:
@@ -87,10 +83,6 @@ def _min(m: M, d: DType, x: V, y: V) -> V:
 def _max_reference(x: Array, y: Array) -> Array:
     """Return the greater; of equal numbers the second, which is one of two zeros."""
     return np.where((x > y) | (x != x), x, y)
-
-
-def _min_reference(x: Array, y: Array) -> Array:
-    return np.where((x < y) | (x != x), x, y)
 
 
 def _abs(m: M, d: DType, x: V) -> V:
@@ -181,10 +173,6 @@ def _mod(m: M, d: DType, x: V, y: V) -> V:
 def _rounding(operation: str) -> Any:
     """Return the lowering of a rounding of floats, which leaves integers unchanged."""
     return lambda m, d, x: getattr(m, operation)(x) if d.is_float else x
-
-
-def _rsqrt(m: M, d: DType, x: V) -> V:
-    return m.div(m.const(d, 1.0), m.sqrt(x))
 
 
 def _signbit(m: M, d: DType, x: V) -> V:
@@ -336,7 +324,7 @@ ROWS = (
     ScalarOp(
         "mul", 2, "x · y", BINARY, plain(np.multiply), lambda m, d, x, y: m.mul(x, y),
         cost=0.5, commutative=True, associative=True, identity=lambda d: 1,
-        annihilator=_zero_unless_float, monotone=(0, 0), powers=(1, 1), infix="*",
+        annihilator=lambda d: None if d.is_float else 0, monotone=(0, 0), powers=(1, 1), infix="*",
         derivative=(lambda a, x, y, r: y, lambda a, x, y, r: x),
     ),
     ScalarOp(
@@ -386,7 +374,8 @@ ROWS = (
         ),
     ),
     ScalarOp(
-        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(_min_reference), _min,
+        "min", 2, "the lesser; NaN if either is NaN", BINARY,
+        plain(lambda x, y: np.where((x < y) | (x != x), x, y)), _min,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(
@@ -410,7 +399,8 @@ ROWS = (
         cost=4.5, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
     ),
     ScalarOp(
-        "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)), _rsqrt,
+        "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)),
+        lambda m, d, x: m.div(m.const(d, 1.0), m.sqrt(x)),
         cost=7.0, monotone=(-1,),
         derivative=(lambda a, x, r: a.mul(a.const(-0.5), a.mul(r, a.mul(r, r))),),
     ),

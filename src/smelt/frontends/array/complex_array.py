@@ -636,9 +636,7 @@ _IN_PLACE: Final = frozenset(("add", "subtract", "multiply", "divide"))
 """Functions of NumPy that write their result to the elements of the operand on the left."""
 
 
-def _split(x: Any) -> tuple[Any, Any]:
-    return x.parts if isinstance(x, ComplexArray) else (x.real, x.imag)
-
-
 for _type in (ComplexArray, np.complex64, np.complex128):
-    register_pair(_type, _split, pair)
+    register_pair(
+        _type, lambda x: x.parts if isinstance(x, ComplexArray) else (x.real, x.imag), pair
+    )

@@ -34,8 +34,8 @@ from smelt.frontends.array.convert import (
 )
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_integral, user_dim
+from smelt.frontends.array.operators import value_of_lists
 from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record

@@ -328,12 +328,10 @@ def _reduced(x: TensorType, axis: Any, keepdims: bool) -> TensorType:
     return TensorType(x.dtype, tuple(shape))
 
 
-def _unary(z: Buffer, function: str) -> Any:
-    return getattr(np, function)(z)
-
-
 for _row in (
-    ExternRow("unary", "a function of numbers", _same, _unary),
+    ExternRow(
+        "unary", "a function of numbers", _same, lambda z, function: getattr(np, function)(z)
+    ),
     ExternRow("power", "powers", _same, np.power),
     ExternRow("prod", "products over axes", _reduced, np.prod),
     ExternRow("cumprod", "running products", _same, np.cumprod),

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from smelt.frontends.array.at_once import release
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.operators import Operators
-from smelt.frontends.array.recycle import release
 from smelt.frontends.array.value import STATE, private_data
 
 

@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
+from smelt.frontends.array.at_once import (
+    Payer,
+    Sighting,
+    compute,
+    in_recycled,
+    is_recycled,
+    keep_above,
+    pay,
+    release,
+    view_of,
+)
 from smelt.frontends.array.layouts import (
     Buffer,
     copy_in_order,
@@ -34,7 +44,6 @@ from smelt.frontends.array.layouts import (
     matches_layout,
 )
 from smelt.frontends.array.loops import Loop
-from smelt.frontends.array.recycle import is_recycled, keep_above, release
 from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,

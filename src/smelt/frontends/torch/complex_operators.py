@@ -36,6 +36,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
+from smelt.frontends.torch.row import overloads
 from smelt.ops import complex_pairs
 
 _ATEN: Any = torch.ops.aten
@@ -464,22 +465,11 @@ def _addmm(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 _MOVED: dict[Any, Callable[..., Any]] = {
     op: _pairwise(op)
-    for op in (
-        _ATEN.copy.default,
-        _ATEN.cat.default,
-        _ATEN.slice_scatter.default,
-        _ATEN.select_scatter.default,
-        _ATEN.flip.default,
-        _ATEN.repeat.default,
-        _ATEN.where.self,
-        _ATEN.index.Tensor,
-        _ATEN.index_select.default,
-        _ATEN.index_put.default,
-        _ATEN.index_add.default,
-        _ATEN.cumsum.default,
-        _ATEN.nan_to_num.default,
-        _ATEN.neg.default,
-    )
+    for op in overloads("""
+        copy.default cat.default slice_scatter.default select_scatter.default flip.default
+        repeat.default where.self index.Tensor index_select.default index_put.default
+        index_add.default cumsum.default nan_to_num.default neg.default
+    """)
 } | {
     _ATEN.clone.default: _clone,
     _ATEN.constant_pad_nd.default: _pad,

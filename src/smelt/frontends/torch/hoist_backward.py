@@ -27,53 +27,24 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from smelt import knobs
+from smelt.frontends.torch.row import overloads
 
 ATEN: Any = torch.ops.aten
-_VIEWS = {
-    ATEN.t.default,
-    ATEN.permute.default,
-    ATEN.transpose.int,
-    ATEN.view.default,
-    ATEN.reshape.default,
-    ATEN._unsafe_view.default,
-    ATEN.unsqueeze.default,
-    ATEN.squeeze.dim,
-    ATEN.squeeze.dims,
-    ATEN.expand.default,
-    ATEN.alias.default,
-    ATEN.detach.default,
-    ATEN.clone.default,
-    ATEN.slice.Tensor,
-    ATEN.select.int,
-}
-_LINEAR = _VIEWS | {
-    ATEN.neg.default,
-    ATEN.sum.default,
-    ATEN.sum.dim_IntList,
-    ATEN.mean.default,
-    ATEN.mean.dim,
-    ATEN.cumsum.default,
-    ATEN.flip.default,
-    ATEN.tril.default,
-    ATEN.triu.default,
-    ATEN.gather.default,
-    ATEN.index_select.default,
-    ATEN.div.Tensor,
-    ATEN.div.Scalar,
-    ATEN._to_copy.default,
-}
+_LINEAR = overloads("""
+    t.default permute.default transpose.int view.default reshape.default _unsafe_view.default
+    unsqueeze.default squeeze.dim squeeze.dims expand.default alias.default detach.default
+    clone.default slice.Tensor select.int neg.default sum.default sum.dim_IntList mean.default
+    mean.dim cumsum.default flip.default tril.default triu.default gather.default
+    index_select.default div.Tensor div.Scalar _to_copy.default
+""")
 """Linear in the first operand."""
-_PRODUCTS = {ATEN.mul.Tensor, ATEN.mul.Scalar, ATEN.mm.default, ATEN.bmm.default}
+_PRODUCTS = overloads("mul.Tensor mul.Scalar mm.default bmm.default")
 """Linear in one operand, if the other does not depend on hoisted values."""
 _SUMS = {
-    ATEN.add.Tensor: (0, 1),
-    ATEN.sub.Tensor: (0, 1),
+    **dict.fromkeys(overloads("add.Tensor sub.Tensor"), (0, 1)),
+    **dict.fromkeys(overloads("slice_scatter.default select_scatter.default"), (0, 1)),
+    **dict.fromkeys(overloads("scatter.src scatter_add.default index_add.default"), (0, 3)),
     ATEN.where.self: (1, 2),
-    ATEN.scatter.src: (0, 3),
-    ATEN.scatter_add.default: (0, 3),
-    ATEN.index_add.default: (0, 3),
-    ATEN.slice_scatter.default: (0, 1),
-    ATEN.select_scatter.default: (0, 1),
 }
 """Linear in these operands together: each depends on hoisted values, or is zero."""
 _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.default: 1}

@@ -26,11 +26,10 @@ from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError
 from smelt.frontends.torch.fake_facts import nbytes
-from smelt.frontends.torch.lower import RECOMPUTED, SIBLINGS
+from smelt.frontends.torch.lower import RECOMPUTED, SIBLINGS, compute_from_siblings, sibling_places
 from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.record import Kept
 from smelt.frontends.torch.row import Call, from_torch
-from smelt.frontends.torch.saved_stats import compute_from_siblings, sibling_places
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import V

@@ -236,3 +236,15 @@ def type_of(fake: Any, sizes: Sizes, device: torch.device = CPU) -> TensorType:
     if _place(fake.device) != _place(device) or fake.layout != torch.strided:
         raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
     return TensorType(from_torch(fake.dtype), sizes.shape(fake.shape))
+
+
+def overloads(names: str) -> tuple[Any, ...]:
+    """Return ATen's overloads by names such as `add.Tensor`."""
+    pairs = (name.split(".") for name in names.split())
+    return tuple(getattr(getattr(torch.ops.aten, name), overload) for name, overload in pairs)
+
+
+def rows(template: str, make: Callable[[str], Any], names: str, kinds: str = "default") -> Any:
+    """Return a row of `make(name)` for each name and kind of overload, such as `{}.{}`."""
+    pairs = ((name, kind) for name in names.split() for kind in kinds.split())
+    return tuple(Row(f"aten.{template}".format(*pair), make(pair[0])) for pair in pairs)

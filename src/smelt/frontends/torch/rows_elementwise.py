@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.row import Call, Row, rows
 from smelt.frontends.torch.value import V, number, select
 from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import bool_, f16
@@ -350,25 +350,14 @@ _UNARY = """
     acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 neg
     reciprocal rsqrt sigmoid sin sinh sqrt square tan tanh
 """
-_ROUNDINGS = ("ceil", "floor", "round", "trunc")
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_BITS = ("and", "or", "xor")
 _SHIFTS = {"left": ("lshift", "shl"), "right": ("rshift", "shr")}
 
 _ROWS = (
-    *(Row(f"aten.{name}.default", _unary(name)) for name in _UNARY.split()),
-    *(Row(f"aten.{name}.default", _of_floats(name)) for name in _ROUNDINGS),
-    *(Row(f"aten.{name}.default", _float_test(name)) for name in ("isnan", "isinf")),
-    *(
-        Row(f"aten.{name}.{kind}", _compare(name))
-        for name in _COMPARE
-        for kind in ("Tensor", "Scalar")
-    ),
-    *(
-        Row(f"aten.bitwise_{name}.{kind}", _binary(name))
-        for name in _BITS
-        for kind in ("Tensor", "Scalar")
-    ),
+    *rows("{}.{}", _unary, _UNARY),
+    *rows("{}.{}", _of_floats, "ceil floor round trunc"),
+    *rows("{}.{}", _float_test, "isnan isinf"),
+    *rows("{}.{}", _compare, "eq ne lt le gt ge", "Tensor Scalar"),
+    *rows("bitwise_{}.{}", _binary, "and or xor", "Tensor Scalar"),
     *(
         Row(f"aten.bitwise_{side}_shift.{kind}", _shift(scalar))
         for side, (_, scalar) in _SHIFTS.items()
@@ -379,7 +368,7 @@ _ROWS = (
         for name, scalar in _SHIFTS.values()
         for kind in ("Tensor", "Scalar")
     ),
-    *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
+    *rows("logical_{}.{}", _logical, "and or xor not"),
     Row("aten.bitwise_not.default", _unary("not")),
     Row("aten.abs.default", lambda c, x: x.map("abs") if x.dtype.kind in ("int", "float") else x),
     Row("aten.sign.default", _sign),
@@ -500,7 +489,7 @@ def _item_at(a: Any, k: int, count: int) -> Any:
     return a[k]
 
 
-def rows(table: Mapping[str, Row]) -> tuple[Row, ...]:
+def foreach_rows(table: Mapping[str, Row]) -> tuple[Row, ...]:
     """Return a row for each list operator, by the rules of `table`."""
     return tuple(
         Row(f"aten._foreach_{name}", _each(table[f"aten.{one}"].lower, one.startswith("addc")))

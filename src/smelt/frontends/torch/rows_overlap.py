@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row, axis_of
+from smelt.frontends.torch.row import Call, Row, axis_of, rows
 from smelt.frontends.torch.rows_window import (
     MAX_LINE_TAPS,
     adaptive_average,
@@ -330,15 +330,9 @@ def _depthwise_weight_gradient(
 ROWS = (
     Row("aten.convolution_backward.default", _convolution_backward),
     Row("aten.unfold_backward.default", _unfold_backward),
-    *(
-        Row(f"aten.max_pool{n}d_with_indices_backward.default", _max_pool_backward(n))
-        for n in (2, 3)
-    ),
-    *(Row(f"aten.avg_pool{n}d_backward.default", _avg_pool_backward(n)) for n in (2, 3)),
-    *(
-        Row(f"aten._adaptive_avg_pool{n}d_backward.default", _adaptive_avg_backward(n))
-        for n in (2, 3)
-    ),
+    *rows("max_pool{}d_with_indices_backward.{}", lambda n: _max_pool_backward(int(n)), "2 3"),
+    *rows("avg_pool{}d_backward.{}", lambda n: _avg_pool_backward(int(n)), "2 3"),
+    *rows("_adaptive_avg_pool{}d_backward.{}", lambda n: _adaptive_avg_backward(int(n)), "2 3"),
     *(
         Row(f"aten.{name}_pad{n}d_backward.default", _padding_backward(mode, n))
         for name, mode in (("reflection", "reflect"), ("replication", "replicate"))

@@ -46,7 +46,7 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
 
 
 TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
-    row.name: row for row in rows_elementwise.rows(_SINGLE_TENSOR_ROWS)
+    row.name: row for row in rows_elementwise.foreach_rows(_SINGLE_TENSOR_ROWS)
 }
 """All rows of overloads by name."""
 _FUNCTIONAL_ROWS: dict[str, Row] = {row.name: row for row in rows_loops.ROWS}
