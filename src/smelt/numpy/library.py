@@ -31,19 +31,12 @@ from smelt.errors import InternalError, SmeltError, TracerError, raised_by_signa
 from smelt.frontends.array import numpy_calls
 from smelt.frontends.array.aliasing import refuse, writeable_elements
 from smelt.frontends.array.array import Array, check_device, copy_of
-from smelt.frontends.array.at_once import (
-    REQUESTED,
-    Account,
-    Purse,
-    Recycled,
-    is_view,
-    pay,
-    recycled,
-)
+from smelt.frontends.array.at_once import REQUESTED, Account, Purse, is_view, pay
 from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.library import check_extern_allowed
 from smelt.frontends.array.masked_select import MaskedSelection
+from smelt.frontends.array.memory import Recycled, recycled
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.subscript import unknown_count_error
 from smelt.frontends.array.value import intern, is_at_once, leaf, recorded

@@ -294,11 +294,6 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Array:
     return rotated if k == 1 else flip(rotated, b)
 
 
-def repeat(a: Any, repeats: Any, axis: Any = None) -> Array:
-    """Return every element `repeats` times along `axis`; None flattens first."""
-    return methods.repeat(_array(a), repeats, axis)
-
-
 def resize(a: Any, new_shape: Any) -> Array:
     """Return the elements in another shape, repeated as often as needed."""
     flat = ravel(a)
@@ -308,11 +303,6 @@ def resize(a: Any, new_shape: Any) -> Array:
         return make.zeros(shape, flat.dtype)
     times = -(-count // flat.shape[0])
     return methods.reshape(shapes.tile(flat, max(times, 1))[:count], shape)
-
-
-def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
-    """Return the elements at `indices` along `axis`; None flattens first."""
-    return methods.take(_array(a), indices, axis, out, mode)
 
 
 def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Array:
@@ -379,13 +369,6 @@ def sort(
     return sorting.sort(x, axis=axis)
 
 
-def argsort(
-    a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
-) -> Array:
-    """Return the positions that sort along `axis`; None flattens first."""
-    return methods.argsort(_array(a), axis, kind, order, stable=stable)
-
-
 def partition(a: Any, kth: Any, axis: Any = -1) -> Array:
     """Return the elements sorted along `axis`, which puts `kth` in its place."""
     return sort(a, axis)
@@ -393,7 +376,7 @@ def partition(a: Any, kth: Any, axis: Any = -1) -> Array:
 
 def argpartition(a: Any, kth: Any, axis: Any = -1) -> Array:
     """Return the positions that sort along `axis`."""
-    return argsort(a, axis)
+    return methods.argsort(a, axis)
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:

@@ -20,8 +20,8 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import einsum as sums
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
+from smelt.frontends.array import methods, sorting
 from smelt.frontends.array import numpy_calls as calls
-from smelt.frontends.array import sorting
 from smelt.numpy import arithmetic, creation, manipulation, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.direct import direct
@@ -79,13 +79,14 @@ _OURS: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(module, name)
     for module, names in (
         (calls, "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var"),
+        (methods, "argsort dot repeat take trace"),
         (sums, "einsum"),
         (make, "empty ones zeros"),
         (products, "matmul"),
         (sorting, "unique_all unique_counts unique_inverse unique_values"),
     )
     for name in names.split()
-} | {"amax": calls.max, "amin": calls.min}
+} | {"amax": calls.max, "amin": calls.min, "round": methods.rounded}
 
 _ALIASES: Final = {"pow": "power", "around": "round", "permute_dims": "transpose"}
 

@@ -12,9 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from smelt.ops.fused_multiply_add import fused_multiply_add
 from smelt.ops.machine import Machine
-from smelt.ops.reference import Array, accurate, plain
+from smelt.ops.reference import Array, accurate, fused_multiply_add, plain
 from smelt.ops.spec import Number, Rule, ScalarOp
 from smelt.types.dtype import DType, Kind, f32, i32, i64
 

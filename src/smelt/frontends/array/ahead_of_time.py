@@ -19,7 +19,7 @@ from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import evaluate
-from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.memory import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text

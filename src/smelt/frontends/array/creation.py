@@ -16,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
-from smelt.frontends.array.array import (
-    Array,
-    check_device,
-    names_gpu,
-    number_or_value,
-    value,
-)
+from smelt.frontends.array.array import Array, check_device, names_gpu, number_or_value, value
 from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (

@@ -25,12 +25,8 @@ from smelt.frontends.array import engine
 from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import (
-    Permutations,
-    compile_graph,
-    raise_out_of_bounds,
-)
-from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
+from smelt.frontends.array.engine import Permutations, compile_graph, raise_out_of_bounds
+from smelt.frontends.array.memory import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope

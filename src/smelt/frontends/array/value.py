@@ -25,25 +25,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.at_once import (
-    Payer,
-    Sighting,
-    compute,
-    in_recycled,
-    is_recycled,
-    keep_above,
-    pay,
-    release,
-    view_of,
-)
-from smelt.frontends.array.layouts import (
+from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
+from smelt.frontends.array.loops import Loop
+from smelt.frontends.array.memory import (
     Buffer,
     copy_in_order,
     has_same_bits,
+    is_recycled,
+    keep_above,
     layout,
     matches_layout,
+    release,
 )
-from smelt.frontends.array.loops import Loop
 from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
@@ -73,9 +66,8 @@ _CACHE_LIMIT = 8192
 class Value(Node):
     """Graph node with its elements (`data`), if known, and the recording it belongs to.
 
-    `scope` is None for values outside `jit`.  `sample` and
-    `last` are used by `Foreign` only: a few remembered elements, and the value that operators read
-    at present.
+    `scope` is None for values outside `jit`.  `sample` and `last` are used by `Foreign` only: a few
+    remembered elements, and the value that operators read at present.
     """
 
     __slots__ = ("account", "data", "last", "number", "sample", "scope", "structure")

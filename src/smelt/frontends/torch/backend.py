@@ -56,13 +56,12 @@ from smelt.frontends.torch.fake_facts import (
     restore_argument_views,
 )
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
-from smelt.frontends.torch.in_place import join_nested_updates
+from smelt.frontends.torch.in_place import accumulate_in_place, join_nested_updates
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import argument_names, name_arguments
 from smelt.frontends.torch.program import Program, StageError
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
-from smelt.frontends.torch.replace_index_put import accumulate_in_place
 from smelt.frontends.torch.rows_view import rebase_on_memory
 from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of

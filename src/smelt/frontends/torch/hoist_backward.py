@@ -27,6 +27,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from smelt import knobs
+from smelt.frontends.torch.in_place import value_bytes
 from smelt.frontends.torch.row import overloads
 
 ATEN: Any = torch.ops.aten
@@ -143,22 +144,8 @@ def _cut_shape_dependence(graph: Any, backward_nodes: set[Node]) -> None:
         backward_nodes.discard(node)
 
 
-def _value_bytes(node: Node) -> int:
-    """Return the bytes of a value in the traced call.
-
-    0 if it is not a tensor.
-    """
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 0
-    count = value.itemsize
-    for n in value.shape:
-        count *= n if isinstance(n, int) else int(n.node.hint or 0)
-    return count
-
-
 def _total_bytes(nodes: Iterable[Node], excluded: set[Any]) -> int:
-    return sum(_value_bytes(n) for n in nodes if n not in excluded)
+    return sum(value_bytes(n) for n in nodes if n not in excluded)
 
 
 def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: int) -> list[Node]:
@@ -168,12 +155,12 @@ def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: i
     """
     nodes = list(nodes)
     stored = _stored_inputs((n for n in nodes if n in backward_nodes), backward_nodes)
-    largest = max(map(_value_bytes, stored), default=0)
+    largest = max(map(value_bytes, stored), default=0)
     if largest <= min_bytes:
         return []
 
     def is_large(x: Node) -> bool:
-        return x.op == "call_function" and 2 * _value_bytes(x) >= largest
+        return x.op == "call_function" and 2 * value_bytes(x) >= largest
 
     region: set[Node] = set()
     for node in (n for n in nodes if n in backward_nodes and n.op == "call_function"):

@@ -18,7 +18,6 @@ from smelt.frontends.torch import (
     complex_operators,
     rows_elementwise,
     rows_loops,
-    rows_overlap,
     rows_product,
     rows_reduce,
     rows_scatter,
@@ -39,7 +38,6 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
         rows_product.ROWS,
         rows_scatter.ROWS,
         rows_window.ROWS,
-        rows_overlap.ROWS,
     )
     for row in chapter
 }
